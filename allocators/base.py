@@ -1,0 +1,213 @@
+"""The contract of a KV-cache allocator, and the ledger that says where every slot went.
+
+A *slot* holds the key and the value of one token in all layers. An allocator owns an arena of
+`capacity_slots` slots, numbered from 0, and lends them to *sequences*, which it knows by integer
+ids, and by nothing else: no requests, no clock.
+
+What holds for every allocator (`allocators.contract.check_allocator` tries it on any class):
+
+1. "No room" is a return value. A refused call changes nothing.
+2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
+3. `can_admit` foretells `admit`; once it says no, it says no until something is released, moved or
+   evicted.
+4. Releasing every sequence gives back the whole arena.
+5. No hidden randomness: the same calls give the same addresses.
+6. A promise in `growth_budget` is kept whatever the order of the growths, and such growths leave
+   `external_slots` as it was.
+7. What no caller may do (admit a sequence twice, or without a token; name one that holds nothing)
+   raises InvariantError and changes nothing.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class InvariantError(RuntimeError):
+    """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
+
+
+class Ledger(NamedTuple):
+    """Every slot of the arena is exactly one of these; they sum to the capacity."""
+
+    token: int
+    """hold the key and value of a living sequence (a shared slot counts once)"""
+    reserved: int
+    """lent, empty, will be written by their owner later"""
+    internal: int
+    """lent, will never be written again: the tail of the last block, rounding, over-reservation"""
+    cached: int
+    """hold a prefix that nobody uses now but may still be hit"""
+    external: int
+    """free, but in extents too small for the request at the head of the queue"""
+    free: int
+    """the rest"""
+
+    @property
+    def total(self) -> int:
+        """The sum of all kinds: the capacity."""
+        return sum(self)
+
+
+class Region(NamedTuple):
+    """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
+
+    start: int
+    size: int
+    owners: tuple[int, ...]
+
+
+class Holdings(dict[int, T]):
+    """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
+
+    def __missing__(self, seq: int) -> T:
+        raise InvariantError(f"sequence {seq} holds nothing; {len(self)} others do")
+
+    def expect_new(self, seq: int, tokens: int) -> None:
+        """Raise InvariantError unless the sequence can be placed: it holds nothing yet, and has a token."""
+        if seq in self:
+            raise InvariantError(f"sequence {seq} cannot be placed twice: it holds {self[seq]}")
+        if tokens < 1:
+            raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
+
+
+class Allocator(ABC):
+    """Lends the slots of one arena to sequences.
+
+    Attributes
+    ----------
+    capacity_slots : int
+        Size of the arena; what does not fill a whole unit (a block) is left out.
+    used_slots : int
+        Slots lent now, each counted once.
+    cached_slots : int
+        Free slots that still hold a prefix.
+    shared_tokens : int
+        Tokens held by more than one sequence: the sum over sequences minus the slots that hold them.
+    copied_slots : int
+        Slots copied since the start (copy-on-write, moves).
+    cow_copies : int
+        Copy-on-write copies since the start.
+    """
+
+    reserves: ClassVar[bool] = False
+    """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, *, block_size: int, fit: str) -> Self:
+        """Build one from the options of the command line, of which it takes those it knows."""
+        return cls(capacity_slots)
+
+    def __init__(self, capacity_slots: int) -> None:
+        if capacity_slots < 1:
+            raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
+        self.capacity_slots = capacity_slots
+        self.used_slots = 0
+        self.cached_slots = 0
+        self.shared_tokens = 0
+        self.copied_slots = 0
+        self.cow_copies = 0
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that nobody has borrowed, cached ones included."""
+        return self.capacity_slots - self.used_slots
+
+    # -- placing ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        """Slots that `admit` would lend: `tokens` or `bound` after rounding."""
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all."""
+        return self.slots_needed(tokens, bound) <= self.capacity_slots
+
+    @abstractmethod
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        """Whether `admit` would succeed; changes nothing."""
+
+    @abstractmethod
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        """Place a new sequence that holds `tokens` now and `bound` at most; False when there is no room.
+
+        A `bound` below `tokens` counts as `tokens`. Raises InvariantError when the sequence holds
+        something already or `tokens` is below 1.
+        """
+
+    @abstractmethod
+    def capacity(self, seq: int) -> int:
+        """Tokens that the sequence may hold before it must grow."""
+
+    @abstractmethod
+    def grow(self, seq: int, tokens: int) -> bool:
+        """Make room for `tokens` in all, ready to be written; False when there is no room.
+
+        Up to `capacity(seq)` tokens there is always room, and nothing changes.
+        """
+
+    growth_unit: int = 0
+    """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
+
+    def growth_budget(self) -> int:
+        """How many growths by `growth_unit` are sure to succeed, whoever asks; 0 is always a safe answer."""
+        return 0
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        """Grow full sequences by one unit each, in this order, within `growth_budget`.
+
+        A sequence named k times grows by k units. Raises InvariantError when a promise is broken.
+        """
+        for seq in seqs:
+            tokens = self.capacity(seq) + 1
+            if not self.grow(seq, tokens):
+                raise InvariantError(f"sequence {seq} was promised growth to {tokens} tokens and got none")
+
+    @abstractmethod
+    def release(self, seq: int) -> None:
+        """Take back what the sequence holds (shared slots: only its claim to them)."""
+
+    def fork(self, parent: int, child: int, tokens: int) -> bool:
+        """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
+        raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def external_slots(self, need: int) -> int:
+        """Free slots in extents that are smaller than `need`; 0 where any free slot serves."""
+        return 0
+
+    def largest_free_extent(self) -> int:
+        """The largest number of slots that one request could still get."""
+        return self.free_slots
+
+    @abstractmethod
+    def regions(self) -> Iterator[Region]:
+        """Every range of addresses, lent or free, in ascending order, without gaps."""
+
+    def ledger(self, lengths: Mapping[int, int], finals: Mapping[int, int], need: int = 0) -> Ledger:
+        """Sort every slot into its kind, from scratch.
+
+        `lengths` and `finals` give for each living sequence the tokens that it holds now and when it
+        ends; a sequence without an entry in either is dead weight. `need` is the size of the head of the
+        queue. The empty tail of a shared block is internal until one sequence owns it alone. The engine
+        keeps the same numbers up to date step by step; tests hold the two together.
+
+        Raises InvariantError when a kind comes out negative, as it does when lengths exceed capacities.
+        """
+        tokens = sum(lengths.values()) - self.shared_tokens
+        written_later = sum(min(self.capacity(seq), final) - lengths[seq] for seq, final in finals.items())
+        external = self.external_slots(need)
+        ledger = Ledger(
+            token=tokens,
+            reserved=written_later,
+            internal=self.used_slots - tokens - written_later,
+            cached=self.cached_slots,
+            external=external,
+            free=self.free_slots - self.cached_slots - external,
+        )
+        if min(ledger) < 0:
+            raise InvariantError(f"no kind of slot can be negative: {ledger} of {self.capacity_slots}")
+        return ledger

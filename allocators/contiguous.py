@@ -1,0 +1,69 @@
+"""Contiguous: the whole reservation in one extent, as engines did before PagedAttention.
+
+    |#### tokens ####|~~ reserved: answer to come ~~|...... internal: never written ......|
+    '------------------------------- bound slots, one extent ----------------------------'
+
+Waste of a sequence: `bound - tokens`; with `bound` = the model's maximum that is most of it. Free
+slots between extents are lost (external) to any request that fits none of them.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, Self
+
+from allocators.base import Allocator, Region
+from allocators.extents import ExtentArena
+
+
+class Contiguous(Allocator):
+    """One extent of `bound` slots per sequence.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena.
+    fit : "first" or "best"
+        Take the free extent at the lowest address that serves, or the smallest that serves (the
+        lowest of equals); the loan is cut off its low end.
+    """
+
+    reserves: ClassVar[bool] = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, *, block_size: int, fit: str) -> Self:
+        return cls(capacity_slots, fit)
+
+    def __init__(self, capacity_slots: int, fit: str = "first") -> None:
+        super().__init__(capacity_slots)
+        self.arena = ExtentArena(capacity_slots, fit)
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return max(tokens, bound)
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self.arena.find(self.slots_needed(tokens, bound)) is not None
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self.arena.lent.expect_new(seq, tokens)
+        size = self.slots_needed(tokens, bound)
+        if not self.arena.take(seq, size):
+            return False
+        self.used_slots += size
+        return True
+
+    def capacity(self, seq: int) -> int:
+        return self.arena.lent[seq][1]
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        return tokens <= self.capacity(seq)
+
+    def release(self, seq: int) -> None:
+        self.used_slots -= self.arena.give_back(seq)
+
+    def external_slots(self, need: int) -> int:
+        return self.arena.smaller_than(need)
+
+    def largest_free_extent(self) -> int:
+        return self.arena.largest()
+
+    def regions(self) -> Iterator[Region]:
+        return self.arena.regions()

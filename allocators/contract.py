@@ -1,0 +1,200 @@
+"""Tries an allocator on random calls; InvariantError names the rule of the contract that it broke.
+
+    check_allocator(Mine)                                # a class whose one argument is the capacity
+    check_allocator(lambda slots: Mine(slots, fit="best"), seed=7, arenas=[100])
+
+A rule looks at one step of a random walk (allocators/walk.py) and says what is wrong with it, or "".
+`RULES` has them all but determinism, which takes two walks. The numbers in brackets are those of the
+contract in allocators/base.py.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+
+from allocators.base import Allocator, InvariantError
+from allocators.walk import NEEDS, State, Step, Walk
+
+ARENAS = (15_744, 4_096, 1_000, 37)
+
+
+def only_mistakes_raise(step: Step) -> str:
+    """A call that the contract allows returns."""
+    return step.error if step.error and not step.mistake else ""
+
+
+def mistakes_raise_invariant_error(step: Step) -> str:
+    """A call that no caller may make raises InvariantError (7)."""
+    if not step.mistake or step.error.startswith("InvariantError"):
+        return ""
+    return step.error or f"no error, but {step.outcome!r}"
+
+
+def refusals_change_nothing(step: Step) -> str:
+    """Neither a refused call, nor a mistake, nor a question changes anything (1, 7)."""
+    refused = step.outcome is False or step.error or step.call.startswith("can_admit")
+    return _difference(step.before, step.after) if refused else ""
+
+
+def slots_add_up(step: Step) -> str:
+    """Used and free slots make the capacity, and the used ones are those that someone owns (2)."""
+    state, owned = step.after, sum(region.size for region in step.after.regions if region.owners)
+    right = (
+        state.used == owned and state.free == step.capacity_slots - owned and 0 <= state.cached <= state.free
+    )
+    external = all(0 <= slots <= state.free - state.cached for slots in state.external)
+    if right and external and state.largest <= state.free:
+        return ""
+    return (
+        f"{owned} of {step.capacity_slots} slots are owned, but {state._replace(regions=(), capacities={})}"
+    )
+
+
+def no_slot_has_two_kinds(step: Step) -> str:
+    """Regions follow each other without gap or overlap, from 0 to the capacity (2)."""
+    end = 0
+    for region in step.after.regions:
+        if region.start != end or region.size < 1:
+            return f"after slot {end - 1} comes {region}"
+        end += region.size
+    return "" if end == step.capacity_slots else f"regions end at {end} of {step.capacity_slots}"
+
+
+def capacity_covers_tokens(step: Step) -> str:
+    """Tokens <= capacity <= slots owned, for everybody who holds something and for nobody else."""
+    owned: Counter[int] = Counter()
+    for region in step.after.regions:
+        for seq in region.owners:
+            owned[seq] += region.size
+    capacities = step.after.capacities
+    if owned.keys() != step.tokens.keys():
+        return f"slots are owned by {sorted(owned)}, tokens are held by {sorted(step.tokens)}"
+    wrong = [seq for seq, tokens in step.tokens.items() if not tokens <= capacities[seq] <= owned[seq]]
+    return "; ".join(
+        f"sequence {seq}: {step.tokens[seq]} tokens, capacity {capacities[seq]}, {owned[seq]} slots"
+        for seq in wrong
+    )
+
+
+def ledger_sums_to_capacity(step: Step) -> str:
+    """Every slot is of one kind of the ledger, which counts shared tokens once (2)."""
+    if isinstance(step.ledger, str):
+        return step.ledger
+    tokens = sum(step.tokens.values()) - step.after.shared
+    right = step.ledger.total == step.capacity_slots and min(step.ledger) >= 0 and step.ledger.token == tokens
+    return "" if right else f"{tokens} tokens in {step.capacity_slots} slots, but {step.ledger}"
+
+
+def can_admit_foretells_admit(step: Step) -> str:
+    """`admit` does what `can_admit` said just before (3)."""
+    if step.foretold is None or step.outcome is step.foretold:
+        return ""
+    return f"can_admit said {step.foretold}, admit {step.outcome!r}"
+
+
+def no_stays_no(step: Step) -> str:
+    """What was refused stays refused until something is released, moved or evicted (3)."""
+    return f"can_admit{step.revived} was refused before, with more room" if step.revived else ""
+
+
+def an_empty_arena_admits_what_fits(step: Step) -> str:
+    """`fits` is what `can_admit` says of an empty arena, and nothing else is ever admitted."""
+    if step.fits is None or step.fits == (step.outcome is True) or (step.fits and step.tokens):
+        return ""
+    return f"fits says {step.fits}, can_admit {step.outcome!r} with {len(step.tokens)} sequences there"
+
+
+def releasing_all_restores_the_arena(step: Step) -> str:
+    """With the last sequence gone, the arena is as it was at first (4)."""
+    if step.tokens:
+        return ""
+    after = step.after._replace(copied=0, cow=0, cached=0)
+    return _difference(step.fresh, after)
+
+
+def promises_are_kept(step: Step) -> str:
+    """Promised growths add just one unit each, cost one promise, and leave `external_slots` alone (6)."""
+    before, after, unit = step.before, step.after, step.growth_unit
+    if not 0 <= before.budget * unit <= before.free or (before.budget and not unit):
+        return f"{before.budget} growths of {unit} are promised, {before.free} slots free"
+    if not step.grown:
+        return ""
+    for seq, units in Counter(step.grown).items():
+        if after.capacities[seq] != before.capacities[seq] + units * unit:
+            sizes = f"{before.capacities[seq]} to {after.capacities[seq]}"
+            return f"sequence {seq} grew from {sizes} by {units} growths of {unit}"
+    if after.budget < before.budget - len(step.grown):
+        return f"{after.budget} of {before.budget} promises are left after {len(step.grown)} growths"
+    return "" if before.external == after.external else f"external {before.external} became {after.external}"
+
+
+RULES: tuple[Callable[[Step], str], ...] = (
+    only_mistakes_raise,
+    mistakes_raise_invariant_error,
+    refusals_change_nothing,
+    no_slot_has_two_kinds,
+    slots_add_up,
+    capacity_covers_tokens,
+    ledger_sums_to_capacity,
+    can_admit_foretells_admit,
+    no_stays_no,
+    an_empty_arena_admits_what_fits,
+    releasing_all_restores_the_arena,
+    promises_are_kept,
+)
+
+
+def _difference(before: State, after: State) -> str:
+    """The fields in which two states differ."""
+    pairs = zip(State._fields, before, after, strict=True)
+    return "; ".join(_changed(name, old, new) for name, old, new in pairs if old != new)
+
+
+def _changed(name: str, old: object, new: object) -> str:
+    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) > len(NEEDS):
+        pairs = zip(old, new, strict=False)
+        old, new = next(((a, b) for a, b in pairs if a != b), (len(old), len(new)))
+    return f"{name} {old} became {new}"
+
+
+def check(rules: Iterable[Callable[[Step], str]], step: Step) -> None:
+    """Raise InvariantError for the first rule that a step breaks."""
+    for rule in rules:
+        complaint = rule(step)
+        if complaint:
+            raise InvariantError(f"{rule.__name__}: {step.call}: {complaint}")
+
+
+def check_allocator(
+    make: Callable[[int], Allocator], seed: int = 0, arenas: Sequence[int] = ARENAS, calls: int = 300
+) -> None:
+    """Try an allocator on random calls and raise at the first rule of the contract that it breaks.
+
+    Parameters
+    ----------
+    make : callable
+        From a capacity in slots to a new, empty allocator.
+    seed : int
+        Of the calls: the same seed makes the same calls.
+    arenas : sequence of int
+        Capacities to try; powers of two and others.
+    calls : int
+        Random calls for each of them.
+
+    Raises
+    ------
+    InvariantError
+        Names the rule, the call and the numbers that contradict it.
+    """
+    for arena in arenas:
+        twins = (Walk(make(arena), Random(seed), calls), Walk(make(arena), Random(seed), calls))
+        for step, again in zip(*twins, strict=True):
+            check(RULES, step)
+            same_calls_give_same_addresses(step, again)
+
+
+def same_calls_give_same_addresses(step: Step, again: Step) -> None:
+    """Raise InvariantError when two allocators that got the same calls differ (5)."""
+    complaint = _difference(step.after, again.after)
+    if complaint or step.outcome != again.outcome:
+        raise InvariantError(f"same_calls_give_same_addresses: {step.call}: {complaint or again.outcome}")

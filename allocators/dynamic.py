@@ -1,0 +1,63 @@
+"""Dynamic: one extent that doubles when it is full, like a growable array.
+
+    |######## tokens ########|~~~~ reserved or internal: up to as much again ~~~~|
+
+Starts with the smallest power of two that holds the prompt. Doubles in place while the upper
+neighbour is free, else moves: the old extent is copied as a whole and becomes a hole. Old and new
+exist side by side while the copy is made, so a sequence may find no room where it would fit once.
+Waste of a sequence: less than `tokens` (half the extent), plus the holes (external).
+"""
+
+from allocators.base import Holdings
+from allocators.contiguous import Contiguous
+
+
+class Dynamic(Contiguous):
+    """One extent per sequence that grows by doubling and moves when it cannot grow in place.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena.
+    fit : "first" or "best"
+        Which free extent a sequence gets when it is placed or moves, as in `Contiguous`.
+    """
+
+    reserves = False
+
+    def __init__(self, capacity_slots: int, fit: str = "first") -> None:
+        super().__init__(capacity_slots, fit)
+        self._bounds: Holdings[int] = Holdings()
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return self._doubled(tokens, bound)
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        return tokens <= self.capacity_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        if not super().admit(seq, tokens, bound):
+            return False
+        self._bounds[seq] = bound
+        return True
+
+    def release(self, seq: int) -> None:
+        super().release(seq)
+        del self._bounds[seq]
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        size = self.capacity(seq)
+        if tokens <= size:
+            return True
+        wanted = self._doubled(tokens, self._bounds[seq])
+        if not self.arena.extend(seq, wanted):
+            if not self.arena.move(seq, wanted):
+                return False
+            self.copied_slots += size
+        self.used_slots += wanted - size
+        return True
+
+    def _doubled(self, tokens: int, bound: int) -> int:
+        """The power of two that holds `tokens`, but not more than could ever be needed or had."""
+        power = 1 << (tokens - 1).bit_length()
+        return max(tokens, min(power, bound, self.capacity_slots))

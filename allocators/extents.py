@@ -1,0 +1,99 @@
+"""An arena of extents: ranges of addresses, lent and free, as `contiguous` and `dynamic` use it.
+
+Free extents are kept in ascending order and merged with their neighbours as soon as they meet, so
+two free extents never touch.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from allocators.base import Holdings, Region
+
+
+class ExtentArena:
+    """Lends ranges of an arena by first fit (lowest address) or best fit (smallest that serves)."""
+
+    def __init__(self, capacity: int, fit: str) -> None:
+        if fit not in ("first", "best"):
+            raise ValueError(f"fit must be first or best, got {fit!r}")
+        self.fit = fit
+        self.free: list[tuple[int, int]] = [(0, capacity)]
+        self.lent: Holdings[tuple[int, int]] = Holdings()
+
+    def find(self, size: int) -> int | None:
+        """Index of the free extent that `take` would cut, or None."""
+        serving = (i for i, (_, length) in enumerate(self.free) if length >= size)
+        if self.fit == "first":
+            return next(serving, None)
+        return min(serving, key=lambda i: (self.free[i][1], i), default=None)
+
+    def take(self, owner: int, size: int) -> bool:
+        """Lend `size` slots from the low end of the extent found; False when none serves."""
+        index = self.find(size)
+        if index is None:
+            return False
+        self.lent[owner] = self._cut(index, size)
+        return True
+
+    def extend(self, owner: int, size: int) -> bool:
+        """Enlarge the owner's extent to `size` where it stands; False when its upper neighbour is lent."""
+        start, length = self.lent[owner]
+        end = start + length
+        index = bisect_left(self.free, (end, 0))
+        if index == len(self.free) or self.free[index][0] != end or self.free[index][1] < size - length:
+            return False
+        self.lent[owner] = (start, size)
+        self._shrink(index, start + size, self.free[index][1] - (size - length))
+        return True
+
+    def move(self, owner: int, size: int) -> bool:
+        """Lend another extent of `size` slots, then end the old loan; False when none serves."""
+        old, index = self.lent[owner], self.find(size)
+        if index is None:
+            return False
+        self.lent[owner] = self._cut(index, size)
+        self._merge(*old)
+        return True
+
+    def give_back(self, owner: int) -> int:
+        """End the loan; the number of slots that became free."""
+        start, size = self.lent[owner]
+        del self.lent[owner]
+        self._merge(start, size)
+        return size
+
+    def _merge(self, start: int, size: int) -> None:
+        """Add a free extent, joined with its neighbours."""
+        index = bisect_left(self.free, (start, 0))
+        end = start + size
+        if index < len(self.free) and self.free[index][0] == end:
+            end += self.free.pop(index)[1]
+        if index and sum(self.free[index - 1]) == start:
+            start = self.free.pop(index - 1)[0]
+        insort(self.free, (start, end - start))
+
+    def smaller_than(self, need: int) -> int:
+        """Free slots in extents smaller than `need`."""
+        return sum(length for _, length in self.free if length < need)
+
+    def largest(self) -> int:
+        """Size of the largest free extent."""
+        return max((length for _, length in self.free), default=0)
+
+    def regions(self) -> Iterator[Region]:
+        """All extents in ascending order."""
+        lent = ((start, size, (owner,)) for owner, (start, size) in self.lent.items())
+        free: Iterator[tuple[int, int, tuple[int, ...]]] = ((start, size, ()) for start, size in self.free)
+        return (Region(*extent) for extent in sorted([*lent, *free]))
+
+    def _cut(self, index: int, size: int) -> tuple[int, int]:
+        """Take `size` slots off the low end of a free extent."""
+        start, length = self.free[index]
+        self._shrink(index, start + size, length - size)
+        return start, size
+
+    def _shrink(self, index: int, start: int, length: int) -> None:
+        if length:
+            self.free[index] = (start, length)
+        else:
+            del self.free[index]

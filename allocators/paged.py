@@ -1,0 +1,168 @@
+"""Paged: fixed blocks anywhere in the arena, found through a block table (PagedAttention, vLLM).
+
+    block table of a sequence: [47, 12, 83]
+    block 47 |################|   block 12 |################|   block 83 |######..........|
+                                                                          '- internal: < 1 block
+
+Token i of a sequence lies in slot `table[i // block_size] * block_size + i % block_size`. Waste of a
+sequence: `-tokens % block_size`, less than one block; no free block is ever useless, so external is 0.
+
+Blocks freed last are lent first, the last block of a table before its first, as in vLLM since 0.12
+without prefix caching. `fork` shares every block; whoever first writes into a shared last block gets
+a copy of it (copy-on-write), the last holder writes in place.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from allocators.base import Allocator, Holdings, InvariantError, Region
+
+
+class Paged(Allocator):
+    """Blocks of `block_size` slots, block tables, reference counts, copy-on-write.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena, at least one block; what does not fill a block is left out.
+    block_size : int
+        Slots of a block.
+    """
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, *, block_size: int, fit: str) -> Self:
+        return cls(capacity_slots, block_size)
+
+    def __init__(self, capacity_slots: int, block_size: int = 16) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if capacity_slots < block_size:
+            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        self.block_size = self.growth_unit = block_size
+        self.num_blocks = capacity_slots // block_size
+        super().__init__(self.num_blocks * block_size)
+        self._free = list(range(self.num_blocks - 1, -1, -1))
+        self._tables: Holdings[list[int]] = Holdings()  # none is empty
+        self._extra_owners: dict[int, int] = {}  # shared blocks only: references beyond the first
+        self._part_filled: dict[int, int] = {}  # shared last blocks that are not full: tokens in them
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
+        return tuple(self._tables[seq])
+
+    def slot(self, seq: int, token: int) -> int:
+        """The address of a token's key and value."""
+        table, (index, offset) = self._tables[seq], divmod(token, self.block_size)
+        if not 0 <= index < len(table):
+            raise InvariantError(f"sequence {seq} has no token {token}: it holds {len(table)} blocks")
+        return table[index] * self.block_size + offset
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return -(-tokens // self.block_size) * self.block_size
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return -(-tokens // self.block_size) <= len(self._free)
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self._tables.expect_new(seq, tokens)
+        return self._append(seq, [], -(-tokens // self.block_size))
+
+    def capacity(self, seq: int) -> int:
+        table = self._tables[seq]
+        if self._part_filled and table[-1] in self._part_filled:
+            return (len(table) - 1) * self.block_size + self._part_filled[table[-1]]
+        return len(table) * self.block_size
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        table = self._tables[seq]
+        shared_last = table[-1] in self._part_filled and tokens > self.capacity(seq)
+        missing = -(-tokens // self.block_size) - len(table)
+        if max(missing, 0) + shared_last > len(self._free):
+            return False
+        if shared_last:
+            self._copy_on_write(table)
+        return missing <= 0 or self._append(seq, table, missing)
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        if self._part_filled or len(seqs) > len(self._free):
+            raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
+        tables, pop = self._tables, self._free.pop
+        for seq in seqs:
+            tables[seq].append(pop())
+        self.used_slots += len(seqs) * self.block_size
+
+    def growth_budget(self) -> int:
+        return 0 if self._part_filled else len(self._free)  # a copy adds less than a block
+
+    def release(self, seq: int) -> None:
+        table = self._tables[seq]
+        del self._tables[seq]
+        if self._extra_owners:
+            table = [block for block in table if not self._drop_owner(block)]
+        self._free += table
+        self.used_slots -= len(table) * self.block_size
+
+    def fork(self, parent: int, child: int, tokens: int) -> bool:
+        """Share all blocks of the parent, which holds `tokens`; as nothing is copied yet, there is room.
+
+        Raises InvariantError when the parent's last block cannot end with its last token.
+        """
+        self._tables.expect_new(child, tokens)
+        table, size = self._tables[parent], self.block_size
+        last, filled = table[-1], tokens - (len(table) - 1) * size
+        known = self._part_filled.get(last, size) if last in self._extra_owners else filled
+        if not 0 < filled <= size or filled != known:
+            room = f"{len(table)} blocks of {size}, {known} tokens in the last"
+            raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
+        for block in table:
+            self._extra_owners[block] = self._extra_owners.get(block, 0) + 1
+        if filled < size:
+            self._part_filled[last] = filled
+        self._tables[child] = table[:]
+        self.shared_tokens += tokens
+        return True
+
+    def references(self, block: int) -> int:
+        """How many block tables name the block."""
+        if block in self._extra_owners:
+            return self._extra_owners[block] + 1
+        return sum(block in table for table in self._tables.values())
+
+    def regions(self) -> Iterator[Region]:
+        owners: list[list[int]] = [[] for _ in range(self.num_blocks)]
+        for seq, table in self._tables.items():
+            for block in table:
+                owners[block].append(seq)
+        size = self.block_size
+        return (Region(block * size, size, tuple(seqs)) for block, seqs in enumerate(owners))
+
+    def _append(self, seq: int, table: list[int], count: int) -> bool:
+        free = self._free
+        if count > len(free):
+            return False
+        table += free[: -count - 1 : -1]
+        del free[len(free) - count :]
+        self._tables[seq] = table
+        self.used_slots += count * self.block_size
+        return True
+
+    def _drop_owner(self, block: int) -> bool:
+        """Take one reference away; False when it was the only one."""
+        extra = self._extra_owners.get(block)
+        if extra is None:
+            return False
+        self.shared_tokens -= self._part_filled.get(block, self.block_size)
+        if extra > 1:
+            self._extra_owners[block] = extra - 1
+        else:
+            del self._extra_owners[block]
+            self._part_filled.pop(block, None)
+        return True
+
+    def _copy_on_write(self, table: list[int]) -> None:
+        filled = self._part_filled[table[-1]]
+        self._drop_owner(table[-1])
+        table[-1] = self._free.pop()
+        self.used_slots += self.block_size
+        self.cow_copies += 1
+        self.copied_slots += filled

@@ -1,0 +1,1 @@
+"""Result -> run directory, tables in the terminal, figures."""

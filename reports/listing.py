@@ -1,0 +1,72 @@
+"""What there is to choose from, as tables: models, GPUs, and whatever a registry names."""
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
+
+
+def models_table() -> Table:
+    """The geometry of the built-in models and where it is from."""
+    columns = ("name", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
+    return _table(
+        columns,
+        (
+            (
+                model.name,
+                f"{model.parameters / 1e9:.1f} B",
+                f"{model.layers}",
+                f"{model.heads}/{model.kv_heads}",
+                f"{model.kv_bytes_per_token / 1024:,.0f} KiB",
+                f"{model.max_model_len:,}",
+                model.source.removeprefix("https://huggingface.co/").replace(" config.json", ""),
+            )
+            for model in map(model_named, model_names())
+        ),
+    )
+
+
+def gpus_table() -> Table:
+    """Memory and speeds of the built-in GPUs and where they are from."""
+    columns = ("name", "memory", "GB/s", "TFLOP/s", "link GB/s", "source")
+    return _table(
+        columns,
+        (
+            (
+                gpu.name,
+                f"{gpu.memory_bytes / GIB:g} GiB",
+                f"{gpu.bandwidth_bytes_per_s / 1e9:,.0f}",
+                f"{gpu.flops_per_s / 1e12:,.0f}",
+                f"{gpu.link_bytes_per_s / 1e9:,.0f}" if gpu.link_bytes_per_s else "-",
+                gpu.source,
+            )
+            for gpu in map(gpu_named, gpu_names())
+        ),
+    )
+
+
+def names_table(registry: Mapping[str, str]) -> Table:
+    """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
+    modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
+    return _table(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
+
+
+def _first_line(text: str | None) -> str:
+    """What stands behind the name: `Paged: fixed blocks ...` says `fixed blocks ...`."""
+    return (text or "").partition("\n")[0].partition(": ")[2]
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
+    """The first column stays whole, the last wraps, those between stand to the right."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column(columns[0], no_wrap=True, style="bold")
+    for name in columns[1:-1]:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(columns[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

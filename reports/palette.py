@@ -1,0 +1,94 @@
+"""How every report speaks: the colours, words and number formats of the ledger and of runs.
+
+The colours are safe for colour-blind readers (Okabe and Ito 2008). The kinds of waste also differ in
+lightness, so they stay apart in grey print; tables without colour tell kinds apart by their glyph.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Summary = Mapping[str, Any]
+"""What `summary.json` holds."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of the waste ledger looks and what it means."""
+
+    meaning: str
+    colour: str
+    ink: str  # for text on top of the colour
+    glyph: str  # where a table has no colour
+    hatch: str | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "token": Kind("holds a key and value", "#0072B2", "white", "█"),
+    "reserved": Kind("empty, will be written", "#F5D76E", "black", "▒"),
+    "internal": Kind("empty, never written", "#E69F00", "black", "▚", "////"),
+    "external": Kind("free, in pieces too small", "#A63C00", "white", "▓"),
+    "cached": Kind("prefix that may be hit again", "#7CCBB0", "black", "+"),
+    "free": Kind("room for the next request", "#E8E8E8", "black", "·"),
+}
+"""In the order in which a bar stacks them: what is used, what is wasted, what is available."""
+
+WASTE = ("reserved", "internal", "external")
+"""The kinds that hold nothing and cannot be given to the next request."""
+
+_SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8A7B00")
+
+
+def series_colour(index: int) -> str:
+    """The colour of the run at this place of a comparison; they repeat after eight."""
+    return _SERIES[index % len(_SERIES)]
+
+
+def shares(summary: Summary) -> tuple[dict[str, float], bool]:
+    """Per cent of the KV memory by kind, and whether they are those of the saturated part.
+
+    The saturated part (somebody waits) shows what an allocator can do; a run in which nobody ever
+    waited has only its average.
+    """
+    memory = summary["memory"]
+    saturated = memory.get("saturated")
+    chosen = saturated or memory["average"]
+    return {kind: number(chosen.get(kind)) or 0.0 for kind in KINDS}, bool(saturated)
+
+
+def waste(percent: Mapping[str, float]) -> float:
+    """Per cent of the memory that is reserved, internal or external waste."""
+    return sum(percent[kind] for kind in WASTE)
+
+
+def number(value: object) -> float | None:
+    """The value as a float, None where there is none (missing, null, NaN)."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def figures(value: float | None) -> str:
+    """Three significant figures or all digits before the point: `0.0123`, `1.95`, `30.4`, `1,234`."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    decimals = 2 - math.floor(math.log10(abs(value)))
+    rounded = round(value, decimals)
+    if abs(rounded) >= 10 ** (3 - decimals):  # 9.996 became 10.00
+        decimals -= 1
+    return f"{rounded:,.{max(decimals, 0)}f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that reads best: `31.5 ms`, `2.10 s`."""
+    if value is None:
+        return "-"
+    return f"{figures(value * 1e3)} ms" if 0 < value < 0.9995 else f"{figures(value)} s"

@@ -1,0 +1,320 @@
+"""What a run and a comparison say in the terminal: tables that also read well without colour.
+
+Every table fits in 80 columns; where the output is no terminal, rich leaves the colours out and the
+ledger bar falls back on glyphs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from reports import palette
+from reports.palette import KINDS, Summary, count, figures, number, seconds
+
+_LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "itl_s": "between tokens",
+    "e2e_s": "end to end",
+    "normalized_s_per_token": "end to end per token",
+    "queueing_s": "queueing",
+}
+_POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
+_ASCII_GLYPHS = dict(zip(KINDS, "#r/x+.", strict=True))
+_ALIKE = 1.02  # ratios below this are no difference worth a word
+
+
+def run_table(summary: Summary) -> RenderableType:
+    """The report of one run: headline, ledger bar, latencies, memory, engine, notes."""
+    parts: list[RenderableType] = [Text(headline(summary), style="bold"), ""]
+    if any(palette.shares(summary)[0].values()):
+        parts += [LedgerBar(palette.shares(summary)[0]), ""]
+    if summary["requests"]["finished"]:
+        parts += [_latency_table(summary), "", _memory_table(summary), ""]
+    parts.append(_facts(summary))
+    parts += [Text(f"note: {note}", style="yellow") for note in _warnings(summary)]
+    return Group(*parts)
+
+
+def compare_table(summaries: Sequence[Summary]) -> RenderableType:
+    """Runs side by side, a column each, the best of every row marked; verdict, cost and notes below."""
+    costs = {str(summary["cost"]["source"]): None for summary in summaries}
+    parts: list[RenderableType] = [Comparison(summaries), "", Text(verdict(summaries), style="bold"), ""]
+    parts += [Text(f"cost: {cost}", style="dim") for cost in costs]
+    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in _notes_of_all(summaries)))
+
+
+def headline(summary: Summary) -> str:
+    """One sentence with the numbers of a run."""
+    requests, rate = summary["requests"], summary["throughput"]
+    served = f"{summary['label']} served {count(requests['finished'])} requests"
+    if requests["finished"] != requests["submitted"]:
+        served += f" of {count(requests['submitted'])}"
+    if not requests["finished"]:
+        return f"{served}."
+    percent, saturated = palette.shares(summary)
+    duration_s = summary["duration_s"]
+    return (
+        f"{served} in {f'{duration_s:,.1f}' if duration_s >= 100 else figures(duration_s)} s: "
+        f"{figures(number(rate['requests_per_s']))} requests/s, "
+        f"{figures(number(rate['output_tokens_per_s']))} output tokens/s; "
+        f"KV memory {percent['token']:.1f} % tokens, {palette.waste(percent):.1f} % waste"
+        + (" while requests waited." if saturated else " on average (nobody ever waited).")
+    )
+
+
+def verdict(summaries: Sequence[Summary]) -> str:
+    """One sentence on the best run against the worst: requests at once, rate or latency, waste."""
+    served = [summary for summary in summaries if summary["requests"]["finished"]]
+    if len(served) < 2:
+        return headline(served[0]) if served else "No request finished in any run."
+    served.sort(key=_rate)
+    if _rate(served[-1]) < _ALIKE * _rate(served[0]):
+        served.sort(key=_latency, reverse=True)
+        speed = _verdict_on_latency(served[-1], served[0])
+    else:
+        speed = _verdict_on_rate(served[-1], served[0])
+    best, worst = (f"{palette.waste(palette.shares(s)[0]):.1f} %" for s in (served[-1], served[0]))
+    return f"{speed}; waste {best} against {worst}."
+
+
+def _verdict_on_rate(best: Summary, worst: Summary) -> str:
+    at_once = _times(best["engine"]["mean_running"], worst["engine"]["mean_running"])
+    per_second = _times(_rate(best), _rate(worst))
+    return (
+        f"{best['label']} holds {at_once} as many requests at once as {worst['label']} "
+        f"and finishes {per_second} as many per second"
+    )
+
+
+def _verdict_on_latency(best: Summary, worst: Summary) -> str:
+    same = f"All finish {figures(_rate(best))} requests/s"
+    fast, slow = _latency(best), _latency(worst)
+    if slow < _ALIKE * fast:
+        return f"{same} and take {seconds(fast)} per token"
+    return f"{same}; {best['label']} takes {seconds(fast)} per token, {worst['label']} {seconds(slow)}"
+
+
+@dataclass(frozen=True)
+class LedgerBar:
+    """The memory as one bar of coloured blocks with its legend; without colour a glyph per kind."""
+
+    percent: dict[str, float]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The bar as wide as the console, up to 80 columns."""
+        width = min(options.max_width, 80)
+        bar, legend = Text(), []
+        for kind, cells in _cells(self.percent, width).items():
+            look = KINDS[kind]
+            glyph = _ASCII_GLYPHS[kind] if options.ascii_only else look.glyph
+            coloured = console.color_system is not None and not console.no_color
+            mark = "█" if coloured and not options.ascii_only else glyph
+            bar.append(mark * cells, look.colour)
+            if self.percent[kind] >= 0.05:
+                legend.append(Text.assemble((mark, look.colour), f" {kind} {self.percent[kind]:.1f} %"))
+        yield bar
+        yield Columns(legend, padding=(0, 3))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of numbers, a column per run; as many tables below each other as the width asks for."""
+
+    summaries: Sequence[Summary]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The tables; a star marks the best of all runs, not only of its table."""
+        rows = [(row, _best_marked(row, self.summaries)) for row in _ROWS]
+        widest = max([len(str(summary["label"])) for summary in self.summaries] + [10])
+        per_table = max(1, (options.max_width - max(len(row.name) for row in _ROWS) - 2) // (widest + 4))
+        for start in range(0, len(self.summaries), per_table):
+            chosen = slice(start, start + per_table)
+            table = _table("")
+            for summary in self.summaries[chosen]:
+                table.add_column(Text(str(summary["label"])), justify="right", overflow="fold")
+            for row, cells in rows:
+                table.add_row(row.name, *cells[chosen], end_section=row.ends_section)
+            yield table
+        yield Text(f"* best of its row; {_when(self.summaries)}", style="dim")
+
+
+def _when(summaries: Sequence[Summary]) -> str:
+    """Over which part of the runs the memory shares are means."""
+    never = [str(summary["label"]) for summary in summaries if not palette.shares(summary)[1]]
+    if len(never) == len(summaries):
+        return "memory: mean of the whole run"
+    but = f" ({', '.join(never)}: of the whole run)" if never else ""
+    return f"memory: mean while requests waited{but}"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line of the comparison: the number, how it reads and which end of it is good."""
+
+    name: str
+    value: Callable[[Summary], float | None]
+    text: Callable[[float | None], str]
+    best: Callable[[list[float]], float] | None = None
+    ends_section: bool = False
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def _share(kind: str) -> Callable[[Summary], float | None]:
+    return lambda summary: palette.shares(summary)[0][kind]
+
+
+def _point(latency: str, point: str) -> Callable[[Summary], float | None]:
+    return lambda summary: number(summary["latency"][latency][point])
+
+
+def _of(section: str, name: str) -> Callable[[Summary], float | None]:
+    return lambda summary: number(summary[section].get(name))
+
+
+_ROWS = (
+    _Row("requests finished", _of("requests", "finished"), count, max),
+    _Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
+    _Row("output tokens/s", _of("throughput", "output_tokens_per_s"), figures, max),
+    _Row("requests at once, mean", _of("engine", "mean_running"), figures),
+    _Row("requests at once, most", _of("engine", "max_running"), count, max, ends_section=True),
+    _Row("tokens in KV memory", _share("token"), _percent, max),
+    _Row("waste in all", lambda summary: palette.waste(palette.shares(summary)[0]), _percent, min),
+    _Row("  reserved", _share("reserved"), _percent),
+    _Row("  internal", _share("internal"), _percent),
+    _Row("  external", _share("external"), _percent, ends_section=True),
+    _Row("first token, p50", _point("ttft_s", "p50"), seconds, min),
+    _Row("first token, p99", _point("ttft_s", "p99"), seconds, min),
+    _Row("normalised latency, mean", _point("normalized_s_per_token", "mean"), seconds, min),
+    _Row("preemptions", _of("engine", "preemptions_recompute"), count, min),
+)
+
+
+def _best_marked(row: _Row, summaries: Sequence[Summary]) -> list[Text]:
+    """The cells of a row; those that read like the best get a star, unless all read alike."""
+    values = [row.value(summary) for summary in summaries]
+    known = [value for value in values if value is not None]
+    texts = [row.text(value) for value in values]
+    best = row.text(row.best(known)) if row.best and known and len(set(texts)) > 1 else None
+    return [Text(f"{text} *", style="bold green") if text == best else Text(f"{text}  ") for text in texts]
+
+
+def _latency_table(summary: Summary) -> Table:
+    """A row per latency, each in the unit that suits its largest number."""
+    table = _table("latency")
+    for point in _POINTS:
+        table.add_column(point, justify="right", no_wrap=True)
+    for name, words in _LATENCIES.items():
+        values = [number(summary["latency"][name][point]) for point in _POINTS]
+        short = max((value for value in values if value is not None), default=1.0) < 1
+        factor, unit = (1e3, "ms") if short else (1.0, "s")
+        cells = [figures(None if value is None else value * factor) for value in values]
+        table.add_row(f"{words} ({unit})", *cells)
+    return table
+
+
+def _memory_table(summary: Summary) -> Table:
+    memory = summary["memory"]
+    saturated = memory.get("saturated")
+    share = number(memory.get("saturated_share"))
+    table = _table(f"KV memory, {count(number(memory['capacity_tokens']))} tokens")
+    table.add_column("whole run", justify="right")
+    if saturated:
+        part = "" if share is None else f" ({100 * share:.0f} % of it)"
+        table.add_column(f"requests waited{part}", justify="right")
+    for kind, look in KINDS.items():
+        parts = [memory["average"], saturated] if saturated else [memory["average"]]
+        cells = [_percent(number(part.get(kind))) for part in parts]
+        table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
+    return table
+
+
+def _facts(summary: Summary) -> Table:
+    """What the engine counted, and what the run cost: names and values without a frame."""
+    engine, memory, simulation = summary["engine"], summary["memory"], summary["simulation"]
+    ours = {"allocator", "scheduler", "reserve", "steps"}
+    ours |= {"mean_running", "mean_running_saturated", "max_running"}
+    counters = {
+        **{name: value for name, value in engine.items() if name not in ours},
+        **{name: memory.get(name) for name in ("peak_used_tokens", "external_fragmentation_refusals")},
+    }
+    counted = [f"{name.replace('_', ' ')} {_counted(value)}" for name, value in counters.items() if value]
+    at_once = figures(number(engine["mean_running"]))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row(
+        "engine",
+        Text(
+            f"{engine['scheduler']} on {engine['allocator']}: {count(number(engine['steps']))} steps, "
+            f"{at_once} requests at once on average, {count(number(engine['max_running']))} at most"
+        ),
+    )
+    table.add_row("counted", Text("; ".join(counted) or "no preemption"))
+    table.add_row("cost", Text(str(summary["cost"]["source"])))
+    speed = count(number(simulation["requests_per_cpu_s"]))
+    table.add_row("simulated", f"in {seconds(number(simulation['cpu_s']))} of CPU, {speed} requests/CPU-s")
+    return table
+
+
+def _counted(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else figures(number(value))
+
+
+def _warnings(summary: Summary) -> list[str]:
+    """What a reader must know before trusting the numbers, then the notes of the run."""
+    notes = []
+    outside = number(summary["cost"].get("extrapolated_share")) or 0.0
+    if outside > 0:
+        notes.append(f"{100 * outside:.1f} % of the simulated time lies outside what was measured")
+    return notes + [str(note) for note in summary.get("notes", [])]
+
+
+def _notes_of_all(summaries: Sequence[Summary]) -> list[str]:
+    """Each note once: as it is when it is true of all runs, else after the names of its runs."""
+    labels: dict[str, list[str]] = {}
+    for summary in summaries:
+        for note in _warnings(summary):
+            labels.setdefault(note, []).append(str(summary["label"]))
+    return [
+        note if len(names) == len(summaries) else f"{', '.join(names)}: {note}"
+        for note, names in labels.items()
+    ]
+
+
+def _table(first_column: str) -> Table:
+    """The look of all tables: one rule under the heading, nothing else."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.add_column(first_column, no_wrap=True)
+    return table
+
+
+def _cells(percent: dict[str, float], width: int) -> dict[str, int]:
+    """How many of `width` cells each kind gets: rounded so that they sum to the width."""
+    cells, done, filled = {}, 0.0, 0
+    whole = sum(percent.values())
+    for kind, share in percent.items():
+        done += share
+        cells[kind] = round(width * done / whole) - filled
+        filled += cells[kind]
+    return cells
+
+
+def _rate(summary: Summary) -> float:
+    return number(summary["throughput"]["requests_per_s"]) or 0.0
+
+
+def _latency(summary: Summary) -> float:
+    return number(summary["latency"]["normalized_s_per_token"]["mean"]) or 0.0
+
+
+def _times(above: float, below: float) -> str:
+    return f"{above / below:.1f} times" if below else "infinitely"

@@ -1,0 +1,267 @@
+"""What is simulated, in four frozen records: a model, a GPU, an engine and the scenario that joins them.
+
+    ModelSpec     geometry of a transformer           (built in: models.toml; or any Hugging Face config.json)
+    GpuSpec       memory and speeds of one GPU        (built in: gpus.toml)
+    EngineConfig  what a vLLM user sets with flags
+    Scenario      model + GPU + engine, and how much of it: everything that a run needs beside the traffic
+
+Each record is checked when it is built, so whoever holds one need not check again. Names of
+allocators, schedulers and costs are not checked here: their registries do that.
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from sim.errors import KvsimError
+
+RESERVES = ("max", "pow2", "oracle")
+FITS = ("first", "best")
+COUNTS = (
+    *("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim"),
+    *("parameters", "vocab_size", "max_model_len"),
+)
+
+
+def _check_int(field: str, value: object, least: int = 1) -> None:
+    """Raise unless value is a real int (True is none) of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise KvsimError(f"{field} must be a whole number of at least {least}, got {value!r}")
+
+
+def _check_number(field: str, value: object, most: float | None = None) -> None:
+    """Raise unless value is a finite number above zero and, if `most` is given, at most that."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+    if not number or (most is not None and isinstance(value, int | float) and value > most):
+        limit = "" if most is None else f" and at most {most:g}"
+        raise KvsimError(f"{field} must be a finite number above 0{limit}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """The geometry of a decoder-only transformer.
+
+    Attributes
+    ----------
+    name, source : str
+        What the user calls it, and where the numbers come from.
+    layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size : int
+        As in a Hugging Face config; `kv_heads` is below `heads` for grouped-query attention.
+    parameters : int
+        All parameters, embeddings and all experts included.
+    active_parameters : int or None
+        Those one token passes through (mixture of experts); None means all.
+    tie_word_embeddings : bool
+        Whether the output matrix is the input embedding, held once.
+    max_model_len : int
+        The longest sequence in tokens, prompt and output together.
+    dtype_bytes : int
+        Bytes of a weight and of a cached number alike.
+    """
+
+    name: str
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    parameters: int
+    vocab_size: int
+    max_model_len: int
+    dtype_bytes: int = 2
+    active_parameters: int | None = None
+    tie_word_embeddings: bool = False
+    source: str
+
+    def __post_init__(self) -> None:
+        for field in COUNTS:
+            _check_int(field, getattr(self, field))
+        if self.dtype_bytes not in (1, 2, 4):
+            raise KvsimError(f"dtype_bytes must be 1, 2 or 4, got {self.dtype_bytes!r}")
+        if self.heads % self.kv_heads:
+            raise KvsimError(f"kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
+        if self.active_parameters is not None:
+            _check_int("active_parameters", self.active_parameters)
+            if self.active_parameters > self.parameters:
+                raise KvsimError(
+                    f"active_parameters must be at most parameters ({self.parameters}), "
+                    f"got {self.active_parameters}"
+                )
+        if self.body_parameters < 1:
+            raise KvsimError(
+                f"parameters must exceed the embeddings "
+                f"({self.parameters - self.body_parameters}), got {self.parameters}"
+            )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of the keys and values of one token, over all layers and KV heads."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+
+    def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
+        """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies)."""
+        heads_here = -(-self.kv_heads // tensor_parallel_size)
+        return self.kv_bytes_per_token // self.kv_heads * heads_here
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return self.parameters * self.dtype_bytes
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output matrix (LM head): vocab_size x hidden_size."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def body_parameters(self) -> int:
+        """Parameters of the layers: all but the input embedding and the output matrix."""
+        return self.parameters - self.head_parameters * (1 if self.tie_word_embeddings else 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One GPU: capacity, datasheet speeds and the share of them that kernels reach.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        What vendors sell as "40 GB" and nvidia-smi shows as about 40 GiB: counted as GiB (2**30).
+    bandwidth_bytes_per_s, flops_per_s, pcie_bytes_per_s : float
+        Decimal, as in datasheets: device memory; dense 16-bit matrix products; host link, one direction.
+    link_bytes_per_s : float or None
+        To other GPUs (NVLink, Infinity Fabric), one direction; None when there is none.
+    bandwidth_efficiency, matmul_efficiency : float
+        Achieved share of the two peaks.
+    kernel_overhead_s : float
+        Start and end of one kernel, inside a CUDA graph.
+    """
+
+    name: str
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    pcie_bytes_per_s: float
+    link_bytes_per_s: float | None = None
+    bandwidth_efficiency: float = 0.89
+    matmul_efficiency: float = 0.80
+    kernel_overhead_s: float = 3e-6
+    source: str
+
+    def __post_init__(self) -> None:
+        _check_int("memory_bytes", self.memory_bytes)
+        for field in ("bandwidth_bytes_per_s", "flops_per_s", "pcie_bytes_per_s", "kernel_overhead_s"):
+            _check_number(field, getattr(self, field))
+        if self.link_bytes_per_s is not None:
+            _check_number("link_bytes_per_s", self.link_bytes_per_s)
+        _check_number("bandwidth_efficiency", self.bandwidth_efficiency, most=1)
+        _check_number("matmul_efficiency", self.matmul_efficiency, most=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """The engine's settings, named as vLLM names its flags.
+
+    Attributes
+    ----------
+    allocator, scheduler : str
+        Names in their registries; scheduler None means the one that belongs to the allocator.
+    block_size : int
+        Tokens of a KV block, a power of two.
+    reserve : "max", "pow2", "oracle" or None
+        What allocators that reserve ahead set aside; None leaves it to the allocator.
+    fit : "first" or "best"
+        Which free extent a contiguous reservation takes.
+    max_num_seqs, max_num_batched_tokens : int
+        At most so many sequences run, and at most so many tokens are computed, in a step.
+    max_model_len : int or None
+        The longest sequence; None means the model's own.
+    """
+
+    allocator: str = "paged"
+    scheduler: str | None = None
+    block_size: int = 16
+    reserve: str | None = None
+    fit: str = "first"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    enable_chunked_prefill: bool = True
+    max_model_len: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _check_int(field, getattr(self, field))
+        if self.block_size & (self.block_size - 1):
+            raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
+        if self.reserve is not None and self.reserve not in RESERVES:
+            raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, got {self.reserve!r}")
+        if self.fit not in FITS:
+            raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise KvsimError(
+                f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_batched_tokens}"
+            )
+        if self.max_model_len is not None:
+            _check_int("max_model_len", self.max_model_len)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A server: so many GPUs of one kind, one model split over them, one engine.
+
+    Attributes
+    ----------
+    tensor_parallel_size : int
+        GPUs that share every layer.
+    gpu_memory_utilization : float
+        Share of each GPU's memory that the engine may take.
+    num_gpu_blocks, kv_tokens : int or None
+        The KV capacity given exactly, in blocks or in tokens: at most one of them; None for both means
+        computed from the memory (sim/memory.py).
+    cost : str
+        How long a step takes: a name that sim/cost.py knows.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    engine: EngineConfig
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    num_gpu_blocks: int | None = None
+    kv_tokens: int | None = None
+    cost: str = "roofline"
+
+    def __post_init__(self) -> None:
+        _check_int("tensor_parallel_size", self.tensor_parallel_size)
+        if not can_split(self.model, self.tensor_parallel_size):
+            raise KvsimError(
+                f"tensor_parallel_size must divide the {self.model.heads} heads of {self.model.name} "
+                f"and divide or be a multiple of its {self.model.kv_heads} KV heads, "
+                f"got {self.tensor_parallel_size}"
+            )
+        _check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
+        for field in ("num_gpu_blocks", "kv_tokens"):
+            if getattr(self, field) is not None:
+                _check_int(field, getattr(self, field))
+        if self.num_gpu_blocks is not None and self.kv_tokens is not None:
+            raise KvsimError(
+                f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
+                f"got {self.num_gpu_blocks} and {self.kv_tokens}"
+            )
+        if self.max_model_len > self.model.max_model_len:
+            raise KvsimError(
+                f"max_model_len must be at most {self.model.max_model_len}, "
+                f"the maximum of {self.model.name}, got {self.max_model_len}"
+            )
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence in tokens: the engine's setting, else the model's maximum."""
+        return self.model.max_model_len if self.engine.max_model_len is None else self.engine.max_model_len
+
+
+def can_split(model: ModelSpec, tensor_parallel_size: int) -> bool:
+    """Whether each GPU gets the same whole number of heads, KV heads split evenly or replicated."""
+    tp, kv_heads = tensor_parallel_size, model.kv_heads
+    return model.heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)

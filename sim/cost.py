@@ -1,0 +1,184 @@
+"""How long an engine step takes, in whole picoseconds: `duration = f(shape)`.
+
+    constant:SECONDS   every step alike: for tests, and for comparing schedules step by step
+    roofline           from the datasheet and the geometry, with stated efficiencies
+
+Between finishes and arrivals only the contexts grow, by one token a sequence and step. The roofline is
+linear in them, with an integer slope, so the durations of a whole span are a `range`: computed in O(1).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import isfinite
+from typing import NamedTuple
+
+from sim.config import GpuSpec, ModelSpec, Scenario
+from sim.errors import KvsimError, unknown
+from sim.workload import PS_PER_S
+
+LONGEST_STEP_S = 86_400
+
+KERNELS_PER_LAYER = 10
+"""Norm, QKV, rotary, KV write, attention, out, norm, up, activation, down: as vLLM fuses them."""
+
+PREFILL_ATTENTION_EFFICIENCY = 0.55
+"""Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
+
+ALL_REDUCE_LATENCY_S = 10e-6
+
+
+class StepShape(NamedTuple):
+    """What one engine step computes."""
+
+    prefill_tokens: int = 0
+    """prompt tokens computed in this step"""
+    prefill_pairs: int = 0
+    """(query, key) pairs of their causal attention"""
+    prefill_seqs: int = 0
+    """prompts completed or advanced in this step"""
+    decode_seqs: int = 0
+    """sequences that generate one token"""
+    context_tokens: int = 0
+    """sum of their contexts, this step's token included"""
+    copied_tokens: int = 0
+    """KV slots copied inside the GPU (copy-on-write, moves)"""
+
+
+class CostModel(ABC):
+    """The duration of a step.
+
+    Attributes
+    ----------
+    source : str
+        Which model this is and from what, printed with every result.
+    extrapolated_share : float
+        Share of simulated time outside what was measured; 0 where nothing was.
+    """
+
+    source: str
+    extrapolated_share: float = 0.0
+
+    @abstractmethod
+    def step_ps(self, shape: StepShape) -> int:
+        """The duration of one step."""
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """Durations of `steps` decode steps, equal to `step_ps` element by element.
+
+        The contexts sum to `context_tokens` in the first step and to `decode_seqs` more in each later one.
+        """
+        first = StepShape(decode_seqs=decode_seqs, context_tokens=context_tokens)
+        return [
+            self.step_ps(first._replace(context_tokens=context_tokens + step * decode_seqs))
+            for step in range(steps)
+        ]
+
+
+class Constant(CostModel):
+    """Every step takes the same time, whatever its shape."""
+
+    def __init__(self, seconds: float) -> None:
+        if not (isfinite(seconds) and 0 < seconds <= LONGEST_STEP_S) or round(seconds * PS_PER_S) < 1:
+            raise KvsimError(
+                f"cost constant must be at least 1e-12 s (1 ps) and at most {LONGEST_STEP_S} s, got {seconds}"
+            )
+        self.source = f"constant {seconds:g} s"
+        self._ps = round(seconds * PS_PER_S)
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The constant."""
+        return self._ps
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """The constant, `steps` times."""
+        return [self._ps] * steps
+
+
+class Roofline(CostModel):
+    """Analytic time of a step on `tp` GPUs that share every layer.
+
+    With B = bandwidth * bandwidth_efficiency (bytes/s), F = peak * matmul_efficiency (flop/s), n = prefill
+    tokens + decoding sequences, m = prefilling + decoding sequences, all per GPU:
+
+        overhead   layers * 10 kernels * kernel_overhead
+        layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F)
+        LM head    the same with vocab * hidden parameters and m instead of n
+        prefill    4 * layers * heads / tp * head_dim * pairs / (0.55 * peak)
+        traffic    n * (layers * dtype * (12 * hidden + 3 * intermediate / tp) + KV bytes) / B
+                   (norms, residual, rotary, activation; the KV write)
+        decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F)
+        copies     2 * copied tokens * KV bytes per token / B
+        all-reduce tp > 1: 2 * layers * (10 us + 2 * (tp - 1) / tp * n * hidden * dtype / link), a ring;
+                   over PCIe when the GPU has no link
+
+    They add up: no overlap. Mixture of experts: every step reads all experts, each token computes with
+    its own. Ignored: the CPU side (scheduling, sampling), skew between contexts, occupancy of small
+    batches, tile rounding, pipeline bubbles.
+    """
+
+    def __init__(self, model: ModelSpec, gpu: GpuSpec, tensor_parallel_size: int = 1) -> None:
+        tp = tensor_parallel_size
+        gpus = f"{tp} x {gpu.name}" if tp > 1 else gpu.name
+        self.source = f"roofline, analytic: {model.name} on {gpus} (vendor datasheet)"
+        byte_ps = PS_PER_S / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency)
+        flop_ps = PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
+        kv_bytes = model.kv_bytes_per_token_per_gpu(tp)
+        pair_flops = 4 * model.layers * model.heads / tp * model.head_dim
+        idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
+        activation_bytes = (
+            model.layers * model.dtype_bytes * (12 * model.hidden_size + 3 * model.intermediate_size / tp)
+        )
+
+        self._fixed_ps = model.layers * KERNELS_PER_LAYER * gpu.kernel_overhead_s * PS_PER_S
+        self._body_read_ps = model.body_parameters * model.dtype_bytes / tp * byte_ps
+        self._body_flops_ps = 2 * (model.body_parameters - idle) / tp * flop_ps
+        self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
+        self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
+        self._pair_ps = pair_flops * PS_PER_S / (gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY)
+        self._token_ps = (activation_bytes + kv_bytes) * byte_ps
+        self._copy_ps = 2 * kv_bytes * byte_ps
+        self._context_ps = round(max(kv_bytes * byte_ps, pair_flops * flop_ps))
+        if tp > 1:
+            link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+            ring_bytes = 2 * (tp - 1) / tp * model.hidden_size * model.dtype_bytes
+            self._fixed_ps += 2 * model.layers * ALL_REDUCE_LATENCY_S * PS_PER_S
+            self._token_ps += 2 * model.layers * ring_bytes / link * PS_PER_S
+        self._decode_ps: dict[int, int] = {}
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The sum above, cut to whole picoseconds before the contexts are added."""
+        tokens, pairs, seqs, decoding, context, copied = shape
+        return self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """An arithmetic progression: a `range`, whatever the number of steps."""
+        constant = self._decode_ps.get(decode_seqs)
+        if constant is None:
+            constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
+        first, delta = constant + self._context_ps * context_tokens, self._context_ps * decode_seqs
+        return range(first, first + steps * delta, delta) if delta else [first] * steps
+
+    def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
+        """All but the contexts."""
+        n, m = tokens + decoding, seqs + decoding
+        body, head = n * self._body_flops_ps, m * self._head_flops_ps
+        if body < self._body_read_ps:
+            body = self._body_read_ps
+        if m and head < self._head_read_ps:
+            head = self._head_read_ps
+        rest = pairs * self._pair_ps + n * self._token_ps + copied * self._copy_ps
+        return int(self._fixed_ps + body + head + rest)
+
+
+def cost_named(text: str, scenario: Scenario) -> CostModel:
+    """The cost model of that name: `roofline` or `constant:SECONDS`."""
+    name, _, rest = text.partition(":")
+    if name == "constant":
+        try:
+            seconds = float(rest)
+        except ValueError:
+            raise KvsimError(f"cost constant needs seconds, as in constant:0.03, got {text!r}") from None
+        return Constant(seconds)
+    if text == "roofline":
+        return Roofline(scenario.model, scenario.gpu, scenario.tensor_parallel_size)
+    raise unknown("cost", text, ["roofline", "constant:SECONDS"])

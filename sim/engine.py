@@ -1,0 +1,274 @@
+"""The loop: admit -> form batch -> cost -> wait -> apply, on SimPy's clock in whole picoseconds.
+
+Two processes. `_arrive` puts requests into the queue when their time comes. `_serve` runs steps: it
+lets the scheduler decide, asks the cost model how long the step takes, waits, and applies it.
+
+A decode step that changes nobody's place is repeated: a *span* of such steps is one event. It ends at
+the next finish, before the first step whose memory is not guaranteed, and, while the queue is empty,
+at the first step boundary at or after the next event that SimPy knows of (an arrival; nothing else can
+happen before it). `max_span=1` is step mode: the same code, the same result, one event a step.
+
+The engine waits on SimPy only when something is due there before its own step ends: nobody else could
+tell the difference.
+
+Same instant, same order: the end of a step is scheduled at a lower priority than arrivals, so an
+arrival at t is seen by the step that starts at t.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
+from itertools import accumulate
+
+import simpy
+from simpy.events import EventPriority
+
+from allocators.base import InvariantError
+from sim.cost import CostModel
+from sim.recorder import SPANS_AT_ONCE, Integrals, Recorder, Result
+from sim.request import Request, State
+from sim.schedulers.base import Scheduler
+from sim.server import Server
+from sim.workload import Workload
+
+AFTER_ARRIVALS = EventPriority(2)
+"""SimPy's own priorities are 0 (urgent) and 1 (normal)."""
+
+ROWS_AT_ONCE = 8192
+"""Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
+
+Process = Generator[simpy.Event, None, None]
+Wait = Generator[simpy.Event, None, int]
+
+
+class StepEnd(simpy.Event):
+    """A timeout that fires after everything else at the same instant."""
+
+    def __init__(self, env: simpy.Environment, delay_ps: int) -> None:
+        self.env = env  # as simpy.Timeout does, without the calls
+        self.callbacks = []
+        self._value = None
+        self._ok = True
+        self._defused = False
+        env.schedule(self, AFTER_ARRIVALS, delay_ps)
+
+
+class Engine:
+    """One server under one workload.
+
+    Parameters
+    ----------
+    max_model_len : int
+        Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+    max_span : int
+        Most decode steps taken as one event; 1 is step mode.
+    on_progress : callable, optional
+        Told the number of requests that are done, now and then.
+    check : bool
+        Recount the memory from scratch at every step (slow; for tests).
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        server: Server,
+        scheduler: Scheduler,
+        cost: CostModel,
+        max_model_len: int,
+        *,
+        max_span: int = 1 << 20,
+        step_log: bool = False,
+        on_progress: Callable[[int], None] | None = None,
+        check: bool = False,
+    ) -> None:
+        self.env = simpy.Environment(initial_time=0)
+        self.workload = workload
+        self.server = server
+        self.scheduler = scheduler
+        self.cost = cost
+        self.max_model_len = max_model_len
+        self.max_span = 1 if step_log else max_span
+        self.on_progress = on_progress
+        self.check = check
+        self.recorder = Recorder(workload, step_log)
+        self._wake: simpy.Event | None = None
+
+    def run(self) -> Result:
+        """Serve every request and return what was written down."""
+        self.env.process(self._arrive())
+        self.env.process(self._serve())
+        self.env.run()
+        if self.server.waiting or self.server.running:
+            raise InvariantError(
+                f"ended with {len(self.server.waiting)} waiting and {len(self.server.running)} running"
+            )
+        return self.recorder.result(self.server)
+
+    # -- arrivals -----------------------------------------------------------------------------
+
+    def _rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """(index, arrival, prompt, output) of every request, as Python integers."""
+        w = self.workload
+        for start in range(0, len(w), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            columns = (w.arrival_ps[part], w.prompt_tokens[part], w.output_tokens[part])
+            arrivals, prompts, outputs = (column.tolist() for column in columns)
+            yield from zip(range(start, start + len(arrivals)), arrivals, prompts, outputs, strict=True)
+
+    def _arrive(self) -> Process:
+        env, waiting = self.env, self.server.waiting
+        now = 0
+        for index, arrival_ps, prompt, output in self._rows():
+            if arrival_ps > now:
+                yield env.timeout(arrival_ps - now)
+                now = arrival_ps
+            request = self._accept(index, prompt, output)
+            if request is not None:
+                waiting.append(request)
+                if self._wake is not None:
+                    self._wake.succeed()
+                    self._wake = None
+
+    def _accept(self, index: int, prompt: int, output: int) -> Request | None:
+        """The request as the engine will serve it, or None when it can never be served."""
+        room = self.max_model_len - prompt
+        if room < 1:
+            self.recorder.reject(f"prompt leaves no room for an answer within {self.max_model_len:,} tokens")
+            return None
+        if output > room:
+            output = room
+            self.recorder.truncate(index, output)
+        request = Request(index, prompt, output)
+        allocator = self.server.allocator
+        if not allocator.fits(request.final_tokens, self.server.bound(request)):
+            self.recorder.reject(f"does not fit an empty arena of {allocator.capacity_slots:,} slots")
+            return None
+        return request
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def _serve(self) -> Process:
+        env, server, schedule, recorder = self.env, self.server, self.scheduler.schedule, self.recorder
+        now = here = 0  # the engine's time, and SimPy's, which may lag as long as nobody looks
+        while True:
+            if not server.waiting and not server.running:
+                now = here = yield from self._idle(now)
+            server.begin_step(now)
+            schedule(server)
+            held, contexts = server.tokens()
+            next_event = env.peek()
+            if now >= recorder.next_sample_ps:
+                recorder.sample(server, now, held)
+            if self.check:
+                server.check()
+            if not server.moved:
+                ends = self._span(now, contexts, next_event)
+            elif server.decoding or server.chunks:
+                ends = [self.cost.step_ps(server.shape(contexts))]
+            else:
+                now = here = yield from self._stall(now, here)
+                continue
+            self._record(ends, held)
+            now += ends[-1]
+            if next_event <= now:
+                yield StepEnd(env, now - here)
+                here = now
+            self._finish_step(len(ends), now)
+
+    def _idle(self, now: int) -> Wait:
+        """Wait for the next arrival, and for all that come at the same instant; returns the time then."""
+        self.recorder.sample(self.server, now, 0)
+        external = self.server.external_slots()
+        self._wake = self.env.event()
+        yield self._wake
+        yield StepEnd(self.env, 0)
+        then = int(self.env.now)
+        self._record_empty(self.recorder.unsaturated, then - now, external)
+        return then
+
+    def _stall(self, now: int, here: int) -> Wait:
+        """A step that computes nothing, as its last request evicted itself; returns the time after it."""
+        server = self.server
+        if not server.evicted:
+            raise InvariantError(
+                f"step {server.step}: nobody runs and the head of {len(server.waiting)} waiting is refused"
+            )
+        duration = self.cost.step_ps(server.shape(0))
+        self._record_empty(self.recorder.saturated, duration, server.external_slots())
+        yield StepEnd(self.env, now + duration - here)
+        return now + duration
+
+    def _record_empty(self, sums: Integrals, duration: int, external: int) -> None:
+        """Write down time in which nobody holds memory."""
+        sums.time_ps += duration
+        sums.add_rest(external * duration, self.server.allocator.cached_slots * duration, 0)
+
+    def _span(self, now: int, contexts: int, next_event: float) -> list[int]:
+        """When the steps end, counted from now, that need no new decision; at least one."""
+        server = self.server
+        steps = server.guaranteed_steps(self.max_span)
+        durations = self.cost.span_ps(server.decoding + server.idle_seats, contexts, steps)
+        limit = self.recorder.next_sample_ps
+        if not server.waiting and next_event < limit:
+            limit = int(next_event)
+        limit -= now
+        most = limit // durations[0] + 1  # as contexts grow, no later step is shorter
+        ends = list(accumulate(durations[:most] if most < steps else durations))
+        del ends[bisect_left(ends, limit) + 1 :]
+        return ends
+
+    def _record(self, ends: list[int], held: int) -> None:
+        """Write down a span of steps, and give it the memory that it was promised."""
+        server, recorder, allocator = self.server, self.recorder, self.server.allocator
+        if server.waiting:
+            spans, sums = recorder.saturated_spans, recorder.saturated
+        else:
+            spans, sums = recorder.unsaturated_spans, recorder.unsaturated
+        running = len(server.running) - server.idle_seats
+        spans.append((ends, server.decoding, running, held, allocator.used_slots, server.internal))
+        if len(spans) == SPANS_AT_ONCE:
+            recorder.flush()
+            if self.on_progress:
+                self.on_progress(recorder.finished_count)
+        if server.has_external or allocator.cached_slots or allocator.shared_tokens:
+            rest = (server.external_slots(), allocator.cached_slots, allocator.shared_tokens)
+            sums.add_rest(*(slots * ends[-1] for slots in rest))
+        if recorder.step_log:
+            recorder.log_start(server, held, ends[-1])
+        if len(ends) > 1:
+            used, internal = server.grow_within(ends)
+            sums.used += used
+            sums.internal += internal
+
+    def _finish_step(self, steps: int, now: int) -> None:
+        """The steps are over: tokens are given out, and who has all of them leaves."""
+        server = self.server
+        server.step += steps
+        if server.decoding:
+            server.clock += steps
+            if server.clock == server.next_finish:
+                for request in server.pop_finished():
+                    self._finish(request, now)
+        for request in server.chunks:
+            if request.computed == request.known_tokens:
+                self._give_token(request, now)
+        if self.recorder.step_log:
+            self.recorder.log_end(server)
+
+    def _give_token(self, request: Request, now: int) -> None:
+        """A prompt is computed as a whole: its request gets a token, and decodes or is done."""
+        if request.first_token_ps is None:
+            request.first_token_ps = now
+            request.first_token_step = self.server.step - 1
+        else:
+            self.recorder.token_gaps.add(now - request.last_token_ps, 1)
+        request.generated += 1
+        if request.generated < request.output_tokens:
+            self.server.start_decode(request)
+        else:
+            self.server.prefill_held -= request.computed
+            self._finish(request, now)
+
+    def _finish(self, request: Request, now: int) -> None:
+        request.move(State.FINISHED)
+        self.recorder.finish(request, now, self.server.step - 1)
+        self.scheduler.finish(self.server, request)

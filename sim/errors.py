@@ -1,0 +1,14 @@
+"""The one exception that a user may see: its text is the whole message."""
+
+
+class KvsimError(ValueError):
+    """A mistake in what the user asked for: names the field, the value and what is allowed."""
+
+
+def unknown(field: str, value: str, known: list[str]) -> KvsimError:
+    """An error that suggests the nearest known name, or lists them all."""
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(value.lower(), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return KvsimError(f"{field} {value!r} is unknown{hint} (known: {', '.join(known)})")

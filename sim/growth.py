@@ -1,0 +1,83 @@
+"""When each decoding sequence must grow, on the clock of decode steps.
+
+Steady growth (`unit` > 0, e.g. blocks): every growth adds `unit` slots and every step fills one, so a
+sequence is due at all clocks of one residue modulo `unit` until its last growth, which is known from
+the start. It is written down once, however long it decodes.
+
+Irregular growth (`unit` = 0, e.g. doubling): the next growth is known only when the last one is done.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+
+
+class GrowthCalendar:
+    """Sequence ids by the clock at which they must grow; ascending id at the same clock."""
+
+    def __init__(self, unit: int) -> None:
+        self.unit = unit
+        self._residues: list[list[int]] = [[] for _ in range(unit)]
+        self._last: dict[int, list[int]] = {}  # clock -> sequences that need no more after it
+        self._irregular: dict[int, list[int]] = {}
+
+    def add(self, seq: int, clock: int, finish_clock: int) -> None:
+        """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
+        if self.unit:
+            insort(self._residues[clock % self.unit], seq)
+            last = finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
+            self._last.setdefault(last, []).append(seq)
+        else:
+            insort(self._irregular.setdefault(clock, []), seq)
+
+    def remove(self, seq: int, clock: int) -> None:
+        """Forget a sequence that is due at `clock`; one that needs no more is forgotten already."""
+        due = self._residues[clock % self.unit] if self.unit else self._irregular.get(clock, [])
+        if seq in due:
+            due.remove(seq)
+
+    def due(self, clock: int) -> list[int]:
+        """The sequences that must grow at `clock`, as a list that `remove` and `pop_full` change."""
+        return self._residues[clock % self.unit] if self.unit else self._irregular.pop(clock, [])
+
+    def pop_full(self, clock: int) -> list[int]:
+        """The sequences that grew for the last time at `clock`."""
+        full: list[int] = []
+        if clock in self._last:
+            due = self._residues[clock % self.unit]
+            for seq in self._last.pop(clock):
+                if seq in due:
+                    due.remove(seq)
+                    full.append(seq)
+        return full
+
+    def guaranteed_steps(self, clock: int, steps: int, budget: int) -> int:
+        """How many of `steps` steps from `clock` on grow within the budget; the first does not count."""
+        if not self.unit:
+            return min([steps, *(later - clock for later in self._irregular if later > clock)])
+        steps = min(steps, self.unit + 1)  # nobody is due twice
+        for later in range(clock + 1, clock + steps):
+            budget -= len(self._residues[later % self.unit])
+            if budget < 0:
+                return later - clock
+        return steps
+
+    def pass_span(self, clock: int, ends: Sequence[int]) -> tuple[list[int], int, list[tuple[int, int, int]]]:
+        """Let a span of steps pass, the i-th of which ends at `ends[i]`; its first step has its memory.
+
+        Returns who grows in the others, in order; the integral of the slots they get from then to the
+        end of the span; and of those that are full now (sequence, clock, time left).
+        """
+        grown: list[int] = []
+        full: list[tuple[int, int, int]] = []
+        residues, unit, last, total = self._residues, self.unit, self._last, ends[-1]
+        before = 0  # sum over growths of the time before them
+        if unit:
+            for start in ends[:-1]:
+                clock += 1
+                due = residues[clock % unit]
+                if due:
+                    grown += due
+                    before += len(due) * start
+                    if clock in last:
+                        full += [(seq, clock, total - start) for seq in self.pop_full(clock)]
+        return grown, (len(grown) * total - before) * unit, full

@@ -1,0 +1,283 @@
+"""What is written down during a run: columns, sums and samples, never one object per token.
+
+Sums are integrals over time in slot-picoseconds (or requests x picoseconds): exact integers. They are
+kept apart for steps at whose start somebody waited (saturated) and for those at which nobody did.
+The timeline holds instants: every step at first; whenever `TIMELINE_ROWS` are full, every other one
+is dropped and the spacing doubles. So a run of any length has between half that number and all of it.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import add, mul, sub
+
+import numpy as np
+
+from sim.histogram import Histogram
+from sim.request import Request
+from sim.server import Server
+from sim.workload import Int64Column, Workload
+
+TIMELINE_ROWS = 2048
+SPANS_AT_ONCE = 1024
+
+REQUEST_COLUMNS = (
+    "first_scheduled_ps",
+    "first_token_ps",
+    "finish_ps",
+    "num_preemptions",
+    "first_scheduled_step",
+    "first_token_step",
+    "finish_step",
+)
+TIMELINE_COLUMNS = (
+    "time_ps",
+    "token",
+    "reserved",
+    "internal",
+    "cached",
+    "external",
+    "free",
+    "running",
+    "waiting",
+    "largest_free_extent",
+    "preemptions",
+)
+STEP_COLUMNS = (
+    "step",
+    "start_ps",
+    "duration_ps",
+    "running",
+    "waiting",
+    "preemptions_cum",
+    "used_slots",
+    "prefill_tokens",
+    "decode_tokens",
+    "recomputed_tokens",
+    "kv_tokens",
+    "finished",
+    "running_end",
+    "waiting_end",
+    "used_slots_end",
+)
+
+
+Span = tuple[Sequence[int], int, int, int, int, int]
+"""(ends, decoding, running, held, used, internal): steps without a decision, and what the memory held.
+
+`ends` counts picoseconds from the start of the span. `held` slots hold a token in the first step, and
+`decoding` more in each later one; `used` and `internal` are those before any growth within the span."""
+
+
+@dataclass
+class Integrals:
+    """Sums over time of what the memory held: slots (or requests) times picoseconds.
+
+    `shared` counts the tokens that sequences hold beyond the slots that hold them.
+    """
+
+    time_ps: int = 0
+    token: int = 0
+    used: int = 0
+    internal: int = 0
+    running: int = 0
+    external: int = 0
+    cached: int = 0
+    shared: int = 0
+
+    def add_rest(self, external: int, cached: int, shared: int) -> None:
+        """Add those that most allocators never have."""
+        self.external += external
+        self.cached += cached
+        self.shared += shared
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind: integers, as numpy columns, and sums.
+
+    `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
+    `steps` are tables of the columns named in this file.
+    """
+
+    workload: Workload
+    output_tokens: Int64Column
+    finished: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    truncated: int
+    rejected: dict[str, int]
+    requests: dict[str, Int64Column]
+    timeline: dict[str, Int64Column]
+    steps: dict[str, Int64Column] | None
+    saturated: Integrals
+    unsaturated: Integrals
+    token_gaps: Histogram
+    capacity_slots: int
+    end_ps: int
+    step_count: int
+    max_running: int
+    peak_used_tokens: int
+    preemptions: int
+    fragmented_refusals: int
+    copied_slots: int
+    cow_copies: int
+
+
+@dataclass
+class Recorder:
+    """Collects while the engine runs.
+
+    `saturated_spans` and `unsaturated_spans` are for the engine to append to; `flush` adds them up.
+    """
+
+    workload: Workload
+    step_log: bool = False
+    saturated_spans: list[Span] = field(default_factory=list)
+    unsaturated_spans: list[Span] = field(default_factory=list)
+    saturated: Integrals = field(default_factory=Integrals)
+    unsaturated: Integrals = field(default_factory=Integrals)
+    token_gaps: Histogram = field(default_factory=Histogram)
+    next_sample_ps: int = 0
+    peak_used_tokens: int = 0
+    end_ps: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    truncated: int = 0
+    finished_count: int = 0
+
+    def __post_init__(self) -> None:
+        rows = len(self.workload)
+        self._finished = bytearray(rows)
+        self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
+        self._output_tokens = self.workload.output_tokens.copy()
+        self._timeline: list[tuple[int, ...]] = []
+        self._spacing_ps = 0
+        self._steps: list[tuple[int, ...]] = []
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def reject(self, reason: str) -> None:
+        """Count a request that can never be served."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def truncate(self, index: int, output_tokens: int) -> None:
+        """Note that an answer ends early, at the model's maximum length."""
+        self.truncated += 1
+        self._output_tokens[index] = output_tokens
+
+    def finish(self, request: Request, now_ps: int, step: int) -> None:
+        """Write down a finished request."""
+        index, columns = request.index, self._columns
+        columns["first_scheduled_ps"][index] = request.first_scheduled_ps or 0
+        columns["first_token_ps"][index] = request.first_token_ps or 0
+        columns["finish_ps"][index] = now_ps
+        columns["num_preemptions"][index] = request.preemptions
+        columns["first_scheduled_step"][index] = request.first_scheduled_step
+        columns["first_token_step"][index] = request.first_token_step
+        columns["finish_step"][index] = step
+        self._finished[index] = 1
+        self.finished_count += 1
+        self.end_ps = now_ps
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Add up the spans collected so far."""
+        self._add_up(self.saturated_spans, self.saturated)
+        self._add_up(self.unsaturated_spans, self.unsaturated)
+
+    def _add_up(self, spans: list[Span], sums: Integrals) -> None:
+        if not spans:
+            return
+        ends, decoding, running, held, used, internal = zip(*spans, strict=True)
+        spans.clear()
+        totals, steps = [last[-1] for last in ends], list(map(len, ends))
+        sums.time_ps += sum(totals)
+        sums.token += sum(map(mul, held, totals))
+        # step i of a span holds i * decoding tokens more, and sum(i * duration) = steps * total - sum(ends)
+        sums.token += sum(map(mul, decoding, map(sub, map(mul, steps, totals), map(sum, ends))))
+        sums.used += sum(map(mul, used, totals))
+        sums.internal += sum(map(mul, internal, totals))
+        sums.running += sum(map(mul, running, totals))
+        peak = max(map(add, map(sub, held, decoding), map(mul, decoding, steps)))
+        self.peak_used_tokens = max(self.peak_used_tokens, peak)
+        self.token_gaps.add_spans(ends, decoding)
+
+    def sample(self, server: Server, now_ps: int, held: int) -> None:
+        """Add a row to the timeline; thin it when it is full."""
+        allocator = server.allocator
+        used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
+        row = (
+            now_ps,
+            held,
+            used - held - server.internal,
+            server.internal,
+            cached,
+            external,
+            allocator.capacity_slots - used - cached - external,
+            len(server.running),
+            len(server.waiting),
+            allocator.largest_free_extent(),
+            server.preemptions,
+        )
+        if self._timeline and self._timeline[-1][0] == now_ps:
+            self._timeline[-1] = row
+            return
+        self._timeline.append(row)
+        if len(self._timeline) >= TIMELINE_ROWS:
+            del self._timeline[1::2]
+            self._spacing_ps = max(2 * self._spacing_ps, 2 * now_ps // TIMELINE_ROWS)
+        self.next_sample_ps = now_ps + self._spacing_ps
+
+    def log_start(self, server: Server, held: int, duration_ps: int) -> None:
+        """Begin a row of the step log: what was scheduled."""
+        self._waiting = len(server.waiting)  # who arrives during the step is not yet seen waiting
+        self._finished_before = self.finished_count
+        self._row = (
+            server.step,
+            server.now_ps,
+            duration_ps,
+            len(server.running),
+            self._waiting,
+            server.preemptions,
+            server.allocator.used_slots,
+            server.chunk_tokens,
+            server.decoding,
+            server.recomputed_tokens,
+            held,
+        )
+
+    def log_end(self, server: Server) -> None:
+        """Complete the row: what the step left behind."""
+        finished = self.finished_count - self._finished_before
+        self._steps.append(
+            (*self._row, finished, len(server.running), self._waiting, server.allocator.used_slots)
+        )
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def result(self, server: Server) -> Result:
+        """Freeze what was collected."""
+        self.flush()
+        timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(TIMELINE_COLUMNS))
+        steps = np.array(self._steps, dtype=np.int64).reshape(-1, len(STEP_COLUMNS))
+        return Result(
+            workload=self.workload,
+            output_tokens=self._output_tokens,
+            finished=np.frombuffer(self._finished, dtype=np.bool_),
+            truncated=self.truncated,
+            rejected=self.rejected,
+            requests={name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()},
+            timeline=dict(zip(TIMELINE_COLUMNS, timeline.T, strict=True)),
+            steps=dict(zip(STEP_COLUMNS, steps.T, strict=True)) if self.step_log else None,
+            saturated=self.saturated,
+            unsaturated=self.unsaturated,
+            token_gaps=self.token_gaps,
+            capacity_slots=server.allocator.capacity_slots,
+            end_ps=self.end_ps,
+            step_count=server.step,
+            max_running=server.max_running,
+            peak_used_tokens=self.peak_used_tokens,
+            preemptions=server.preemptions,
+            fragmented_refusals=server.fragmented_refusals,
+            copied_slots=server.allocator.copied_slots,
+            cow_copies=server.allocator.cow_copies,
+        )

@@ -1,0 +1,200 @@
+"""One run from start to finish: a scenario and a workload in; what a run directory holds out.
+
+    scenario, workload --prepare--> Simulation --outcome--> config, summary, tables of columns
+
+`config` is everything needed to repeat the run: the specs of model and GPU in full, no name left to be
+looked up. The same scenario and workload give the same outcome, all but the `simulation` part of the
+summary, which tells how long it took.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from sim import __version__, metrics
+from sim.build import allocator_class, build_engine, scheduler_name
+from sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
+from sim.engine import Engine
+from sim.errors import KvsimError
+from sim.memory import KvCapacity, kv_capacity
+from sim.recorder import Result
+from sim.workload import Workload
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run directory holds: two JSON objects and two or three tables of numpy columns."""
+
+    config: Json
+    summary: Json
+    requests: dict[str, metrics.Column]
+    timeline: dict[str, metrics.Column]
+    steps: dict[str, metrics.Column] | None
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """An engine that is ready to run, once, and where it comes from."""
+
+    scenario: Scenario
+    traffic: Mapping[str, object]
+    capacity: KvCapacity
+    engine: Engine
+
+    @property
+    def label(self) -> str:
+        """The run's name among others: `paged`, `buddy-pow2`, `my.module.Mine`."""
+        return label(self.scenario.engine)
+
+    def done(self) -> int:
+        """Requests that are finished or rejected so far; may be asked from another thread."""
+        recorder = self.engine.recorder
+        return recorder.finished_count + sum(recorder.rejected.values())
+
+    def outcome(self) -> Outcome:
+        """Run, and say what came out of it."""
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        result = self.engine.run()
+        wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+        requests = metrics.request_table(result)
+        return Outcome(
+            config=config_of(self.scenario, self.traffic, self.capacity),
+            summary=self._summary(result, requests, wall_s, cpu_s),
+            requests=requests,
+            timeline=metrics.timeline_table(result),
+            steps=metrics.step_table(result),
+        )
+
+    def _summary(
+        self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
+    ) -> Json:
+        engine, cost = self.scenario.engine, self.engine.cost
+        numbers = metrics.summary(result, requests)
+        counts = numbers.pop("engine")
+        names = {"allocator": engine.allocator, "scheduler": engine.scheduler, "reserve": engine.reserve}
+        return {
+            "label": self.label,
+            **numbers,
+            "engine": {**names, **(counts if isinstance(counts, dict) else {})},
+            "cost": {"source": cost.source, "extrapolated_share": cost.extrapolated_share},
+            "notes": self._notes(result),
+            "simulation": {
+                "cpu_s": cpu_s,
+                "wall_s": wall_s,
+                "requests_per_cpu_s": len(self.engine.workload) / cpu_s if cpu_s else None,
+            },
+        }
+
+    def _notes(self, result: Result) -> list[str]:
+        """What a reader should know beside the numbers."""
+        room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
+        notes = [*result.workload.notes, room]
+        notes += [f"{count:,} requests rejected: {reason}." for reason, count in result.rejected.items()]
+        if result.truncated:
+            longest = self.scenario.max_model_len
+            notes.append(f"{result.truncated:,} answers cut at the maximum length of {longest:,} tokens.")
+        return notes
+
+
+def prepare(
+    scenario: Scenario,
+    workload: Workload,
+    traffic: Mapping[str, object],
+    *,
+    step_mode: bool = False,
+    step_log: bool = False,
+) -> Simulation:
+    """Check everything that can be checked before the run, and build its engine.
+
+    Parameters
+    ----------
+    traffic : mapping
+        How the workload was made, in JSON's types: noted in `config`, not used.
+    step_mode : bool
+        An event per step; slower, with the same outcome.
+    step_log : bool
+        Also a table with a row per step.
+    """
+    scenario = resolved(scenario)
+    capacity = kv_capacity(scenario)
+    max_span = 1 if step_mode else 1 << 20
+    engine = build_engine(scenario, workload, max_span=max_span, step_log=step_log)
+    return Simulation(scenario, traffic, capacity, engine)
+
+
+def resolved(scenario: Scenario) -> Scenario:
+    """The scenario with its defaults named: the scheduler and, where one is made, the reservation."""
+    engine = scenario.engine
+    reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
+    return replace(scenario, engine=replace(engine, scheduler=scheduler_name(scenario), reserve=reserve))
+
+
+def with_allocator(scenario: Scenario, text: str) -> Scenario:
+    """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
+    name, _, last = text.strip().rpartition(":")
+    if not name or last not in RESERVES:
+        return replace(scenario, engine=replace(scenario.engine, allocator=text.strip()))
+    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
+
+
+def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario]:
+    """The scenario under each allocator; its `reserve` is for those that reserve and name no own one.
+
+    Raises
+    ------
+    KvsimError
+        When two are the same, or when a reserve is given and no allocator takes it.
+    """
+    reserve, bare = scenario.engine.reserve, replace(scenario, engine=replace(scenario.engine, reserve=None))
+    scenarios, taken = [], False
+    for text in allocators:
+        chosen = with_allocator(bare, text)
+        if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
+            chosen, taken = with_allocator(scenario, text), True
+        scenarios.append(resolved(chosen))
+    if reserve and not taken:
+        names = ", ".join(allocators)
+        raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
+    labels = [label(each.engine) for each in scenarios]
+    twice = [name for name in labels if labels.count(name) > 1]
+    if twice:
+        raise KvsimError(f"allocators to compare must differ, got {twice[0]} {len(twice)} times")
+    return scenarios
+
+
+def label(engine: EngineConfig) -> str:
+    """The allocator, and its reservation unless that is the model's maximum; fit for a file's name."""
+    name = engine.allocator.replace(":", ".")
+    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
+
+
+def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity) -> Json:
+    """Everything needed to repeat a run."""
+    return {
+        "kvsim": __version__,
+        "workload": dict(traffic),
+        "scenario": asdict(scenario),
+        "kv_capacity": asdict(capacity),
+    }
+
+
+def read_config(text: str) -> tuple[Scenario, Json]:
+    """The scenario and the traffic in the text of a `config.json`: the inverse of `config_of`."""
+    try:
+        config = json.loads(text)
+        if "runs" in config:
+            names = ", ".join(config["runs"])
+            raise KvsimError(f"it belongs to a comparison: choose one of its runs ({names})")
+        parts = config["scenario"]
+        specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
+        scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
+        return scenario, dict(config["workload"])
+    except KvsimError:
+        raise
+    except KeyError as error:
+        raise KvsimError(f"it lacks {error}") from error
+    except (TypeError, ValueError) as error:
+        raise KvsimError(f"it is damaged: {error}") from error

@@ -1,0 +1,8 @@
+"""Schedulers: who enters, who computes, who is evicted. One file per engine, one line in `SCHEDULERS`."""
+
+SCHEDULERS: dict[str, str] = {
+    "vllm-v1": "sim.schedulers.vllm_v1:VllmV1",
+    "orca": "sim.schedulers.orca:Orca",
+    "static": "sim.schedulers.static:Static",
+}
+"""Name on the command line -> where the class is."""

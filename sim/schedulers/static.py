@@ -1,0 +1,36 @@
+"""Static: request-level batching, as FasterTransformer behind a queue or plain `generate` does it.
+
+When the engine is idle, take up to B of the earliest requests, B as many as fit at the model's maximum
+length; prefill them together and run until the *longest* is done. Who finishes early keeps seat and
+memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
+"""
+
+from sim.request import Request
+from sim.schedulers.base import Scheduler
+from sim.server import Server
+
+
+class Static(Scheduler):
+    """Batches of whole requests, closed until the longest ends."""
+
+    def schedule(self, server: Server) -> None:
+        """Form a batch when nobody runs."""
+        server.grow_due()
+        self._end_batch_when_done(server)
+        if server.running:
+            return
+        longest = server.allocator.slots_needed(self.max_model_len, self.max_model_len)
+        seats = min(max(server.allocator.capacity_slots // longest, 1), self.config.max_num_seqs)
+        while server.waiting and seats > 0 and server.admit_head(server.waiting[0].known_tokens):
+            seats -= 1
+
+    def finish(self, server: Server, request: Request) -> None:
+        """Keep the seat until the whole batch is done."""
+        server.keep_seat(request)
+        self._end_batch_when_done(server)
+
+    def _end_batch_when_done(self, server: Server) -> None:
+        if server.idle_seats == len(server.running):
+            for request in list(server.running.values()):
+                server.release(request)
+            server.clear_seats()

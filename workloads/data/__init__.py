@@ -1,0 +1,1 @@
+"""Length tables that ship with kvsim; SOURCES.md says where they come from."""

@@ -1,0 +1,25 @@
+"""ShareGPT: the first question and the first answer of 8,156 conversations, in LLaMA tokens.
+
+The lengths of real chats, cut at 2,048 tokens in total. Ignores later turns, and so all sharing of
+prompts between the turns of a conversation. The source and the filters are in `data/SOURCES.md`.
+"""
+
+from importlib import resources
+
+import numpy as np
+
+from workloads.lengths import Lengths
+
+
+def load_lengths() -> Lengths:
+    """The built-in table, in file order."""
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    with resources.files("workloads.data").joinpath("sharegpt.parquet").open("rb") as file:
+        table = pq.read_table(file)
+    return Lengths(
+        name="sharegpt",
+        prompt_tokens=table["prompt_tokens"].to_numpy().astype(np.int64),
+        output_tokens=table["output_tokens"].to_numpy().astype(np.int64),
+        notes=("ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in total.",),
+    )
