@@ -248,7 +248,7 @@ def compare(
     allocator: Annotated[
         str,
         _engine(metavar="NAME,...", help="See: sim allocators; each may name its reserve, as in buddy:pow2."),
-    ] = "contiguous,buddy,paged",
+    ] = "contiguous,buddy:pow2,buddy:oracle,paged",
     server: Server = Server(),
     output: Output = Output(),
 ) -> None:

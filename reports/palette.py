@@ -40,6 +40,10 @@ WASTE = ("reserved", "internal", "external")
 _SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8A7B00")
 
 
+LEAST_SATURATED_SHARE = 0.02
+"""Of the simulated time: less says little about an allocator."""
+
+
 def series_colour(index: int) -> str:
     """The colour of the run at this place of a comparison; they repeat after eight."""
     return _SERIES[index % len(_SERIES)]
@@ -48,11 +52,12 @@ def series_colour(index: int) -> str:
 def shares(summary: Summary) -> tuple[dict[str, float], bool]:
     """Per cent of the KV memory by kind, and whether they are those of the saturated part.
 
-    The saturated part (somebody waits) shows what an allocator can do; a run in which nobody ever
-    waited has only its average.
+    The saturated part (somebody waits) shows what an allocator can do; a run in which hardly anybody
+    waited is described by its average.
     """
     memory = summary["memory"]
-    saturated = memory.get("saturated")
+    enough = (number(memory.get("saturated_share")) or 0.0) >= LEAST_SATURATED_SHARE
+    saturated = memory.get("saturated") if enough else None
     chosen = saturated or memory["average"]
     return {kind: number(chosen.get(kind)) or 0.0 for kind in KINDS}, bool(saturated)
 

@@ -337,7 +337,7 @@ def _percent_of(whole: float) -> PercentFormatter:
 
 
 def _wrapped(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(text, width)) or text
+    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False)) or text
 
 
 def _say(axes: Axes, text: str) -> None:

@@ -64,8 +64,12 @@ def headline(summary: Summary) -> str:
         f"{figures(number(rate['requests_per_s']))} requests/s, "
         f"{figures(number(rate['output_tokens_per_s']))} output tokens/s; "
         f"KV memory {percent['token']:.1f} % tokens, {palette.waste(percent):.1f} % waste"
-        + (" while requests waited." if saturated else " on average (nobody ever waited).")
+        + (" while requests waited." if saturated else f" on average ({_waits(summary)} waited).")
     )
+
+
+def _waits(summary: Summary) -> str:
+    return "hardly anybody" if summary["memory"].get("saturated") else "nobody ever"
 
 
 def verdict(summaries: Sequence[Summary]) -> str:

@@ -3,7 +3,7 @@
 result = build_engine(scenario, workload).run()
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TypeVar
 
@@ -66,7 +66,6 @@ def build_engine(
     *,
     max_span: int = 1 << 20,
     step_log: bool = False,
-    on_progress: Callable[[int], None] | None = None,
     check: bool = False,
 ) -> Engine:
     """The engine of a scenario, ready to run the workload once."""
@@ -85,6 +84,5 @@ def build_engine(
         max_model_len,
         max_span=max_span,
         step_log=step_log,
-        on_progress=on_progress,
         check=check,
     )

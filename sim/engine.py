@@ -16,7 +16,7 @@ arrival at t is seen by the step that starts at t.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from itertools import accumulate
 
 import simpy
@@ -24,7 +24,7 @@ from simpy.events import EventPriority
 
 from allocators.base import InvariantError
 from sim.cost import CostModel
-from sim.recorder import SPANS_AT_ONCE, Integrals, Recorder, Result
+from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
 from sim.request import Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
@@ -61,8 +61,8 @@ class Engine:
         Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
     max_span : int
         Most decode steps taken as one event; 1 is step mode.
-    on_progress : callable, optional
-        Told the number of requests that are done, now and then.
+    timeline_rows : int
+        At most this many instants are kept; a span also ends where one is due.
     check : bool
         Recount the memory from scratch at every step (slow; for tests).
     """
@@ -77,7 +77,7 @@ class Engine:
         *,
         max_span: int = 1 << 20,
         step_log: bool = False,
-        on_progress: Callable[[int], None] | None = None,
+        timeline_rows: int = TIMELINE_ROWS,
         check: bool = False,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
@@ -87,9 +87,8 @@ class Engine:
         self.cost = cost
         self.max_model_len = max_model_len
         self.max_span = 1 if step_log else max_span
-        self.on_progress = on_progress
         self.check = check
-        self.recorder = Recorder(workload, step_log)
+        self.recorder = Recorder(workload, step_log, timeline_rows)
         self._wake: simpy.Event | None = None
 
     def run(self) -> Result:
@@ -105,54 +104,50 @@ class Engine:
 
     # -- arrivals -----------------------------------------------------------------------------
 
-    def _rows(self) -> Iterator[tuple[int, int, int, int]]:
-        """(index, arrival, prompt, output) of every request, as Python integers."""
-        w = self.workload
-        for start in range(0, len(w), ROWS_AT_ONCE):
+    def _requests(self) -> Iterator[tuple[int, Request]]:
+        """(arrival, request) in order of arrival; those that can never be served are counted and left out."""
+        workload, fits, bound = self.workload, self.server.allocator.fits, self.server.bound
+        for start in range(0, len(workload), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            columns = (w.arrival_ps[part], w.prompt_tokens[part], w.output_tokens[part])
-            arrivals, prompts, outputs = (column.tolist() for column in columns)
-            yield from zip(range(start, start + len(arrivals)), arrivals, prompts, outputs, strict=True)
+            columns = (workload.arrival_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for index, (arrival_ps, prompt, output) in enumerate(rows, start):
+                room = self.max_model_len - prompt
+                request = Request(index, prompt, output if output < room else room)
+                if room < 1:
+                    limit = f"{self.max_model_len:,} tokens"
+                    self.recorder.reject(f"prompt leaves no room for an answer within {limit}")
+                elif fits(request.final_tokens, bound(request)):
+                    if output > room:
+                        self.recorder.truncate(index, room)
+                    yield arrival_ps, request
+                else:
+                    arena = f"{self.server.allocator.capacity_slots:,} slots"
+                    self.recorder.reject(f"does not fit an empty arena of {arena}")
 
     def _arrive(self) -> Process:
         env, waiting = self.env, self.server.waiting
         now = 0
-        for index, arrival_ps, prompt, output in self._rows():
+        for arrival_ps, request in self._requests():
             if arrival_ps > now:
                 yield env.timeout(arrival_ps - now)
                 now = arrival_ps
-            request = self._accept(index, prompt, output)
-            if request is not None:
-                waiting.append(request)
-                if self._wake is not None:
-                    self._wake.succeed()
-                    self._wake = None
-
-    def _accept(self, index: int, prompt: int, output: int) -> Request | None:
-        """The request as the engine will serve it, or None when it can never be served."""
-        room = self.max_model_len - prompt
-        if room < 1:
-            self.recorder.reject(f"prompt leaves no room for an answer within {self.max_model_len:,} tokens")
-            return None
-        if output > room:
-            output = room
-            self.recorder.truncate(index, output)
-        request = Request(index, prompt, output)
-        allocator = self.server.allocator
-        if not allocator.fits(request.final_tokens, self.server.bound(request)):
-            self.recorder.reject(f"does not fit an empty arena of {allocator.capacity_slots:,} slots")
-            return None
-        return request
+            waiting.append(request)
+            if self._wake is not None:
+                self._wake.succeed()
+                self._wake = None
 
     # -- steps --------------------------------------------------------------------------------
 
-    def _serve(self) -> Process:
+    def _serve(self) -> Process:  # noqa: PLR0912 (the loop, on one page)
         env, server, schedule, recorder = self.env, self.server, self.scheduler.schedule, self.recorder
         now = here = 0  # the engine's time, and SimPy's, which may lag as long as nobody looks
         while True:
             if not server.waiting and not server.running:
                 now = here = yield from self._idle(now)
-            server.begin_step(now)
+            server.now_ps = now
+            if server.moved:
+                server.begin_step()
             schedule(server)
             held, contexts = server.tokens()
             next_event = env.peek()
@@ -160,7 +155,7 @@ class Engine:
                 recorder.sample(server, now, held)
             if self.check:
                 server.check()
-            if not server.moved:
+            if server.decoding and not server.moved:
                 ends = self._span(now, contexts, next_event)
             elif server.decoding or server.chunks:
                 ends = [self.cost.step_ps(server.shape(contexts))]
@@ -172,7 +167,14 @@ class Engine:
             if next_event <= now:
                 yield StepEnd(env, now - here)
                 here = now
-            self._finish_step(len(ends), now)
+            server.pass_steps(len(ends))
+            if server.clock == server.next_finish:
+                for request in server.pop_finished():
+                    self._finish(request, now)
+            if server.chunks:
+                self._give_tokens(now)
+            if recorder.step_log:
+                recorder.log_end(server)
 
     def _idle(self, now: int) -> Wait:
         """Wait for the next arrival, and for all that come at the same instant; returns the time then."""
@@ -227,8 +229,6 @@ class Engine:
         spans.append((ends, server.decoding, running, held, allocator.used_slots, server.internal))
         if len(spans) == SPANS_AT_ONCE:
             recorder.flush()
-            if self.on_progress:
-                self.on_progress(recorder.finished_count)
         if server.has_external or allocator.cached_slots or allocator.shared_tokens:
             rest = (server.external_slots(), allocator.cached_slots, allocator.shared_tokens)
             sums.add_rest(*(slots * ends[-1] for slots in rest))
@@ -239,34 +239,23 @@ class Engine:
             sums.used += used
             sums.internal += internal
 
-    def _finish_step(self, steps: int, now: int) -> None:
-        """The steps are over: tokens are given out, and who has all of them leaves."""
+    def _give_tokens(self, now: int) -> None:
+        """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
         server = self.server
-        server.step += steps
-        if server.decoding:
-            server.clock += steps
-            if server.clock == server.next_finish:
-                for request in server.pop_finished():
-                    self._finish(request, now)
         for request in server.chunks:
-            if request.computed == request.known_tokens:
-                self._give_token(request, now)
-        if self.recorder.step_log:
-            self.recorder.log_end(server)
-
-    def _give_token(self, request: Request, now: int) -> None:
-        """A prompt is computed as a whole: its request gets a token, and decodes or is done."""
-        if request.first_token_ps is None:
-            request.first_token_ps = now
-            request.first_token_step = self.server.step - 1
-        else:
-            self.recorder.token_gaps.add(now - request.last_token_ps, 1)
-        request.generated += 1
-        if request.generated < request.output_tokens:
-            self.server.start_decode(request)
-        else:
-            self.server.prefill_held -= request.computed
-            self._finish(request, now)
+            if request.computed < request.known_tokens:
+                continue
+            if request.first_token_ps is None:
+                request.first_token_ps = now
+                request.first_token_step = server.step - 1
+            else:
+                self.recorder.token_gaps.add(now - request.last_token_ps, 1)
+            request.generated += 1
+            if request.generated < request.output_tokens:
+                server.start_decode(request)
+            else:
+                server.prefill_held -= request.computed
+                self._finish(request, now)
 
     def _finish(self, request: Request, now: int) -> None:
         request.move(State.FINISHED)

@@ -9,6 +9,8 @@ def unknown(field: str, value: str, known: list[str]) -> KvsimError:
     """An error that suggests the nearest known name, or lists them all."""
     from difflib import get_close_matches
 
-    nearest = get_close_matches(value.lower(), known, n=1, cutoff=0.5)
+    wanted = value.lower()
+    alike = [name for name in known if wanted and name.startswith(wanted)]
+    nearest = alike or get_close_matches(wanted, known, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return KvsimError(f"{field} {value!r} is unknown{hint} (known: {', '.join(known)})")

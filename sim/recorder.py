@@ -2,7 +2,7 @@
 
 Sums are integrals over time in slot-picoseconds (or requests x picoseconds): exact integers. They are
 kept apart for steps at whose start somebody waited (saturated) and for those at which nobody did.
-The timeline holds instants: every step at first; whenever `TIMELINE_ROWS` are full, every other one
+The timeline holds instants: every step at first; whenever `timeline_rows` are full, every other one
 is dropped and the spacing doubles. So a run of any length has between half that number and all of it.
 """
 
@@ -131,6 +131,7 @@ class Recorder:
 
     workload: Workload
     step_log: bool = False
+    timeline_rows: int = TIMELINE_ROWS
     saturated_spans: list[Span] = field(default_factory=list)
     unsaturated_spans: list[Span] = field(default_factory=list)
     saturated: Integrals = field(default_factory=Integrals)
@@ -222,9 +223,9 @@ class Recorder:
             self._timeline[-1] = row
             return
         self._timeline.append(row)
-        if len(self._timeline) >= TIMELINE_ROWS:
+        if len(self._timeline) >= self.timeline_rows:
             del self._timeline[1::2]
-            self._spacing_ps = max(2 * self._spacing_ps, 2 * now_ps // TIMELINE_ROWS)
+            self._spacing_ps = max(2 * self._spacing_ps, 2 * now_ps // self.timeline_rows)
         self.next_sample_ps = now_ps + self._spacing_ps
 
     def log_start(self, server: Server, held: int, duration_ps: int) -> None:

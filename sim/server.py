@@ -68,15 +68,12 @@ class Server:
 
     # -- what the step computes ---------------------------------------------------------------
 
-    def begin_step(self, now_ps: int) -> None:
-        """Forget the last step's prefills; what is scheduled from here on starts at `now_ps`."""
-        self.now_ps = now_ps
-        if self.moved:
-            self.moved = self.decoding == 0  # a span is made of decodes
-            self.evicted = False
-            self.chunks = []
-            self.chunk_tokens = self.chunk_pairs = self.recomputed_tokens = 0
-            self._copied_before = self.allocator.copied_slots
+    def begin_step(self) -> None:
+        """Forget the last step's prefills and moves."""
+        self.moved = self.evicted = False
+        self.chunks = []
+        self.chunk_tokens = self.chunk_pairs = self.recomputed_tokens = 0
+        self._copied_before = self.allocator.copied_slots
 
     def tokens(self) -> tuple[int, int]:
         """(held, contexts) in the scheduled step, its own new tokens included.
@@ -184,7 +181,7 @@ class Server:
         """Give every decoding sequence room for this step's token, evicting the last where none is."""
         clock, running = self.clock, self.running
         due = self._growth.due(clock)
-        if not due:
+        if not due:  # most often
             return
         if len(due) <= self.allocator.growth_budget():
             self.allocator.grow_many(due)
@@ -230,6 +227,12 @@ class Server:
             self._set_internal(request, capacity - request.final_tokens)
             internal += request.internal * left
         return used, internal
+
+    def pass_steps(self, steps: int) -> None:
+        """The scheduled step is over, and those that repeated it."""
+        self.step += steps
+        if self.decoding:
+            self.clock += steps
 
     def pop_finished(self) -> list[Request]:
         """The decoding requests whose last token is there, in order of admission."""

@@ -16,7 +16,7 @@ from allocators.extents import ExtentArena
 from allocators.paged import Paged
 from allocators.walk import Step, Walk
 
-SMALL = cases((37, 1_000), calls=120)
+SMALL = cases((37, 1_000), calls=150)
 ALL = cases((37, 1_000, 4_096, 15_744), calls=200)
 
 

@@ -14,7 +14,7 @@ from allocators.dynamic import Dynamic
 from allocators.paged import Paged
 
 MODERATE = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     database=None,
@@ -272,7 +272,7 @@ class ExtentMachine(RuleBasedStateMachine):
         self.finals: dict[int, int] = {}
         self.last = 0
 
-    @rule(tokens=st.integers(1, 40), more=st.integers(0, 40))
+    @rule(tokens=st.one_of(st.integers(1, 40), st.just(8)), more=st.one_of(st.just(0), st.integers(0, 40)))
     def admit(self, tokens: int, more: int) -> None:
         self.last += 1
         expected = self.model.admit(self.last, tokens, tokens + more)
@@ -365,7 +365,7 @@ class PagedMachine(RuleBasedStateMachine):
         self.paged, self.model = Paged(capacity, size), NaivePaged(capacity // size, size)
         self.size, self.last = size, 0
 
-    @rule(tokens=st.integers(1, 40))
+    @rule(tokens=st.one_of(st.integers(1, 10), st.integers(1, 40)))
     def admit(self, tokens: int) -> None:
         self.last += 1
         expected = self.model.admit(self.last, tokens)
@@ -376,7 +376,18 @@ class PagedMachine(RuleBasedStateMachine):
     @rule(data=st.data(), more=st.one_of(st.integers(0, 5), st.integers(0, 40)))
     def grow(self, data: st.DataObject, more: int) -> None:
         seq = data.draw(st.sampled_from(list(self.model.tables)))
-        tokens = self.model.tokens[seq] + more
+        self.grow_to(seq, self.model.tokens[seq] + more)
+
+    @precondition(lambda self: self.model.tables)
+    @rule(data=st.data(), blocks=st.integers(-1, 1))
+    def grow_over_about_all_free_blocks(self, data: st.DataObject, blocks: int) -> None:
+        tokens = self.model.tokens
+        tails = [seq for seq in tokens if self.model.writes_to_shared(seq, tokens[seq] + 1)]
+        seq = data.draw(st.sampled_from(tails or list(tokens)))
+        blocks += len(self.model.tables[seq]) + len(self.model.queue)
+        self.grow_to(seq, max(self.model.tokens[seq], blocks * self.size))
+
+    def grow_to(self, seq: int, tokens: int) -> None:
         expected = self.model.grow(seq, tokens)
         assert self.paged.grow(seq, tokens) == expected
 

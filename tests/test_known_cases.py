@@ -216,6 +216,25 @@ def test_best_fit_takes_the_smallest_hole_that_serves_and_first_fit_the_lowest(f
     assert Region(start, 11, (9,)) in list(contiguous.regions())
 
 
+@pytest.mark.parametrize("fit", ["first", "best"])
+def test_of_equal_holes_the_lowest_is_taken(fit):
+    contiguous = Contiguous(50, fit)
+    for seq in range(5):
+        contiguous.admit(seq, 10, 10)
+    contiguous.release(3)
+    contiguous.release(1)
+    assert contiguous.admit(9, 10, 10)
+    assert Region(10, 10, (9,)) in list(contiguous.regions())
+
+
+def test_a_copy_and_a_new_block_take_two():
+    paged = filled(Paged(12, 4), [7])
+    paged.fork(0, 1, 7)
+    assert not paged.grow(1, 9)  # one block is free
+    assert (paged.cow_copies, paged.free_slots) == (0, 4)
+    assert paged.grow(1, 8)
+
+
 def test_dynamic_doubles_in_place_while_its_neighbour_is_free_and_copies_nothing():
     dynamic = Dynamic(1_000)
     dynamic.admit(0, 33, 1_000)

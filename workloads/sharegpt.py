@@ -16,7 +16,7 @@ def load_lengths() -> Lengths:
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     with resources.files("workloads.data").joinpath("sharegpt.parquet").open("rb") as file:
-        table = pq.read_table(file)
+        table = pq.ParquetFile(file).read(use_threads=False)  # its threads may outlive a quick exit
     return Lengths(
         name="sharegpt",
         prompt_tokens=table["prompt_tokens"].to_numpy().astype(np.int64),

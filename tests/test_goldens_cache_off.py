@@ -1,0 +1,188 @@
+"""`vllm-v1` without prefix caching keeps the books of the genuine vLLM 0.33.0, step by step.
+
+The golden numbers were taken from the engine's own scheduler and block pool (`../shared/goldens/README.md`).
+A step takes one second here, so golden step k starts at k seconds. A golden step in which nobody runs has
+no row in kvsim's log: rows are matched by time.
+"""
+
+import copy
+import gzip
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from serving import serve, workload
+from shared_data import shared
+
+from allocators.paged import Paged
+from sim.schedulers.vllm_v1 import VllmV1
+from sim.workload import PS_PER_S
+
+GOLDENS = (
+    "a_tiny__b4x12_seqs4_mbt16",
+    "a_tiny__b4x8_seqs4_mbt16",
+    "a_tiny_aligned__b16x8_seqs4_mbt64",
+    "a_tiny_aligned__b4x16_seqs4_mbt64",
+    "a_tiny_shared__b4x16_seqs4_mbt16",
+    "a_tiny_shared__b4x8_seqs4_mbt16",
+    "b_sharegpt200__b16x256_seqs256_mbt2048",
+    "b_sharegpt200__b16x512_seqs256_mbt2048",
+    "b_sharegpt200__b16x4096_seqs256_mbt2048",
+    "c_poisson_r0.1__b16x512_seqs256_mbt2048",
+    "d_shared_t0__b16x512_seqs256_mbt2048",
+    "n4_parallel_t0__b16x2048_seqs256_mbt2048",
+    "n4_tiny__b4x32_seqs8_mbt64",
+)
+TINY = tuple(name for name in GOLDENS if "_tiny" in name)
+SAME_COLUMNS = (
+    *("running", "waiting", "preemptions_cum", "prefill_tokens", "decode_tokens", "recomputed_tokens"),
+    *("kv_tokens", "finished", "running_end", "waiting_end"),
+)
+
+
+@cache
+def golden(name):
+    return json.loads(gzip.decompress(shared(f"goldens/v033/{name}_cacheoff.json.gz").read_bytes()))
+
+
+@cache
+def edge_cases():
+    return json.loads(shared("goldens/v033/edge_cases.json").read_bytes())
+
+
+def run(case, scheduler="vllm-v1", **options):
+    """The golden's requests on a server set up as in its `config`, in the golden's order of addition."""
+    config = case["config"]
+    requests = case.get("requests") or case["per_request"]
+    order = sorted(range(len(requests)), key=lambda i: (requests[i]["arrival"], requests[i]["id"]))
+    work = workload([[requests[i][k] for k in ("arrival", "prompt_len", "output_len")] for i in order])
+    memory = Paged(config["block_size"] * config["usable_blocks"], config["block_size"])
+    result = serve(
+        work,
+        memory,
+        scheduler,
+        max_model_len=config["max_model_len"],
+        seats=config["max_num_seqs"],
+        budget=config["max_num_batched_tokens"],
+        **options,
+    )
+    return result, order
+
+
+def steps_of(times_ps):
+    """Times as golden steps: they must be whole seconds."""
+    steps, rest = np.divmod(times_ps, PS_PER_S)
+    assert not rest.any()
+    return steps
+
+
+def assert_same_steps(result, case):
+    config, expected = case["config"], {k: np.array(column) for k, column in case["per_step"].items()}
+    rows = steps_of(result.steps["start_ps"])
+    idle = np.ones(len(expected["running"]), dtype=bool)
+    idle[rows] = False
+    assert not (expected["prefill_tokens"] + expected["decode_tokens"])[idle].any()
+    got = {name: result.steps[name] for name in SAME_COLUMNS}
+    for name in ("used_slots", "used_slots_end"):
+        blocks, rest = np.divmod(result.steps[name], config["block_size"])
+        assert not rest.any()
+        got[name.replace("used_slots", "blocks_in_use")] = blocks
+    for name, column in got.items():
+        assert column.tolist() == expected[name][rows].tolist(), name
+
+
+def assert_same_requests(result, order, case):
+    expected = [case["per_request"][i] for i in order]
+    got = {
+        "first_scheduled_step": steps_of(result.requests["first_scheduled_ps"]),
+        "first_token_step": steps_of(result.requests["first_token_ps"]) - 1,
+        "finish_step": steps_of(result.requests["finish_ps"]) - 1,
+        "num_preemptions": result.requests["num_preemptions"],
+    }
+    for name, column in got.items():
+        assert column.tolist() == [request[name] for request in expected], name
+    assert result.finished.all()
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_every_step_and_every_request_is_as_in_vllm(name):
+    case = golden(name)
+    result, order = run(case, step_log=True)
+    assert_same_steps(result, case)
+    assert_same_requests(result, order, case)
+    totals = case["totals"]
+    assert result.step_count == totals["busy_steps"]
+    assert result.preemptions == totals["preemptions"]
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_fast_forward_too_is_as_in_vllm(name):
+    case = golden(name)
+    result, order = run(case)
+    assert_same_requests(result, order, case)
+    assert result.step_count == case["totals"]["busy_steps"]
+
+
+@pytest.mark.parametrize("name", ["maxlen", "fits_exact", "last_token_no_slot"])
+def test_edge_cases_are_as_in_vllm(name):
+    case = edge_cases()[name]
+    result, order = run(case, step_log=True)
+    assert_same_steps(result, case)
+    assert_same_requests(result, order, case)
+
+
+@pytest.mark.parametrize("name", ["grow_past_pool", "prompt_too_big", "prompt_too_big_blocks_next"])
+def test_what_makes_vllm_hang_is_refused_here(name):
+    case = edge_cases()[name]
+    assert case["totals"]["error"] == "max_steps"
+    result, _ = run(case)
+    assert result.finished.tolist() == [False, True][: len(case["requests"])]
+
+
+# -- block tables, queues and the free list -----------------------------------------------------------
+
+
+def free_queue(memory):
+    """The free blocks in the order in which they will be lent, as vLLM numbers them (from 1)."""
+    if not memory.free_slots:
+        return []
+    trial = copy.deepcopy(memory)
+    trial.admit(1 << 40, trial.free_slots, trial.free_slots)
+    return [block + 1 for block in trial.block_table(1 << 40)]
+
+
+def watching(seen, order):
+    """`vllm-v1`, noting after each decision what vLLM's `detail` holds, and before it what was left."""
+
+    class Watching(VllmV1):
+        def schedule(self, server):
+            memory, now = server.allocator, server.now_ps // PS_PER_S
+            if seen:
+                seen[max(seen)]["free_queue_end"] = free_queue(memory)
+            super().schedule(server)
+            running = {order[request.index]: request for request in server.running.values()}
+            tables = {name: memory.block_table(request.seq) for name, request in running.items()}
+            seen[now] = {
+                "running_order": list(running),
+                "waiting_order": [order[request.index] for request in server.waiting],
+                "tables": {str(i): [block + 1 for block in table] for i, table in tables.items()},
+                "free_queue": free_queue(memory),
+            }
+
+    return Watching
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_block_tables_queues_and_the_order_of_free_blocks_are_as_in_vllm(name):
+    case, seen = golden(name), {}
+    ids = [request["id"] for request in case["per_request"]]
+    assert ids == sorted(ids) == list(range(len(ids)))
+    _, order = run(case)
+    run(case, watching(seen, order), max_span=1)
+    for step, facts in seen.items():
+        expected = case["detail"][step]
+        assert expected["step"] == step
+        for fact, value in facts.items():
+            assert value == expected[fact], (step, fact)
+    assert len(seen) == case["totals"]["busy_steps"]

@@ -1,0 +1,136 @@
+"""Who imports whom, what every module says of itself, and what a wheel must hold."""
+
+import ast
+import importlib
+import sys
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import cli
+
+ROOT = Path(cli.__file__).resolve().parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+TOPS = ("allocators", "sim", "workloads", "kernels", "reports")
+PACKAGES = [name for name in TOPS if (ROOT / name).is_dir()]
+MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))]
+
+OURS = {
+    "cli": {"sim", "allocators", "workloads", "kernels", "reports"},
+    "reports": {"sim"},
+    "workloads": {"sim"},
+    "sim": {"allocators"},
+    "allocators": set(),
+    "kernels": set(),
+}
+"""Top-level package -> what of ours it may import, beside itself."""
+
+OTHERS = {
+    "cli": {"typer", "rich"},
+    "reports": {"numpy", "pyarrow", "rich", "matplotlib"},
+    "workloads": {"numpy", "pyarrow"},
+    "sim": {"numpy", "simpy"},
+    "allocators": set(),
+    "kernels": {"torch", "triton"},
+}
+"""Top-level package -> what it may import of others, beside the standard library."""
+
+ONLY_IN = {"matplotlib": "reports/plots.py", "simpy": "sim/engine.py"}
+
+LATE_IN_CLI = {"kernels", "matplotlib", "numpy", "pyarrow", "reports", "rich", "workloads"}
+"""What `sim --help` need not wait for."""
+
+
+def relative(path):
+    """A module as the tests name it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(tree):
+    """(top-level name, whole name) of everything that a syntax tree imports, wherever it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            names = [node.module]
+        else:
+            continue
+        for name in names:
+            yield name.partition(".")[0], name
+
+
+def parsed(path):
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_imports_go_one_way(path):
+    part = relative(path).partition("/")[0].removesuffix(".py")
+    allowed = OURS[part] | OTHERS[part] | {part} | sys.stdlib_module_names
+    assert {name for name, _ in imports(parsed(path))} <= allowed
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_one_file_alone_imports_it(library):
+    importing = [relative(path) for path in MODULES if library in dict(imports(parsed(path)))]
+    assert importing == [ONLY_IN[library]]
+
+
+def test_the_command_imports_what_is_slow_only_inside_its_commands():
+    tree = parsed(ROOT / "cli.py")
+    at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not {name for node in at_once for name, _ in imports(node)} & LATE_IN_CLI
+
+
+@pytest.mark.parametrize("name", ["cli", *PACKAGES])
+def test_each_top_level_name_is_the_one_of_this_checkout(name):
+    module = importlib.import_module(name)
+    assert Path(module.__file__).resolve().is_relative_to(ROOT)
+
+
+@pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))], ids=relative)
+def test_every_module_says_what_it_is(path):
+    assert ast.get_docstring(parsed(path))
+
+
+def test_the_wheel_has_every_package_and_the_command():
+    found = {relative(path.parent).replace("/", ".") for path in MODULES if path.name == "__init__.py"}
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(found)
+    assert {relative(path.parent).replace("/", ".") for path in MODULES} - {"."} == found
+    assert PROJECT["tool"]["setuptools"]["py-modules"] == ["cli"]
+    assert PROJECT["project"]["scripts"] == {"sim": "cli:main"}
+
+
+def test_the_wheel_has_every_data_file():
+    """And those that must be there can be read from where the packages are."""
+    declared = {
+        relative(file)
+        for package, patterns in PROJECT["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for file in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    there = {
+        relative(path)
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert declared == there
+    for package, name in (
+        ("sim", "models.toml"),
+        ("sim", "gpus.toml"),
+        ("workloads.data", "sharegpt.parquet"),
+    ):
+        assert f"{package.replace('.', '/')}/{name}" in declared
+        assert resources.files(package).joinpath(name).read_bytes()
+
+
+def test_the_licence_is_part_of_it():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text and "Copyright 2026 The kvsim authors" in text
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert PROJECT["project"]["license-files"] == ["LICENSE"]
