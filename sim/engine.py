@@ -249,7 +249,7 @@ class Engine:
                 request.first_token_ps = now
                 request.first_token_step = server.step - 1
             else:
-                self.recorder.token_gaps.add(now - request.last_token_ps, 1)
+                self.recorder.resumed_gaps.append([now - request.last_token_ps])
             request.generated += 1
             if request.generated < request.output_tokens:
                 server.start_decode(request)

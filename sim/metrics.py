@@ -35,7 +35,7 @@ def request_table(result: Result) -> dict[str, Column]:
     arrival_s = _seconds(workload.arrival_ps)
     e2e_s = times["finish_s"] - arrival_s
     ttft_s = times["first_token_s"] - arrival_s
-    status = np.where(done, "finished", "rejected")
+    status = np.where(done, "finished", "rejected").astype("U9")  # "truncated" is longer
     status[done & (output < workload.output_tokens)] = "truncated"
     return {
         "request": np.arange(len(workload)),

@@ -126,7 +126,8 @@ class Result:
 class Recorder:
     """Collects while the engine runs.
 
-    `saturated_spans` and `unsaturated_spans` are for the engine to append to; `flush` adds them up.
+    `saturated_spans`, `unsaturated_spans` and `resumed_gaps` (time between two tokens of a request that
+    was preempted between them) are for the engine to append to; `flush` adds them up.
     """
 
     workload: Workload
@@ -134,6 +135,7 @@ class Recorder:
     timeline_rows: int = TIMELINE_ROWS
     saturated_spans: list[Span] = field(default_factory=list)
     unsaturated_spans: list[Span] = field(default_factory=list)
+    resumed_gaps: list[list[int]] = field(default_factory=list)
     saturated: Integrals = field(default_factory=Integrals)
     unsaturated: Integrals = field(default_factory=Integrals)
     token_gaps: Histogram = field(default_factory=Histogram)
@@ -184,6 +186,9 @@ class Recorder:
         """Add up the spans collected so far."""
         self._add_up(self.saturated_spans, self.saturated)
         self._add_up(self.unsaturated_spans, self.unsaturated)
+        if self.resumed_gaps:
+            self.token_gaps.add_spans(self.resumed_gaps, [1] * len(self.resumed_gaps))
+            self.resumed_gaps.clear()
 
     def _add_up(self, spans: list[Span], sums: Integrals) -> None:
         if not spans:

@@ -1,9 +1,9 @@
 """The documents say what the program does: every name, option, column and number, and every example runs.
 
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
-file and in one directory per file, in which `mine.py`, `pages.py` and `path/to/config.json` of the examples
-exist. `run` and `compare` get `--no-plots` appended, and unless they have a `--config` also `--num-prompts 20`,
-which replaces their own.
+file and in one directory per file, in which `mine.py`, `pages.py` and `path/to/config.json` of the
+examples exist. `run` and `compare` get `--no-plots` appended and, except beside `--config`, also
+`--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -246,9 +246,9 @@ def examples(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.name)
 def test_every_example_runs(page, workplace, capsys):
     for command in examples(page):
-        if re.match(r"sim (run|compare)", command):
-            command += " --no-plots" if "--config" in command else " --no-plots --num-prompts 20"
-        carry_out(command, capsys)
+        short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
+        few = " --num-prompts 20" if short and "--config" not in command else ""
+        carry_out(command + short + few, capsys)
 
 
 def test_the_output_in_the_readme_is_what_the_program_prints(workplace, capsys):

@@ -1,5 +1,7 @@
 """The growth calendar against a list that is searched from end to end."""
 
+from itertools import accumulate, cycle, islice
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +10,9 @@ from sim.growth import GrowthCalendar
 UNITS = st.integers(1, 9)
 SEQS = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 60)), max_size=12)
 """For each sequence: clocks until it is full (cut to below the unit), and from then to its end."""
+
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=9)
+"""Steps of one span after another."""
 
 
 class NaiveCalendar:
@@ -67,13 +72,15 @@ def test_who_is_removed_is_never_due_again_and_the_others_stay(unit, seqs, remov
         assert take(calendar, clock) == (naive.due(clock), naive.full(clock))
 
 
-@given(UNITS, SEQS, st.lists(st.integers(1, 12), min_size=1), st.lists(st.integers(1, 99), min_size=100))
+@given(
+    UNITS, SEQS, st.lists(st.integers(1, 12), min_size=1, max_size=9), st.lists(st.integers(1, 9), min_size=1)
+)
 def test_a_span_grows_as_its_steps_would_one_by_one(unit, seqs, lengths, durations):
     calendar, naive = filled(unit, seqs)
     clock = 0
     for length in lengths:
         assert take(calendar, clock) == (naive.due(clock), naive.full(clock))
-        ends = [sum(durations[: i + 1]) for i in range(length)]
+        ends = [*accumulate(islice(cycle(durations), length))]
         starts = dict(zip(range(clock, clock + length), [0, *ends], strict=False))
         later = range(clock + 1, clock + length)
         grown, used, full = calendar.pass_span(clock, ends)
@@ -96,8 +103,7 @@ def test_guaranteed_steps_stay_within_the_budget_and_stop_only_for_it(unit, seqs
 
     assert growths(sure) <= budget
     if sure < min(steps, unit + 1):  # it looks no further than a round
-        finished = any(finish <= sure + 1 for _, finish in naive.plans.values())
-        assert growths(sure + 1) > budget or finished
+        assert growths(sure + 1) > budget
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=12), st.integers(1, 50))

@@ -12,6 +12,7 @@ from sim.recorder import REQUEST_COLUMNS, STEP_COLUMNS, TIMELINE_COLUMNS, Integr
 from sim.workload import PS_PER_S, Workload
 
 CAPACITY = 1_000
+SPREAD = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 def column(*values):
@@ -187,8 +188,7 @@ def test_where_nothing_finished_or_nobody_waited_there_is_none_and_not_zero():
         end_ps=0,
     )
     found = summed_up(nothing)
-    nothing_known = dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
-    assert all(spread == nothing_known for spread in found["latency"].values())
+    assert all(spread == dict.fromkeys(SPREAD) for spread in found["latency"].values())
     assert set(found["throughput"].values()) == {None}
     assert (found["memory"]["average"], found["memory"]["saturated"]) == (None, None)
     assert (found["memory"]["saved_by_sharing"], found["memory"]["saturated_share"]) == (None, None)

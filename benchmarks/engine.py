@@ -1,0 +1,210 @@
+"""How fast the engine is, in CPU seconds of one core; everything in one run, so that ratios mean something.
+
+    python benchmarks/engine.py                     about three minutes
+    python benchmarks/engine.py --million           also a million requests, in a process of their own
+    python benchmarks/engine.py --parts speed,reference --out engine.json
+
+Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged scenario near
+saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
+(more and more requests), `others` (allocators x schedulers).
+What is timed is building the engine and running it; the workload is drawn before.
+"""
+
+import argparse
+import importlib.util
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import workloads
+from sim.build import build_engine
+from sim.catalog import gpu_named, model_named
+from sim.config import EngineConfig, Scenario
+from sim.cost import Roofline
+from sim.memory import kv_capacity
+from sim.recorder import Result
+from sim.workload import Workload
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("speed", "reference", "linearity", "others")
+OTHERS = (
+    *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
+    *(("buddy", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
+    *(("dynamic", "orca", None), ("paged", "orca", None)),
+    *(("contiguous", "static", "max"), ("buddy", "static", "max"), ("paged", "static", None)),
+    *(("contiguous", "vllm-v1", "oracle"), ("dynamic", "vllm-v1", None), ("paged", "vllm-v1", None)),
+)
+
+
+def scenario(allocator="paged", scheduler=None, reserve=None) -> Scenario:
+    """The default scenario: OPT-13B on an A100-40GB, 984 blocks of 16."""
+    engine = EngineConfig(allocator=allocator, scheduler=scheduler, reserve=reserve)
+    return Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
+
+
+def sharegpt(requests: int, rate: float) -> Workload:
+    """The built-in trace with Poisson arrivals."""
+    return workloads.build("sharegpt", num_prompts=requests, request_rate=rate, burstiness=1.0, seed=0)
+
+
+def timed(where: Scenario, work: Workload) -> tuple[float, Result]:
+    """CPU seconds of one run, and its result."""
+    start = time.process_time()
+    result = build_engine(where, work).run()
+    return time.process_time() - start, result
+
+
+def measured(where: Scenario, work: Workload, repeat: int) -> dict[str, object]:
+    """The median of some runs, and how busy the simulated server was."""
+    runs = [timed(where, work) for _ in range(repeat)]
+    cpu_s, result = median(cpu_s for cpu_s, _ in runs), runs[0][1]
+    whole_ps = result.saturated.time_ps + result.unsaturated.time_ps
+    return {
+        "requests": len(work),
+        "cpu_s": cpu_s,
+        "cpu_s_least": min(cpu_s for cpu_s, _ in runs),
+        "requests_per_cpu_s": len(work) / cpu_s,
+        "mean_running": (result.saturated.running + result.unsaturated.running) / whole_ps,
+        "saturated_share": result.saturated.time_ps / whole_ps,
+        "steps": result.step_count,
+        "preemptions": result.preemptions,
+    }
+
+
+def load_reference():
+    """`tests/reference.py`, by its path: tests are no package."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests" / "reference.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_reference(reference, where: Scenario, work: Workload) -> float:
+    """CPU seconds of the naive simulator."""
+    from allocators.paged import Paged
+
+    rows = zip(
+        work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
+    )
+    jobs = [reference.Job(i, *row) for i, row in enumerate(rows)]
+    memory = Paged(kv_capacity(where).tokens, where.engine.block_size)
+    cost, config = Roofline(where.model, where.gpu), where.engine
+    start = time.process_time()
+    reference.Reference(
+        jobs,
+        memory,
+        "vllm-v1",
+        lambda _: where.max_model_len,
+        cost,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+    ).run()
+    return time.process_time() - start
+
+
+def against_reference(requests: int, rate: float, repeat: int) -> dict[str, object]:
+    """Both simulators by turns over the same requests, the first of the trace."""
+    reference, where, work = load_reference(), scenario(), sharegpt(requests, rate)
+    naive, engine = [], []
+    for _ in range(repeat):
+        naive.append(run_reference(reference, where, work))
+        engine.append(median(timed(where, work)[0] for _ in range(3)))
+    return {
+        "requests": requests,
+        "reference_cpu_s": median(naive),
+        "engine_cpu_s": median(engine),
+        "reference_requests_per_cpu_s": requests / median(naive),
+        "ratio": median(naive) / median(engine),
+    }
+
+
+def one_alone(requests: int, rate: float) -> dict[str, object]:
+    """The same in a fresh process: CPU seconds and peak memory of all of it, imports included."""
+    command = [sys.executable, __file__, "--alone", str(requests), "--request-rate", str(rate)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def alone(requests: int, rate: float) -> dict[str, object]:
+    """What the fresh process does."""
+    found = measured(scenario(), sharegpt(requests, rate), 1)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return found | {"process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_mb": used.ru_maxrss / 1024}
+
+
+def show(title: str, rows: list[dict[str, object]]) -> None:
+    """A small table."""
+    print(f"\n{title}")
+    names = list(rows[0])
+    cells = [[_text(row[name]) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    for line in (names, *cells):
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    sys.stdout.flush()
+
+
+def _text(value) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.3g}" if isinstance(value, float) and value < 1_000 else f"{value:,.0f}"
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, by commas")
+    parser.add_argument("--requests", type=int, default=100_000, help="of the part speed")
+    parser.add_argument("--request-rate", type=float, default=2.5, help="requests per simulated second")
+    parser.add_argument("--reference-requests", type=int, default=1_000)
+    parser.add_argument("--other-requests", type=int, default=10_000, help="of the part others")
+    parser.add_argument("--sizes", default="25000,50000,100000,200000", help="of the part linearity")
+    parser.add_argument("--repeat", type=int, default=3, help="medians of so many runs")
+    parser.add_argument("--million", action="store_true", help="also 1,000,000 requests")
+    parser.add_argument("--out", type=Path, help="write JSON here")
+    parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    rate, repeat, parts = given.request_rate, given.repeat, given.parts.split(",")
+    if unknown := set(parts) - {*PARTS, ""}:
+        parser.error(f"parts must be of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    if given.alone:
+        print(json.dumps(alone(given.alone, rate)))
+        return
+    found: dict[str, object] = {"python": sys.version.split()[0], "request_rate": rate}
+
+    if "speed" in parts:
+        found["speed"] = measured(scenario(), sharegpt(given.requests, rate), repeat)
+        show(f"paged, vllm-v1, {rate:g} requests/s", [found["speed"]])
+    if "reference" in parts:
+        found["reference"] = against_reference(given.reference_requests, rate, repeat)
+        if "speed" in parts:  # the reference's cost per request does not depend on their number
+            speeds = found["speed"]["requests_per_cpu_s"], found["reference"]["reference_requests_per_cpu_s"]
+            found["reference"]["ratio_at_full_length"] = speeds[0] / speeds[1]
+        show("the naive reference", [found["reference"]])
+    if "linearity" in parts:
+        works = [sharegpt(int(size), rate) for size in given.sizes.split(",")]
+        found["linearity"] = [
+            run | {"us_per_request": 1e6 * run["cpu_s"] / run["requests"]}
+            for run in (measured(scenario(), work, repeat) for work in works)
+        ]
+        show("more and more requests", found["linearity"])
+    if given.million:
+        found["million"] = one_alone(1_000_000, rate)
+        show("a million requests, in a process of their own", [found["million"]])
+    if "others" in parts:
+        work = sharegpt(given.other_requests, rate)
+        found["others"] = [
+            {"allocator": allocator, "scheduler": scheduler, "reserve": reserve or "-"}
+            | measured(scenario(allocator, scheduler, reserve), work, 1)
+            for allocator, scheduler, reserve in OTHERS
+        ]
+        show("allocators and schedulers", found["others"])
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
