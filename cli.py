@@ -89,7 +89,11 @@ class Server:
     """The engine and what it runs on."""
 
     scheduler: Annotated[
-        str | None, _engine(help="See: sim schedulers.", show_default="vllm-v1 for paged, else orca")
+        str | None,
+        _engine(
+            help="See: sim schedulers; a release as in vllm-v1@0.11.0.",
+            show_default="vllm-v1 for paged, else orca",
+        ),
     ] = None
     max_num_seqs: Annotated[int, _engine(help="Most requests computed at once.")] = EngineConfig.max_num_seqs
     max_num_batched_tokens: Annotated[
@@ -100,6 +104,10 @@ class Server:
     max_model_len: Annotated[
         int | None, _engine(help="Most tokens of a request.", show_default="the model's maximum")
     ] = None
+    watermark: Annotated[
+        float, _engine(help="Share of the memory that an admission leaves free (vllm-v1).")
+    ] = EngineConfig.watermark
+    reserve_full_prompt: Annotated[bool | None, _engine(hidden=True)] = EngineConfig.reserve_full_prompt
     block_size: Annotated[int, _memory(help="Tokens of a KV block.")] = EngineConfig.block_size
     reserve: Annotated[
         str | None,

@@ -73,6 +73,17 @@ class Holdings(dict[int, T]):
             raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
+class Options(NamedTuple):
+    """What a run may choose about its allocator."""
+
+    block_size: int = 16
+    """slots of a block, for those that have blocks"""
+    fit: str = "first"
+    """first or best: the free extent to take, for those that choose among extents"""
+    freed_first: bool = True
+    """lend the blocks freed last before all others, or after them"""
+
+
 class Allocator(ABC):
     """Lends the slots of one arena to sequences.
 
@@ -94,10 +105,12 @@ class Allocator(ABC):
 
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
+    chooses_extents: ClassVar[bool] = False
+    """Whether the option `fit` has a meaning."""
 
     @classmethod
-    def from_options(cls, capacity_slots: int, *, block_size: int, fit: str) -> Self:
-        """Build one from the options of the command line, of which it takes those it knows."""
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        """Build one from the choices of a run, of which it takes those it knows."""
         return cls(capacity_slots)
 
     def __init__(self, capacity_slots: int) -> None:

@@ -10,7 +10,7 @@ slots between extents are lost (external) to any request that fits none of them.
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from allocators.base import Allocator, Region
+from allocators.base import Allocator, Options, Region
 from allocators.extents import ExtentArena
 
 
@@ -27,10 +27,11 @@ class Contiguous(Allocator):
     """
 
     reserves: ClassVar[bool] = True
+    chooses_extents: ClassVar[bool] = True
 
     @classmethod
-    def from_options(cls, capacity_slots: int, *, block_size: int, fit: str) -> Self:
-        return cls(capacity_slots, fit)
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, options.fit)
 
     def __init__(self, capacity_slots: int, fit: str = "first") -> None:
         super().__init__(capacity_slots)

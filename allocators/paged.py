@@ -7,15 +7,16 @@
 Token i of a sequence lies in slot `table[i // block_size] * block_size + i % block_size`. Waste of a
 sequence: `-tokens % block_size`, less than one block; no free block is ever useless, so external is 0.
 
-Blocks freed last are lent first, the last block of a table before its first, as in vLLM since 0.12
-without prefix caching. `fork` shares every block; whoever first writes into a shared last block gets
-a copy of it (copy-on-write), the last holder writes in place.
+Blocks freed last are lent first, as in vLLM 0.33 without prefix caching, or after all others, as in
+vLLM 0.11; either way the last block of a table before its first. `fork` shares every block; whoever
+first writes into a shared last block gets a copy of it (copy-on-write), the last holder writes in place.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from allocators.base import Allocator, Holdings, InvariantError, Region
+from allocators.base import Allocator, Holdings, InvariantError, Options, Region
 
 
 class Paged(Allocator):
@@ -27,13 +28,15 @@ class Paged(Allocator):
         Size of the arena, at least one block; what does not fill a block is left out.
     block_size : int
         Slots of a block.
+    freed_first : bool
+        Lend the blocks freed last before all others, or after them.
     """
 
     @classmethod
-    def from_options(cls, capacity_slots: int, *, block_size: int, fit: str) -> Self:
-        return cls(capacity_slots, block_size)
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, options.block_size, options.freed_first)
 
-    def __init__(self, capacity_slots: int, block_size: int = 16) -> None:
+    def __init__(self, capacity_slots: int, block_size: int = 16, freed_first: bool = True) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         if capacity_slots < block_size:
@@ -41,7 +44,8 @@ class Paged(Allocator):
         self.block_size = self.growth_unit = block_size
         self.num_blocks = capacity_slots // block_size
         super().__init__(self.num_blocks * block_size)
-        self._free = list(range(self.num_blocks - 1, -1, -1))
+        self.freed_first = freed_first
+        self._free = deque(range(self.num_blocks - 1, -1, -1))  # the next one to lend is the last
         self._tables: Holdings[list[int]] = Holdings()  # none is empty
         self._extra_owners: dict[int, int] = {}  # shared blocks only: references beyond the first
         self._part_filled: dict[int, int] = {}  # shared last blocks that are not full: tokens in them
@@ -49,6 +53,10 @@ class Paged(Allocator):
     def block_table(self, seq: int) -> tuple[int, ...]:
         """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
         return tuple(self._tables[seq])
+
+    def free_queue(self) -> tuple[int, ...]:
+        """The free blocks in the order in which they will be lent."""
+        return tuple(reversed(self._free))
 
     def slot(self, seq: int, token: int) -> int:
         """The address of a token's key and value."""
@@ -99,7 +107,10 @@ class Paged(Allocator):
         del self._tables[seq]
         if self._extra_owners:
             table = [block for block in table if not self._drop_owner(block)]
-        self._free += table
+        if self.freed_first:
+            self._free.extend(table)
+        else:
+            self._free.extendleft(reversed(table))
         self.used_slots -= len(table) * self.block_size
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
@@ -140,8 +151,8 @@ class Paged(Allocator):
         free = self._free
         if count > len(free):
             return False
-        table += free[: -count - 1 : -1]
-        del free[len(free) - count :]
+        pop = free.pop
+        table += [pop() for _ in range(count)]
         self._tables[seq] = table
         self.used_slots += count * self.block_size
         return True

@@ -4,12 +4,13 @@ result = build_engine(scenario, workload).run()
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TypeVar
 
 from allocators import ALLOCATORS
-from allocators.base import Allocator
-from sim.config import Scenario
+from allocators.base import Allocator, Options
+from sim.config import EngineConfig, Scenario
 from sim.cost import cost_named
 from sim.engine import Engine
 from sim.errors import KvsimError, unknown
@@ -48,14 +49,27 @@ def scheduler_name(scenario: Scenario) -> str:
     return engine.scheduler or ("vllm-v1" if engine.allocator == "paged" else "orca")
 
 
-def build_allocator(scenario: Scenario) -> Allocator:
+def build_scheduler(scenario: Scenario) -> Scheduler:
+    """The scheduler, in the release asked for."""
+    name = scheduler_name(scenario)
+    base = name if ":" in name else name.partition("@")[0]
+    found = _class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
+
+
+def build_allocator(scenario: Scenario, freed_first: bool = True) -> Allocator:
     """The allocator over the scenario's KV capacity."""
     engine = scenario.engine
     found = allocator_class(engine.allocator)
     if engine.reserve and not found.reserves:
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
+    if engine.fit != EngineConfig.fit and not found.chooses_extents:
+        raise KvsimError(
+            f"fit must be left out for allocator {engine.allocator}, which has no extents to choose"
+        )
+    options = Options(engine.block_size, engine.fit, freed_first)
     try:
-        return found.from_options(kv_capacity(scenario).tokens, block_size=engine.block_size, fit=engine.fit)
+        return found.from_options(kv_capacity(scenario).tokens, options)
     except ValueError as error:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
 
@@ -69,17 +83,13 @@ def build_engine(
     check: bool = False,
 ) -> Engine:
     """The engine of a scenario, ready to run the workload once."""
-    config, max_model_len = scenario.engine, scenario.max_model_len
-    scheduler = _class_named(
-        "scheduler",
-        scheduler_name(scenario),
-        SCHEDULERS,
-        Scheduler,  # type: ignore[type-abstract]
-    )
+    scheduler = build_scheduler(scenario)
+    allocator = build_allocator(scenario, scheduler.freed_first)
+    max_model_len = scenario.max_model_len
     return Engine(
         workload,
-        Server(build_allocator(scenario), reservation(config.reserve or "max", max_model_len)),
-        scheduler(config, max_model_len),
+        Server(allocator, reservation(scenario.engine.reserve or "max", max_model_len)),
+        scheduler,
         cost_named(scenario.cost, scenario),
         max_model_len,
         max_span=max_span,

@@ -176,6 +176,11 @@ class EngineConfig:
         At most so many sequences run, and at most so many tokens are computed, in a step.
     max_model_len : int or None
         The longest sequence; None means the model's own.
+    watermark : float
+        Share of the memory that an admission must leave free while anything runs.
+    reserve_full_prompt : bool or None
+        Whether a request is admitted only when its whole prompt fits, not just the first chunk; None
+        means as the scheduler's version does.
     """
 
     allocator: str = "paged"
@@ -187,8 +192,12 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
     max_model_len: int | None = None
+    watermark: float = 0.0
+    reserve_full_prompt: bool | None = None
 
     def __post_init__(self) -> None:
+        if not 0 <= self.watermark < 1:
+            raise KvsimError(f"watermark must be at least 0 and below 1, got {self.watermark!r}")
         for field in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _check_int(field, getattr(self, field))
         if self.block_size & (self.block_size - 1):

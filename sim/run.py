@@ -148,12 +148,15 @@ def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario
     KvsimError
         When two are the same, or when a reserve is given and no allocator takes it.
     """
-    reserve, bare = scenario.engine.reserve, replace(scenario, engine=replace(scenario.engine, reserve=None))
+    reserve, fit = scenario.engine.reserve, scenario.engine.fit
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
     scenarios, taken = [], False
     for text in allocators:
         chosen = with_allocator(bare, text)
+        if allocator_class(chosen.engine.allocator).chooses_extents:
+            chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
         if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
-            chosen, taken = with_allocator(scenario, text), True
+            chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
     if reserve and not taken:
         names = ", ".join(allocators)

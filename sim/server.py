@@ -135,6 +135,18 @@ class Server:
         self._note_refusal(request, tokens, bound)
         return False
 
+    def head_leaves(self, tokens: int, watermark: float) -> bool:
+        """Whether admitting the head with `tokens` leaves the watermark free; anything goes when nobody runs.
+
+        The watermark counts in blocks, of which vLLM's pool has one more than it can use.
+        """
+        if not self.running:
+            return True
+        allocator, request = self.allocator, self.waiting[0]
+        unit = allocator.growth_unit or 1
+        least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
+        return allocator.free_slots - allocator.slots_needed(tokens, self.bound(request)) >= least
+
     def continue_prefill(self, request: Request, tokens: int) -> bool:
         """Prefill `tokens` more; evicts the last running request while there is no room for them."""
         if not self._make_room(request, request.computed + tokens):

@@ -38,11 +38,13 @@ def serve(
     budget: int = 2048,
     chunked: bool = True,
     cost: CostModel | None = None,
+    config: dict | None = None,
     **options,
 ):
     """The result of one run."""
     cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
-    config = EngineConfig(max_num_seqs=seats, max_num_batched_tokens=budget, enable_chunked_prefill=chunked)
+    choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
+    config = EngineConfig(**choices, **(config or {}))
     server = Server(allocator, reservation(reserve, max_model_len))
     engine = Engine(work, server, cls(config, max_model_len), cost or Constant(1), max_model_len, **options)
     return engine.run()

@@ -421,7 +421,7 @@ class PagedMachine(RuleBasedStateMachine):
     def tables_are_those_of_the_model_and_so_is_what_comes_next(self) -> None:
         model, paged = self.model, self.paged
         assert {seq: list(paged.block_table(seq)) for seq in model.tables} == model.tables
-        assert paged._free[::-1] == model.queue
+        assert list(paged.free_queue()) == model.queue
 
     @invariant()
     def references_are_table_entries_and_no_block_is_both_free_and_referenced(self) -> None:

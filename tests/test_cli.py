@@ -309,6 +309,10 @@ MISTAKES = {
     "run --trace sharegtp": "trace 'sharegtp' is unknown; did you mean 'sharegpt'? (known: sharegpt)",
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
     "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
+    "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
+    "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
+    "run --watermark 0.1 --scheduler orca": "watermark must be left out for this scheduler, got 0.1",
+    "run --fit best": "fit must be left out for allocator paged, which has no extents to choose",
     "run --scheduler vllm": "scheduler 'vllm' is unknown; did you mean 'vllm-v1'? "
     "(known: vllm-v1, orca, static)",
     "run --block-size 0": "block_size must be a whole number of at least 1, got 0",

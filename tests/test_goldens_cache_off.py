@@ -1,11 +1,10 @@
-"""`vllm-v1` without prefix caching keeps the books of the genuine vLLM 0.33.0, step by step.
+"""`vllm-v1` without prefix caching keeps the books of the genuine vLLM 0.11.0 and 0.33.0, step by step.
 
 The golden numbers were taken from the engine's own scheduler and block pool (`../shared/goldens/README.md`).
 A step takes one second here, so golden step k starts at k seconds. A golden step in which nobody runs has
 no row in kvsim's log: rows are matched by time.
 """
 
-import copy
 import gzip
 import json
 from functools import cache
@@ -19,7 +18,7 @@ from allocators.paged import Paged
 from sim.schedulers.vllm_v1 import VllmV1
 from sim.workload import PS_PER_S
 
-GOLDENS = (
+WORKLOADS = (
     "a_tiny__b4x12_seqs4_mbt16",
     "a_tiny__b4x8_seqs4_mbt16",
     "a_tiny_aligned__b16x8_seqs4_mbt64",
@@ -34,6 +33,25 @@ GOLDENS = (
     "n4_parallel_t0__b16x2048_seqs256_mbt2048",
     "n4_tiny__b4x32_seqs8_mbt64",
 )
+SETTINGS = {
+    "v0110/{}_cacheoff": {"scheduler": "vllm-v1@0.11.0"},
+    "v033/{}_cacheoff": {"scheduler": "vllm-v1"},
+    "v033/{}_cacheoff_nofullisl": {"scheduler": "vllm-v1@0.33.0", "reserve_full_prompt": False},
+    "v033/{}_cacheoff_wm0.01": {"watermark": 0.01},
+    "v033/{}_cacheoff_wm0.05": {"watermark": 0.05},
+}
+"""Golden files -> how kvsim is told to behave like that engine."""
+SWITCHED = (
+    *("a_tiny__b4x8_seqs4_mbt16_cacheoff_nofullisl", "a_tiny_shared__b4x8_seqs4_mbt16_cacheoff_nofullisl"),
+    *(f"b_sharegpt200__b16x{blocks}_seqs256_mbt2048_cacheoff_nofullisl" for blocks in (256, 512)),
+    "c_poisson_r0.1__b16x512_seqs256_mbt2048_cacheoff_nofullisl",
+    *(f"b_sharegpt200__b16x256_seqs256_mbt2048_cacheoff_wm{share}" for share in ("0.01", "0.05")),
+)
+GOLDENS = (
+    *(f"v0110/{name}_cacheoff" for name in WORKLOADS),
+    *(f"v033/{name}_cacheoff" for name in WORKLOADS),
+    *(f"v033/{name}" for name in SWITCHED),
+)
 TINY = tuple(name for name in GOLDENS if "_tiny" in name)
 SAME_COLUMNS = (
     *("running", "waiting", "preemptions_cum", "prefill_tokens", "decode_tokens", "recomputed_tokens"),
@@ -43,21 +61,28 @@ SAME_COLUMNS = (
 
 @cache
 def golden(name):
-    return json.loads(gzip.decompress(shared(f"goldens/v033/{name}_cacheoff.json.gz").read_bytes()))
+    return json.loads(gzip.decompress(shared(f"goldens/{name}.json.gz").read_bytes()))
 
 
 @cache
-def edge_cases():
-    return json.loads(shared("goldens/v033/edge_cases.json").read_bytes())
+def edge_cases(engine):
+    return json.loads(shared(f"goldens/{engine}/edge_cases.json").read_bytes())
 
 
-def run(case, scheduler="vllm-v1", **options):
+def settings_of(name):
+    """The settings that belong to a golden file."""
+    folder, _, stem = name.partition("/")
+    return SETTINGS[f"{folder}/{{}}_cacheoff{stem.partition('_cacheoff')[2]}"]
+
+
+def run(case, settings, scheduler=VllmV1, **options):
     """The golden's requests on a server set up as in its `config`, in the golden's order of addition."""
     config = case["config"]
     requests = case.get("requests") or case["per_request"]
     order = sorted(range(len(requests)), key=lambda i: (requests[i]["arrival"], requests[i]["id"]))
     work = workload([[requests[i][k] for k in ("arrival", "prompt_len", "output_len")] for i in order])
-    memory = Paged(config["block_size"] * config["usable_blocks"], config["block_size"])
+    freed_first = "0.11.0" not in settings.get("scheduler", "")
+    memory = Paged(config["block_size"] * config["usable_blocks"], config["block_size"], freed_first)
     result = serve(
         work,
         memory,
@@ -65,6 +90,7 @@ def run(case, scheduler="vllm-v1", **options):
         max_model_len=config["max_model_len"],
         seats=config["max_num_seqs"],
         budget=config["max_num_batched_tokens"],
+        config=settings,
         **options,
     )
     return result, order
@@ -108,7 +134,7 @@ def assert_same_requests(result, order, case):
 @pytest.mark.parametrize("name", GOLDENS)
 def test_every_step_and_every_request_is_as_in_vllm(name):
     case = golden(name)
-    result, order = run(case, step_log=True)
+    result, order = run(case, settings_of(name), step_log=True)
     assert_same_steps(result, case)
     assert_same_requests(result, order, case)
     totals = case["totals"]
@@ -119,24 +145,26 @@ def test_every_step_and_every_request_is_as_in_vllm(name):
 @pytest.mark.parametrize("name", GOLDENS)
 def test_fast_forward_too_is_as_in_vllm(name):
     case = golden(name)
-    result, order = run(case)
+    result, order = run(case, settings_of(name))
     assert_same_requests(result, order, case)
     assert result.step_count == case["totals"]["busy_steps"]
 
 
+@pytest.mark.parametrize("engine", ["v0110", "v033"])
 @pytest.mark.parametrize("name", ["maxlen", "fits_exact", "last_token_no_slot"])
-def test_edge_cases_are_as_in_vllm(name):
-    case = edge_cases()[name]
-    result, order = run(case, step_log=True)
+def test_edge_cases_are_as_in_vllm(name, engine):
+    case = edge_cases(engine)[name]
+    result, order = run(case, SETTINGS[f"{engine}/{{}}_cacheoff"], step_log=True)
     assert_same_steps(result, case)
     assert_same_requests(result, order, case)
 
 
+@pytest.mark.parametrize("engine", ["v0110", "v033"])
 @pytest.mark.parametrize("name", ["grow_past_pool", "prompt_too_big", "prompt_too_big_blocks_next"])
-def test_what_makes_vllm_hang_is_refused_here(name):
-    case = edge_cases()[name]
+def test_what_makes_vllm_hang_is_refused_here(name, engine):
+    case = edge_cases(engine)[name]
     assert case["totals"]["error"] == "max_steps"
-    result, _ = run(case)
+    result, _ = run(case, SETTINGS[f"{engine}/{{}}_cacheoff"])
     assert result.finished.tolist() == [False, True][: len(case["requests"])]
 
 
@@ -145,11 +173,7 @@ def test_what_makes_vllm_hang_is_refused_here(name):
 
 def free_queue(memory):
     """The free blocks in the order in which they will be lent, as vLLM numbers them (from 1)."""
-    if not memory.free_slots:
-        return []
-    trial = copy.deepcopy(memory)
-    trial.admit(1 << 40, trial.free_slots, trial.free_slots)
-    return [block + 1 for block in trial.block_table(1 << 40)]
+    return [block + 1 for block in memory.free_queue()]
 
 
 def watching(seen, order):
@@ -178,8 +202,8 @@ def test_block_tables_queues_and_the_order_of_free_blocks_are_as_in_vllm(name):
     case, seen = golden(name), {}
     ids = [request["id"] for request in case["per_request"]]
     assert ids == sorted(ids) == list(range(len(ids)))
-    _, order = run(case)
-    run(case, watching(seen, order), max_span=1)
+    _, order = run(case, settings_of(name))
+    run(case, settings_of(name), watching(seen, order), max_span=1)
     for step, facts in seen.items():
         expected = case["detail"][step]
         assert expected["step"] == step

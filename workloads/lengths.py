@@ -46,13 +46,17 @@ class Lengths:
         return len(self.prompt_tokens)
 
 
+MOST_PROMPTS = 1_000_000_000
+
+
 def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) -> Lengths:
     """As many rows as asked for; `rng` is used only when the table has fewer."""
     rows = len(lengths)
     if num_prompts is None or num_prompts == rows:
         return lengths
-    if num_prompts < 1:
-        raise KvsimError(f"num_prompts must be at least 1, got {num_prompts}")
+    if not 1 <= num_prompts <= MOST_PROMPTS:
+        limits = "at least 1" if num_prompts < 1 else f"at most {MOST_PROMPTS:,}"
+        raise KvsimError(f"num_prompts must be {limits}, got {num_prompts}")
     if num_prompts < rows:
         chosen = np.arange(num_prompts)
         note = f"The first {num_prompts:,} of the {rows:,} rows of {lengths.name}."

@@ -5,4 +5,4 @@ SCHEDULERS: dict[str, str] = {
     "orca": "sim.schedulers.orca:Orca",
     "static": "sim.schedulers.static:Static",
 }
-"""Name on the command line -> where the class is."""
+"""Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""

@@ -1,8 +1,10 @@
 """What a scheduler must do: `schedule` the step that starts now, and say what happens at a finish."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from sim.config import EngineConfig
+from sim.errors import KvsimError, unknown
 from sim.request import Request
 from sim.server import Server
 
@@ -15,9 +17,25 @@ class Scheduler(ABC):
     So a decision may depend on the server's state only, never on how often it was asked.
     """
 
+    VERSIONS: ClassVar[tuple[str, ...]] = ()
+    """Releases whose behaviour it knows, the default last."""
+    freed_first: bool = True
+    """Whether the engine lends the blocks freed last before all others."""
+
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config = config
         self.max_model_len = max_model_len
+        _, _, version = (config.scheduler or "").partition("@")
+        if version and version not in self.VERSIONS:
+            raise unknown("scheduler version", version, list(self.VERSIONS))
+        self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
+
+    def refuse(self, *settings: str) -> None:
+        """Raise KvsimError if any of these settings, which it has no use for, is not at its default."""
+        for name in settings:
+            value, default = getattr(self.config, name), getattr(EngineConfig, name)
+            if value != default:
+                raise KvsimError(f"{name} must be left out for this scheduler, got {value!r}")
 
     @abstractmethod
     def schedule(self, server: Server) -> None:

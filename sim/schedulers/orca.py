@@ -6,12 +6,17 @@ it ends. With an allocator that reserves, nobody is ever evicted; with one that 
 latest admission makes room, as there is no other way.
 """
 
+from sim.config import EngineConfig
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 
 
 class Orca(Scheduler):
     """First come first served, whole prompts, reservations held to the end."""
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self.refuse("watermark", "reserve_full_prompt")
 
     def schedule(self, server: Server) -> None:
         """Admit whole requests while they fit."""

@@ -5,6 +5,7 @@ length; prefill them together and run until the *longest* is done. Who finishes 
 memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
 """
 
+from sim.config import EngineConfig
 from sim.request import Request
 from sim.schedulers.base import Scheduler
 from sim.server import Server
@@ -12,6 +13,10 @@ from sim.server import Server
 
 class Static(Scheduler):
     """Batches of whole requests, closed until the longest ends."""
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self.refuse("watermark", "reserve_full_prompt")
 
     def schedule(self, server: Server) -> None:
         """Form a batch when nobody runs."""
