@@ -4,7 +4,7 @@ Every table fits in 80 columns; where the output is no terminal, rich leaves the
 ledger bar falls back on glyphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -97,10 +97,10 @@ def _verdict_on_rate(best: Summary, worst: Summary) -> str:
 
 
 def _verdict_on_latency(best: Summary, worst: Summary) -> str:
-    same = f"All finish {figures(_rate(best))} requests/s"
+    same = f"All finish about {figures(_rate(best))} requests/s"
     fast, slow = _latency(best), _latency(worst)
     if slow < _ALIKE * fast:
-        return f"{same} and take {seconds(fast)} per token"
+        return f"{same} and take about {seconds(fast)} per token"
     return f"{same}; {best['label']} takes {seconds(fast)} per token, {worst['label']} {seconds(slow)}"
 
 
@@ -135,10 +135,7 @@ class Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The tables; a star marks the best of all runs, not only of its table."""
         rows = [(row, _best_marked(row, self.summaries)) for row in _ROWS]
-        widest = max([len(str(summary["label"])) for summary in self.summaries] + [10])
-        per_table = max(1, (options.max_width - max(len(row.name) for row in _ROWS) - 2) // (widest + 4))
-        for start in range(0, len(self.summaries), per_table):
-            chosen = slice(start, start + per_table)
+        for chosen in self._side_by_side(rows, options.max_width):
             table = _table("")
             for summary in self.summaries[chosen]:
                 table.add_column(Text(str(summary["label"])), justify="right", overflow="fold")
@@ -146,6 +143,19 @@ class Comparison:
                 table.add_row(row.name, *cells[chosen], end_section=row.ends_section)
             yield table
         yield Text(f"* best of its row; {_when(self.summaries)}", style="dim")
+
+    def _side_by_side(self, rows: Sequence[tuple["_Row", Sequence[Text]]], width: int) -> Iterator[slice]:
+        """The runs of each table: as many as fit the width, at least one."""
+        between = 3  # blanks between columns
+        names = max(len(row.name) for row, _ in rows)
+        start, used = 0, names
+        for index, summary in enumerate(self.summaries):
+            wide = between + max(len(str(summary["label"])), *(len(cells[index]) for _, cells in rows))
+            if used + wide > width and index > start:
+                yield slice(start, index)
+                start, used = index, names
+            used += wide
+        yield slice(start, len(self.summaries))
 
 
 def _when(summaries: Sequence[Summary]) -> str:
@@ -202,6 +212,11 @@ _ROWS = (
 )
 
 
+def _rounded(share: float) -> str:
+    """Whole per cent, but never 0 % for something."""
+    return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
 def _best_marked(row: _Row, summaries: Sequence[Summary]) -> list[Text]:
     """The cells of a row; those that read like the best get a star, unless all read alike."""
     values = [row.value(summary) for summary in summaries]
@@ -232,7 +247,7 @@ def _memory_table(summary: Summary) -> Table:
     table = _table(f"KV memory, {count(number(memory['capacity_tokens']))} tokens")
     table.add_column("whole run", justify="right")
     if saturated:
-        part = "" if share is None else f" ({100 * share:.0f} % of it)"
+        part = "" if share is None else f" ({_rounded(share)} of it)"
         table.add_column(f"requests waited{part}", justify="right")
     for kind, look in KINDS.items():
         parts = [memory["average"], saturated] if saturated else [memory["average"]]

@@ -185,7 +185,7 @@ def test_at_equal_throughput_the_verdict_is_on_latency():
     slow = copy.deepcopy(CONTIGUOUS)
     slow["throughput"] = PAGED["throughput"]
     assert verdict([PAGED, slow]) == (
-        "All finish 1.95 requests/s; paged takes 50.0 ms per token, contiguous 1.50 s; "
+        "All finish about 1.95 requests/s; paged takes 50.0 ms per token, contiguous 1.50 s; "
         "waste 3.9 % against 79.4 %."
     )
 
@@ -193,7 +193,8 @@ def test_at_equal_throughput_the_verdict_is_on_latency():
 def test_equal_runs_have_no_best():
     twins = [PAGED, PAGED | {"label": "twin"}]
     assert (
-        verdict(twins) == "All finish 1.95 requests/s and take 50.0 ms per token; waste 3.9 % against 3.9 %."
+        verdict(twins)
+        == "All finish about 1.95 requests/s and take about 50.0 ms per token; waste 3.9 % against 3.9 %."
     )
     assert plain(compare_table(twins)).count("*") == 1  # the legend
 
