@@ -1,26 +1,24 @@
 """The loop: admit -> form batch -> cost -> wait -> apply, on SimPy's clock in whole picoseconds.
 
-Two processes. `_arrive` puts requests into the queue when their time comes. `_serve` runs steps: it
-lets the scheduler decide, asks the cost model how long the step takes, waits, and applies it.
+SimPy runs whatever brings requests: `_arrive` is its process that puts them into the queue when their
+time comes. `_serve` runs the engine's steps: it lets SimPy catch up, lets the scheduler decide, asks the
+cost model how long the step takes, and applies it.
 
-A decode step that changes nobody's place is repeated: a *span* of such steps is one event. It ends at
+A decode step that changes nobody's place is repeated: a *span* of such steps is taken at once. It ends at
 the next finish, before the first step whose memory is not guaranteed, and, while the queue is empty,
 at the first step boundary at or after the next event that SimPy knows of (an arrival; nothing else can
-happen before it). `max_span=1` is step mode: the same code, the same result, one event a step.
+happen before it). `max_span=1` is step mode: the same code, the same result, one step at a time.
 
-The engine waits on SimPy only when something is due there before its own step ends: nobody else could
-tell the difference.
-
-Same instant, same order: the end of a step is scheduled at a lower priority than arrivals, so an
-arrival at t is seen by the step that starts at t.
+Same instant, same order: SimPy catches up with all that is due at t before the step that starts at t
+is decided, so an arrival at t is seen by it.
 """
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
+from math import inf
 
 import simpy
-from simpy.events import EventPriority
 
 from allocators.base import InvariantError
 from sim.cost import CostModel
@@ -30,26 +28,10 @@ from sim.schedulers.base import Scheduler
 from sim.server import Server
 from sim.workload import Workload
 
-AFTER_ARRIVALS = EventPriority(2)
-"""SimPy's own priorities are 0 (urgent) and 1 (normal)."""
-
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
 
 Process = Generator[simpy.Event, None, None]
-Wait = Generator[simpy.Event, None, int]
-
-
-class StepEnd(simpy.Event):
-    """A timeout that fires after everything else at the same instant."""
-
-    def __init__(self, env: simpy.Environment, delay_ps: int) -> None:
-        self.env = env  # as simpy.Timeout does, without the calls
-        self.callbacks = []
-        self._value = None
-        self._ok = True
-        self._defused = False
-        env.schedule(self, AFTER_ARRIVALS, delay_ps)
 
 
 class Engine:
@@ -89,17 +71,11 @@ class Engine:
         self.max_span = 1 if step_log else max_span
         self.check = check
         self.recorder = Recorder(workload, step_log, timeline_rows)
-        self._wake: simpy.Event | None = None
 
     def run(self) -> Result:
         """Serve every request and return what was written down."""
         self.env.process(self._arrive())
-        self.env.process(self._serve())
-        self.env.run()
-        if self.server.waiting or self.server.running:
-            raise InvariantError(
-                f"ended with {len(self.server.waiting)} waiting and {len(self.server.running)} running"
-            )
+        self._serve()
         return self.recorder.result(self.server)
 
     # -- arrivals -----------------------------------------------------------------------------
@@ -133,24 +109,29 @@ class Engine:
                 yield env.timeout(arrival_ps - now)
                 now = arrival_ps
             waiting.append(request)
-            if self._wake is not None:
-                self._wake.succeed()
-                self._wake = None
 
     # -- steps --------------------------------------------------------------------------------
 
-    def _serve(self) -> Process:  # noqa: PLR0912 (the loop, on one page)
+    def _serve(self) -> None:  # noqa: PLR0912 (the loop, on one page)
         env, server, schedule, recorder = self.env, self.server, self.scheduler.schedule, self.recorder
-        now = here = 0  # the engine's time, and SimPy's, which may lag as long as nobody looks
+        now = 0
         while True:
+            next_event = env.peek()
+            while next_event <= now:
+                env.step()
+                next_event = env.peek()
             if not server.waiting and not server.running:
-                now = here = yield from self._idle(now)
+                recorder.sample(server, now, 0)
+                if next_event == inf:
+                    return
+                self._record_empty(recorder.unsaturated, int(next_event) - now)
+                now = int(next_event)
+                continue
             server.now_ps = now
             if server.moved:
                 server.begin_step()
             schedule(server)
             held, contexts = server.tokens()
-            next_event = env.peek()
             if now >= recorder.next_sample_ps:
                 recorder.sample(server, now, held)
             if self.check:
@@ -160,13 +141,10 @@ class Engine:
             elif server.decoding or server.chunks:
                 ends = [self.cost.step_ps(server.shape(contexts))]
             else:
-                now = here = yield from self._stall(now, here)
+                now += self._stall()
                 continue
             self._record(ends, held)
             now += ends[-1]
-            if next_event <= now:
-                yield StepEnd(env, now - here)
-                here = now
             server.pass_steps(len(ends))
             if server.clock == server.next_finish:
                 for request in server.pop_finished():
@@ -176,33 +154,22 @@ class Engine:
             if recorder.step_log:
                 recorder.log_end(server)
 
-    def _idle(self, now: int) -> Wait:
-        """Wait for the next arrival, and for all that come at the same instant; returns the time then."""
-        self.recorder.sample(self.server, now, 0)
-        external = self.server.external_slots()
-        self._wake = self.env.event()
-        yield self._wake
-        yield StepEnd(self.env, 0)
-        then = int(self.env.now)
-        self._record_empty(self.recorder.unsaturated, then - now, external)
-        return then
-
-    def _stall(self, now: int, here: int) -> Wait:
-        """A step that computes nothing, as its last request evicted itself; returns the time after it."""
+    def _stall(self) -> int:
+        """A step that computes nothing, as its last request evicted itself; returns its duration."""
         server = self.server
         if not server.evicted:
             raise InvariantError(
                 f"step {server.step}: nobody runs and the head of {len(server.waiting)} waiting is refused"
             )
         duration = self.cost.step_ps(server.shape(0))
-        self._record_empty(self.recorder.saturated, duration, server.external_slots())
-        yield StepEnd(self.env, now + duration - here)
-        return now + duration
+        self._record_empty(self.recorder.saturated, duration)
+        return duration
 
-    def _record_empty(self, sums: Integrals, duration: int, external: int) -> None:
+    def _record_empty(self, sums: Integrals, duration: int) -> None:
         """Write down time in which nobody holds memory."""
         sums.time_ps += duration
-        sums.add_rest(external * duration, self.server.allocator.cached_slots * duration, 0)
+        external, cached = self.server.external_slots(), self.server.allocator.cached_slots
+        sums.add_rest(external * duration, cached * duration, 0)
 
     def _span(self, now: int, contexts: int, next_event: float) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one."""
@@ -214,7 +181,7 @@ class Engine:
             limit = int(next_event)
         limit -= now
         most = limit // durations[0] + 1  # as contexts grow, no later step is shorter
-        ends = list(accumulate(durations[:most] if most < steps else durations))
+        ends = list(accumulate(islice(durations, most)))
         del ends[bisect_left(ends, limit) + 1 :]
         return ends
 

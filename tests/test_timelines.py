@@ -11,6 +11,7 @@ from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.dynamic import Dynamic
 from allocators.paged import Paged
+from sim.cost import CostModel
 from sim.recorder import TIMELINE_COLUMNS
 from sim.workload import PS_PER_S
 
@@ -23,8 +24,13 @@ class Story:
         work, self.diary = workload(requests.values()), []
         telling = keeping_diary(scheduler, self.names, self.diary)
         self.result = serve(work, make(), telling, step_log=True, check=True, **options)
-        fast = serve(work, make(), scheduler, **options)
-        assert everything(fast) == everything(self.result)
+        for rows in (4, 2048):  # with few samples there are long spans between them
+            runs = [
+                serve(work, make(), scheduler, timeline_rows=rows, max_span=span, **options)
+                for span in (1, 1 << 20)
+            ]
+            assert everything(runs[0]) == everything(runs[1])
+        assert everything(runs[0]) == everything(self.result)
 
     @property
     def text(self):
@@ -263,6 +269,30 @@ def test_an_idle_engine_starts_with_all_that_arrive_at_that_instant():
     assert story.steps("waiting") == [0, 0, 0]
 
 
+class SecondPerToken(CostModel):
+    """A step takes a second for every prompt token and for every token that a decode looks back on."""
+
+    source = "test"
+
+    def step_ps(self, shape):
+        return (shape.prefill_tokens + shape.context_tokens) * PS_PER_S
+
+
+def test_an_arrival_is_seen_at_the_next_boundary_though_every_step_is_longer_than_the_last():
+    requests = {"A": (0, 1, 7), "B": (4, 1, 1), "C": (11, 1, 1), "D": (12, 1, 1)}
+    story = vllm(8, requests, cost=SecondPerToken())
+    assert story.text == told("""
+        0: A1 | - | 4
+        1: A2 | - | 4
+        3: A3 | - | 4
+        6: A4 B1 | - | 8
+        11: A5 C1 | - | 12
+        17: A6 D1 | - | 12
+        24: A7 | - | 8
+    """)
+    assert story.tokens == {"A": (1, 31), "B": (11, 11), "C": (17, 17), "D": (24, 24)}
+
+
 # -- Orca ---------------------------------------------------------------------------------------------
 
 
@@ -320,8 +350,9 @@ def test_orca_computes_a_whole_prompt_at_once_beside_the_decodes():
     """)
 
 
-def test_orca_on_an_allocator_that_grows_evicts_the_latest_admission():
-    story = Story(lambda: Dynamic(8), "orca", {"A": (0, 2, 6), "B": (0, 2, 3)}, max_model_len=8)
+@pytest.mark.parametrize("scheduler", ["orca", "vllm-v1"])
+def test_on_an_allocator_that_moves_the_victim_waits_a_step_even_where_it_would_fit_at_once(scheduler):
+    story = Story(lambda: Dynamic(8), scheduler, {"A": (0, 2, 6), "B": (0, 2, 3)}, max_model_len=8)
     assert story.text == told("""
         0: A2 B2 | - | 4
         1: A3 | B | 4
@@ -332,7 +363,8 @@ def test_orca_on_an_allocator_that_grows_evicts_the_latest_admission():
         6: A7 | B | 8
         7: B4 | - | 4
     """)
-    # at 1 s A moves from [0, 2) to [4, 8), so B cannot double; at 3 s A cannot double even alone
+    # at 1 s A moves from [0, 2) to [4, 8), so B cannot double, but would fit into [0, 4);
+    # at 3 s A cannot double, even alone, as it would have to move
     assert story.result.copied_slots == 2
     assert story.preempted() == {"A": 1, "B": 2}
     assert story.tokens == {"A": (1, 7), "B": (1, 8)}

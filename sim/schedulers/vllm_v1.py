@@ -80,7 +80,7 @@ class VllmV1(Scheduler):
         waiting, room = server.waiting, self.config.max_num_seqs - len(server.running)
         while waiting and budget > 0 and room > 0:
             known = waiting[0].known_tokens
-            chunk = min(known, budget)
+            chunk = known if known < budget else budget
             if chunk < known and not self.config.enable_chunked_prefill:
                 return
             needed = known if self._whole else chunk
