@@ -135,7 +135,10 @@ class Allocator(ABC):
         """Slots that `admit` would lend: `tokens` or `bound` after rounding."""
 
     def fits(self, tokens: int, bound: int) -> bool:
-        """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all."""
+        """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all.
+
+        If it does, so does every sequence with fewer tokens and a smaller bound.
+        """
         return self.slots_needed(tokens, bound) <= self.capacity_slots
 
     @abstractmethod

@@ -12,7 +12,6 @@ vLLM 0.11; either way the last block of a table before its first. `fork` shares 
 first writes into a shared last block gets a copy of it (copy-on-write), the last holder writes in place.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Self
 
@@ -45,7 +44,7 @@ class Paged(Allocator):
         self.num_blocks = capacity_slots // block_size
         super().__init__(self.num_blocks * block_size)
         self.freed_first = freed_first
-        self._free = deque(range(self.num_blocks - 1, -1, -1))  # the next one to lend is the last
+        self._free = list(range(self.num_blocks - 1, -1, -1))  # the next one to lend is the last
         self._tables: Holdings[list[int]] = Holdings()  # none is empty
         self._extra_owners: dict[int, int] = {}  # shared blocks only: references beyond the first
         self._part_filled: dict[int, int] = {}  # shared last blocks that are not full: tokens in them
@@ -56,7 +55,7 @@ class Paged(Allocator):
 
     def free_queue(self) -> tuple[int, ...]:
         """The free blocks in the order in which they will be lent."""
-        return tuple(reversed(self._free))
+        return tuple(self._free[::-1])
 
     def slot(self, seq: int, token: int) -> int:
         """The address of a token's key and value."""
@@ -72,8 +71,13 @@ class Paged(Allocator):
         return -(-tokens // self.block_size) <= len(self._free)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        self._tables.expect_new(seq, tokens)
-        return self._append(seq, [], -(-tokens // self.block_size))
+        if seq in self._tables or tokens < 1:
+            self._tables.expect_new(seq, tokens)
+        table = self._take(-(-tokens // self.block_size))
+        if table is None:
+            return False
+        self._tables[seq] = table
+        return True
 
     def capacity(self, seq: int) -> int:
         table = self._tables[seq]
@@ -89,7 +93,9 @@ class Paged(Allocator):
             return False
         if shared_last:
             self._copy_on_write(table)
-        return missing <= 0 or self._append(seq, table, missing)
+        if missing > 0:
+            table += self._take(missing) or ()
+        return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
         if self._part_filled or len(seqs) > len(self._free):
@@ -108,9 +114,9 @@ class Paged(Allocator):
         if self._extra_owners:
             table = [block for block in table if not self._drop_owner(block)]
         if self.freed_first:
-            self._free.extend(table)
+            self._free += table
         else:
-            self._free.extendleft(reversed(table))
+            self._free[:0] = table
         self.used_slots -= len(table) * self.block_size
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
@@ -147,15 +153,16 @@ class Paged(Allocator):
         size = self.block_size
         return (Region(block * size, size, tuple(seqs)) for block, seqs in enumerate(owners))
 
-    def _append(self, seq: int, table: list[int], count: int) -> bool:
+    def _take(self, count: int) -> list[int] | None:
+        """The next `count` free blocks; None when there are not so many."""
         free = self._free
-        if count > len(free):
-            return False
-        pop = free.pop
-        table += [pop() for _ in range(count)]
-        self._tables[seq] = table
+        left = len(free) - count
+        if left < 0:
+            return None
+        blocks = free[: -count - 1 : -1]
+        del free[left:]
         self.used_slots += count * self.block_size
-        return True
+        return blocks
 
     def _drop_owner(self, block: int) -> bool:
         """Take one reference away; False when it was the only one."""

@@ -14,7 +14,7 @@ is decided, so an arrival at t is seen by it.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from itertools import accumulate, islice
 from math import inf
 
@@ -80,35 +80,37 @@ class Engine:
 
     # -- arrivals -----------------------------------------------------------------------------
 
-    def _requests(self) -> Iterator[tuple[int, Request]]:
-        """(arrival, request) in order of arrival; those that can never be served are counted and left out."""
-        workload, fits, bound = self.workload, self.server.allocator.fits, self.server.bound
+    def _arrive(self) -> Process:
+        """Put the requests into the queue, each in its time; those that can never be served are counted."""
+        env, waiting, workload, longest = self.env, self.server.waiting, self.workload, self.max_model_len
+        all_fit = self.server.allocator.fits(longest, longest)
+        now = 0
         for start in range(0, len(workload), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             columns = (workload.arrival_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
             rows = zip(*(column.tolist() for column in columns), strict=True)
             for index, (arrival_ps, prompt, output) in enumerate(rows, start):
-                room = self.max_model_len - prompt
-                request = Request(index, prompt, output if output < room else room)
-                if room < 1:
-                    limit = f"{self.max_model_len:,} tokens"
-                    self.recorder.reject(f"prompt leaves no room for an answer within {limit}")
-                elif fits(request.final_tokens, bound(request)):
-                    if output > room:
-                        self.recorder.truncate(index, room)
-                    yield arrival_ps, request
+                if arrival_ps > now:
+                    yield env.timeout(arrival_ps - now)
+                    now = arrival_ps
+                if all_fit and prompt + output <= longest:
+                    waiting.append(Request(index, prompt, output))
                 else:
-                    arena = f"{self.server.allocator.capacity_slots:,} slots"
-                    self.recorder.reject(f"does not fit an empty arena of {arena}")
+                    self._accept(index, prompt, output)
 
-    def _arrive(self) -> Process:
-        env, waiting = self.env, self.server.waiting
-        now = 0
-        for arrival_ps, request in self._requests():
-            if arrival_ps > now:
-                yield env.timeout(arrival_ps - now)
-                now = arrival_ps
-            waiting.append(request)
+    def _accept(self, index: int, prompt: int, output: int) -> None:
+        """Queue a request that may be too long: cut its answer, or count it as rejected."""
+        longest, allocator, recorder = self.max_model_len, self.server.allocator, self.recorder
+        if prompt >= longest:
+            recorder.reject(f"prompt leaves no room for an answer within {longest:,} tokens")
+            return
+        request = Request(index, prompt, min(output, longest - prompt))
+        if not allocator.fits(request.final_tokens, self.server.bound(request)):
+            recorder.reject(f"does not fit an empty arena of {allocator.capacity_slots:,} slots")
+            return
+        if request.output_tokens < output:
+            recorder.truncate(index, request.output_tokens)
+        self.server.waiting.append(request)
 
     # -- steps --------------------------------------------------------------------------------
 

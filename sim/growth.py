@@ -79,5 +79,6 @@ class GrowthCalendar:
                     grown += due
                     before += len(due) * start
                     if clock in last:
-                        full += [(seq, clock, total - start) for seq in self.pop_full(clock)]
+                        left = total - start
+                        full += [(seq, clock, left) for seq in self.pop_full(clock)]
         return grown, (len(grown) * total - before) * unit, full

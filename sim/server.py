@@ -89,7 +89,8 @@ class Server:
         """What the step that was just scheduled computes, for the cost model."""
         copied = self.allocator.copied_slots - self._copied_before
         seats = self.decoding + self.idle_seats
-        return StepShape(self.chunk_tokens, self.chunk_pairs, len(self.chunks), seats, contexts, copied)
+        shape = (self.chunk_tokens, self.chunk_pairs, len(self.chunks), seats, contexts, copied)
+        return tuple.__new__(StepShape, shape)  # what StepShape(*shape) does, at a quarter of its price
 
     def external_slots(self) -> int:
         """Free slots that cannot serve the head of the queue, or a request of the mean size so far."""
@@ -216,12 +217,11 @@ class Server:
         steps = self.next_finish - self.clock
         if steps > at_most:
             steps = at_most
-        if steps == 1:
-            return 1
-        budget, unit = self.allocator.growth_budget(), self._growth.unit
-        if unit and self.decoding * ((steps - 2) // unit + 1) <= budget:  # even if all grow at once
-            return steps
-        return self._growth.guaranteed_steps(self.clock, steps, budget)
+        if steps > 1:
+            budget, unit = self.allocator.growth_budget(), self._growth.unit
+            if not unit or self.decoding * ((steps - 2) // unit + 1) > budget:  # if all grew at once
+                return self._growth.guaranteed_steps(self.clock, steps, budget)
+        return steps
 
     def grow_within(self, ends: Sequence[int]) -> tuple[int, int]:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
@@ -235,8 +235,8 @@ class Server:
         internal = 0
         for seq, clock, left in full:
             request = self.running[seq]
-            capacity = request.base + clock + self._growth.unit
-            self._set_internal(request, capacity - request.final_tokens)
+            request.internal = request.base + clock + self._growth.unit - request.final_tokens
+            self.internal += request.internal
             internal += request.internal * left
         return used, internal
 
