@@ -147,10 +147,12 @@ class Engine:
                 continue
             self._record(ends, held)
             now += ends[-1]
-            server.pass_steps(len(ends))
-            if server.clock == server.next_finish:
-                for request in server.pop_finished():
-                    self._finish(request, now)
+            server.step += len(ends)
+            if server.decoding:
+                server.clock += len(ends)
+                if server.clock == server.next_finish:
+                    for request in server.pop_finished():
+                        self._finish(request, now)
             if server.chunks:
                 self._give_tokens(now)
             if recorder.step_log:

@@ -18,7 +18,7 @@ from sim.request import Request
 from sim.server import Server
 from sim.workload import Int64Column, Workload
 
-TIMELINE_ROWS = 2048
+TIMELINE_ROWS = 1024
 SPANS_AT_ONCE = 1024
 
 REQUEST_COLUMNS = (

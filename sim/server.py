@@ -81,9 +81,11 @@ class Server:
         The slots that hold a token, and the sum of the contexts of all seats that decode.
         """
         clock = self.clock + 1
-        decoded = self._base_sum + self.decoding * clock
-        held = decoded + self.prefill_held - self.allocator.shared_tokens
-        return held, decoded + self._idle_base + self.idle_seats * clock
+        contexts = self._base_sum + self.decoding * clock
+        held = contexts + self.prefill_held - self.allocator.shared_tokens
+        if self.idle_seats:
+            contexts += self._idle_base + self.idle_seats * clock
+        return held, contexts
 
     def shape(self, contexts: int) -> StepShape:
         """What the step that was just scheduled computes, for the cost model."""
@@ -239,12 +241,6 @@ class Server:
             self.internal += request.internal
             internal += request.internal * left
         return used, internal
-
-    def pass_steps(self, steps: int) -> None:
-        """The scheduled step is over, and those that repeated it."""
-        self.step += steps
-        if self.decoding:
-            self.clock += steps
 
     def pop_finished(self) -> list[Request]:
         """The decoding requests whose last token is there, in order of admission."""
