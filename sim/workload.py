@@ -48,6 +48,12 @@ class Workload:
             values = getattr(self, column)
             if len(values) != n:
                 raise KvsimError(f"{column} has {len(values)} rows, arrival_ps has {n}")
+            if not np.issubdtype(values.dtype, np.integer):
+                broken = np.flatnonzero(~np.isfinite(values) | (np.floor(values) != values))
+                found = (
+                    f"{values[broken[0]]} in row {broken[0]}" if len(broken) else f"{values.dtype} numbers"
+                )
+                raise KvsimError(f"{column} must be whole numbers, got {found}")
             if n and values.min() < 1:
                 raise KvsimError(f"{column} must be at least 1, got {values.min()} in row {values.argmin()}")
         if n and (self.arrival_ps[0] < 0 or (np.diff(self.arrival_ps) < 0).any()):
