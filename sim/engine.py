@@ -184,9 +184,13 @@ class Engine:
         if not server.waiting and next_event < limit:
             limit = int(next_event)
         limit -= now
-        most = limit // durations[0] + 1  # as contexts grow, no later step is shorter
+        first = durations[0]
+        most = limit // first + 1  # as contexts grow, no later step is shorter
+        if steps == 1 or most == 1:
+            return [first]
         ends = list(accumulate(islice(durations, most)))
-        del ends[bisect_left(ends, limit) + 1 :]
+        if ends[-1] > limit:
+            del ends[bisect_left(ends, limit) + 1 :]
         return ends
 
     def _record(self, ends: list[int], held: int) -> None:
