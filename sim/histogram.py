@@ -1,8 +1,8 @@
 """A histogram of non-negative integers with weights, in bounded memory.
 
 Values below 1,024 are exact; above, a bin is at most 0.2 % wide, and quantiles answer its middle
-(error <= 0.1 %). Count, sum and maximum are exact. Made for the gaps between tokens, of which a long
-run has hundreds of millions, so it takes them in bulk.
+(error <= 0.1 % below 2**53). Count, sum and maximum are exact. Made for the gaps between tokens, of
+which a long run has hundreds of millions, so it takes them in bulk.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,6 @@ class Histogram:
         self.total = 0
         self.maximum = 0
         self._weights = np.zeros(BINS, dtype=np.int64)
-
-    def add(self, value: int, weight: int) -> None:
-        """Count `value` `weight` times."""
-        self.add_spans([[value]], [weight])
 
     def add_spans(self, spans: Sequence[Sequence[int]], weights: Sequence[int]) -> None:
         """Count gaps: of each span, `weight` times those between 0, its first number, its second, ..."""

@@ -49,7 +49,7 @@ def test_a_quantile_is_off_by_at_most_a_thousandth(spans, sixty_fourths):
 def test_quantiles_of_values_below_1024_are_exact(values, k):
     histogram = Histogram()
     for value in values:
-        histogram.add(value, 1)
+        histogram.add_spans([[value]], [1])
     assert histogram.quantiles([k / 64]) == [sorted(values)[ceil(k * len(values) / 64) - 1]]
 
 
@@ -64,9 +64,9 @@ def test_what_is_added_in_two_parts_counts_as_if_added_at_once(first, second):
 @given(VALUES, st.integers(1, 50))
 def test_a_weight_of_n_counts_n_times(value, n):
     heavy, light = Histogram(), Histogram()
-    heavy.add(value, n)
+    heavy.add_spans([[value]], [n])
     for _ in range(n):
-        light.add(value, 1)
+        light.add_spans([[value]], [1])
     assert facts(heavy) == facts(light)
 
 
@@ -78,7 +78,7 @@ def test_a_weight_of_none_counts_nothing(spans, gaps):
 @given(VALUES)
 def test_a_single_value_is_all_its_quantiles(value):
     histogram = Histogram()
-    histogram.add(value, 3)
+    histogram.add_spans([[value]], [3])
     assert histogram.quantiles([0.0, 0.5, 1.0]) == pytest.approx([value] * 3, rel=1e-3, abs=0)
 
 

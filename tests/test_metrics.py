@@ -32,8 +32,7 @@ def made_up(finished=(True, True, True, False), **changes):
     | C | 2 | 2 | 5 | 7 |
     """
     gaps = Histogram()
-    for value, weight in ((1, 3), (2, 2)):
-        gaps.add(value * PS_PER_S, weight)
+    gaps.add_spans([[PS_PER_S], [2 * PS_PER_S]], [3, 2])
     times = {
         "first_scheduled_ps": seconds(0, 3, 2, 0),
         "first_token_ps": seconds(1, 4, 5, 0),
