@@ -24,16 +24,24 @@ class GrowthCalendar:
         """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
         if self.unit:
             insort(self._residues[clock % self.unit], seq)
-            last = finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
-            self._last.setdefault(last, []).append(seq)
+            self._last.setdefault(self._last_growth(clock, finish_clock), []).append(seq)
         else:
             insort(self._irregular.setdefault(clock, []), seq)
 
-    def remove(self, seq: int, clock: int) -> None:
+    def remove(self, seq: int, clock: int, finish_clock: int) -> None:
         """Forget a sequence that is due at `clock`; one that needs no more is forgotten already."""
         due = self._residues[clock % self.unit] if self.unit else self._irregular.get(clock, [])
         if seq in due:
             due.remove(seq)
+            if self.unit:
+                last = self._last_growth(clock, finish_clock)
+                self._last[last].remove(seq)
+                if not self._last[last]:
+                    del self._last[last]
+
+    def _last_growth(self, clock: int, finish_clock: int) -> int:
+        """The last clock before the finish at which a sequence that is due at `clock` grows."""
+        return finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
 
     def due(self, clock: int) -> list[int]:
         """The sequences that must grow at `clock`, as a list that `remove` and `pop_full` change."""
@@ -41,13 +49,9 @@ class GrowthCalendar:
 
     def pop_full(self, clock: int) -> list[int]:
         """The sequences that grew for the last time at `clock`."""
-        full: list[int] = []
-        if clock in self._last:
-            due = self._residues[clock % self.unit]
-            for seq in self._last.pop(clock):
-                if seq in due:
-                    due.remove(seq)
-                    full.append(seq)
+        full = self._last.pop(clock, [])
+        for seq in full:
+            self._residues[clock % self.unit].remove(seq)
         return full
 
     def guaranteed_steps(self, clock: int, steps: int, budget: int) -> int:

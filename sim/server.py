@@ -324,7 +324,8 @@ class Server:
         request.last_token_ps = self.now_ps
         self.decoding -= 1
         self._base_sum -= request.base
-        self._growth.remove(request.seq, self.allocator.capacity(request.seq) - request.base)
+        due = self.allocator.capacity(request.seq) - request.base
+        self._growth.remove(request.seq, due, request.finish_clock)
 
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""

@@ -67,9 +67,18 @@ def test_who_is_removed_is_never_due_again_and_the_others_stay(unit, seqs, remov
         for when, seq in removals:
             if when == clock and seq in naive.plans:
                 due = naive.next_due(seq, clock)
-                calendar.remove(seq, clock if due is None else due)  # with no growth left: nothing to do
+                at = clock if due is None else due  # with no growth left there is nothing to do
+                calendar.remove(seq, at, naive.plans[seq][1])
                 del naive.plans[seq]
         assert take(calendar, clock) == (naive.due(clock), naive.full(clock))
+
+
+@given(UNITS, SEQS)
+def test_who_is_removed_leaves_nothing_behind(unit, seqs):
+    calendar, naive = filled(unit, seqs)
+    for seq, (first, finish) in naive.plans.items():
+        calendar.remove(seq, first, finish)
+    assert vars(calendar) == vars(GrowthCalendar(unit))
 
 
 @given(
@@ -113,7 +122,7 @@ def test_irregular_growth_is_due_once_at_its_clock_and_ends_a_span_before_it(pla
         calendar.add(seq, clock, clock + 5)
         naive[seq] = clock
         if removed:
-            calendar.remove(seq, clock)
+            calendar.remove(seq, clock, clock + 5)
             del naive[seq]
     for clock in range(45):
         due = sorted(seq for seq, at in naive.items() if at == clock)
