@@ -141,12 +141,14 @@ def with_allocator(scenario: Scenario, text: str) -> Scenario:
 
 
 def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario]:
-    """The scenario under each allocator; its `reserve` is for those that reserve and name no own one.
+    """The scenario under each allocator.
+
+    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
 
     Raises
     ------
     KvsimError
-        When two are the same, or when a reserve is given and no allocator takes it.
+        When two are the same, or when a reserve or a fit is given and no allocator takes it.
     """
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
     bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
@@ -158,9 +160,11 @@ def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario
         if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
+    names = ", ".join(allocators)
     if reserve and not taken:
-        names = ", ".join(allocators)
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
+    if fit not in (EngineConfig.fit, *(each.engine.fit for each in scenarios)):
+        raise KvsimError(f"fit must be left out: none of {names} takes it, got {fit!r}")
     labels = [label(each.engine) for each in scenarios]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:

@@ -330,6 +330,8 @@ MISTAKES = {
     "run --reserve all": "reserve must be one of max, pow2, oracle, got 'all'",
     "run --reserve max": "reserve must be left out for allocator paged, which reserves nothing",
     "compare --allocator paged --reserve max": "reserve must be left out: none of paged takes it, got 'max'",
+    "compare --allocator buddy,paged --fit best": "fit must be left out: none of buddy, paged takes it, "
+    "got 'best'",
     "compare --allocator paged,paged": "allocators to compare must differ, got paged 2 times",
     "compare --allocator paged,": "allocator '' is unknown (known: contiguous, dynamic, buddy, paged)",
     "run --kv-tokens 8": "kv_tokens must be at least one block (16 tokens), got 8",
