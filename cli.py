@@ -15,21 +15,22 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 import typer
 from typer.core import TyperGroup
 
 from sim import __version__
-from sim.config import FITS, RESERVES, EngineConfig, Scenario
+from sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scenario
 from sim.errors import KvsimError
 
 if TYPE_CHECKING:
     from sim.run import Outcome, Simulation
     from sim.workload import Workload
+    from workloads.lengths import Lengths
 
 
 class _Front(TyperGroup):
@@ -61,27 +62,68 @@ _output = partial(typer.Option, rich_help_panel="Output")
 class Traffic:
     """What arrives, and when."""
 
-    trace: Annotated[str, _workload(help="Lengths of the requests, see: sim traces.")] = "sharegpt"
-    num_prompts: Annotated[int, _workload(help="How many; beyond the trace's own, drawn from it.")] = 1000
-    request_rate: Annotated[float, _workload(help="Requests per second; inf: all at once.")] = 2.0
-    burstiness: Annotated[float, _workload(help="1: Poisson arrivals; less: in bursts; more: regular.")] = 1.0
+    trace: Annotated[
+        str, _workload(metavar="NAME|FILE", help="The requests, see: sim traces; or a JSONL or parquet file.")
+    ] = "sharegpt"
+    num_prompts: Annotated[
+        int | None,
+        _workload(help="How many; beyond the trace's own, drawn from it.", show_default="1000; all of FILE"),
+    ] = None
+    request_rate: Annotated[
+        float | None,
+        _workload(help="Requests per second; inf: all at once.", show_default="2.0, or FILE's own arrivals"),
+    ] = None
+    burstiness: Annotated[
+        float | None,
+        _workload(help="1: Poisson arrivals; less: in bursts; more: regular.", show_default="1.0"),
+    ] = None
+    n: Annotated[int, _workload(help="Answers to each prompt, where the trace does not say.")] = 1
+    beam_width: Annotated[int, _workload(help="Candidates of a beam search (vllm-v0); 1: none.")] = 1
+    beam_process: Annotated[
+        str, _workload(metavar="NAME:X", help="How the candidates that survive are drawn.")
+    ] = "replace:0.1"
     seed: Annotated[int, _workload(help="The same seed gives the same bytes.")] = 0
 
     @classmethod
     def from_json(cls, options: Mapping[str, Any]) -> Self:
         """The inverse of `as_json`."""
-        return cls(**{field.name: type(field.default)(options[field.name]) for field in fields(cls)})
+        given = {}
+        for field in fields(cls):
+            value, declared = options[field.name], get_args(field.type)[0]
+            kind = (get_args(declared) or (declared,))[0]
+            given[field.name] = None if value is None and field.default is None else kind(value)
+        return cls(**given)
 
     def as_json(self) -> dict[str, object]:
-        """The options in JSON's types, which have no infinity."""
-        rate = self.request_rate
-        return asdict(self) | {"request_rate": rate if isfinite(rate) else str(rate)}
+        """The options in JSON's types, which have no infinity; what was left open is named."""
+        named = self._named()
+        rate = named["request_rate"]
+        return named | {"request_rate": rate if rate is None or isfinite(rate) else str(rate)}
+
+    @property
+    def name(self) -> str:
+        """The trace's name, fit for a directory's."""
+        return self._lengths.name
 
     def build(self) -> "Workload":
         """The requests."""
         import workloads
 
-        return workloads.build(**asdict(self))
+        return workloads.build(**self._named() | {"trace": self._lengths})
+
+    def _named(self) -> dict[str, Any]:
+        """All options, also those that were left open; only a trace's own arrivals remain None."""
+        import workloads
+
+        usual = workloads.usual(self.trace, self._lengths)
+        return {name: usual.get(name) if value is None else value for name, value in asdict(self).items()}
+
+    @cached_property
+    def _lengths(self) -> "Lengths":
+        """The trace, read once."""
+        import workloads
+
+        return workloads.load(self.trace)
 
 
 @dataclass(frozen=True)
@@ -95,20 +137,63 @@ class Server:
             show_default="vllm-v1 for paged, else orca",
         ),
     ] = None
-    max_num_seqs: Annotated[int, _engine(help="Most requests computed at once.")] = EngineConfig.max_num_seqs
+    max_num_seqs: Annotated[
+        int | None, _engine(help="Most requests computed at once.", show_default="256")
+    ] = None
     max_num_batched_tokens: Annotated[
-        int,
-        _engine(help="Most tokens in a step; prompts are split to fit (--no-enable-chunked-prefill: not)."),
-    ] = EngineConfig.max_num_batched_tokens
-    enable_chunked_prefill: Annotated[bool, _engine(hidden=True)] = EngineConfig.enable_chunked_prefill
+        int | None,
+        _engine(help="Most tokens in a step; prompts are split to fit.", show_default="2048"),
+    ] = None
+    enable_chunked_prefill: Annotated[bool | None, _engine(hidden=True)] = None
     max_model_len: Annotated[
         int | None, _engine(help="Most tokens of a request.", show_default="the model's maximum")
     ] = None
+    policy: Annotated[
+        str,
+        _engine(
+            metavar="|".join(POLICIES), help="Who is next: the first to come, by priority, the shortest."
+        ),
+    ] = EngineConfig.policy
     watermark: Annotated[
-        float, _engine(help="Share of the memory that an admission leaves free (vllm-v1).")
-    ] = EngineConfig.watermark
+        float | None,
+        _engine(
+            help="Share of the memory that an admission leaves free (vLLM).", show_default="0; vllm-v0: 0.01"
+        ),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool | None,
+        _engine(
+            "--enable-prefix-caching",
+            help="Share and keep what prompts have in common (vLLM; nano-vllm: always).",
+            show_default="no",
+        ),
+    ] = None
+    no_enable_prefix_caching: Annotated[bool, _engine("--no-enable-prefix-caching", hidden=True)] = False
+    async_scheduling: Annotated[
+        bool, _engine("--async-scheduling", help="Decide a step before the last one has ended (vllm-v1).")
+    ] = EngineConfig.async_scheduling
+    preemption: Annotated[
+        str | None,
+        _engine(
+            metavar="|".join(PREEMPTIONS),
+            help="What becomes of evicted requests; swap: vllm-v0.",
+            show_default="the engine's",
+        ),
+    ] = None
+    num_cpu_blocks: Annotated[
+        int | None,
+        _engine(help="Blocks of host memory for swapped requests (vllm-v0).", show_default="4 GiB"),
+    ] = None
     reserve_full_prompt: Annotated[bool | None, _engine(hidden=True)] = EngineConfig.reserve_full_prompt
-    block_size: Annotated[int, _memory(help="Tokens of a KV block.")] = EngineConfig.block_size
+    disable_hybrid_kv_cache_manager: Annotated[
+        bool,
+        _memory(
+            "--disable-hybrid-kv-cache-manager",
+            help="Keep all tokens in windowed layers where other layers do (vLLM).",
+            hidden=True,  # its name is too long for 80 columns
+        ),
+    ] = EngineConfig.disable_hybrid_kv_cache_manager
+    block_size: Annotated[int | None, _memory(help="Tokens of a KV block.", show_default="16")] = None
     reserve: Annotated[
         str | None,
         _memory(
@@ -129,6 +214,9 @@ class Server:
     kv_tokens: Annotated[
         int | None, _memory(help="KV memory in tokens instead.", show_default="computed")
     ] = None
+    kv_cache_dtype: Annotated[
+        str, _memory(metavar="auto|fp8|bf16|...", help="Type of a cached number; auto: the model's.")
+    ] = Scenario.kv_cache_dtype
     model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
     gpu: Annotated[str, _hardware(help="See: sim gpus.")] = "a100-40gb"
     tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
@@ -136,11 +224,21 @@ class Server:
 
     def scenario(self) -> Scenario:
         """The scenario, its allocator yet to be chosen."""
+        from sim.build import engine_defaults
         from sim.catalog import gpu_named, model_named
 
-        given = asdict(self)
-        engine = EngineConfig(**{f.name: given[f.name] for f in fields(EngineConfig) if f.name in given})
-        specs = {"model": model_named(self.model), "gpu": gpu_named(self.gpu), "engine": engine}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.no_enable_prefix_caching:
+            if self.enable_prefix_caching:
+                raise KvsimError("enable_prefix_caching must be either on or off, got both")
+            given["enable_prefix_caching"] = False
+        model = model_named(self.model)
+        longest = self.max_model_len or model.max_model_len
+        settings = {**engine_defaults(self.scheduler, longest), **given}
+        engine = EngineConfig(
+            **{f.name: settings[f.name] for f in fields(EngineConfig) if f.name in settings}
+        )
+        specs = {"model": model, "gpu": gpu_named(self.gpu), "engine": engine}
         return Scenario(**{f.name: given[f.name] for f in fields(Scenario) if f.name in given} | specs)
 
 
@@ -243,7 +341,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     else:
         scenario, traffic = _repeated(ctx, config)
     simulation = output.prepare(scenario, traffic, traffic.build())
-    target = output.target(f"{traffic.trace}-{simulation.label}")
+    target = output.target(f"{traffic.name}-{simulation.label}")
     outcome = _carried_out(simulation)
     written = write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force)
     output.report(written.summary, run_table, target)
@@ -255,7 +353,11 @@ def compare(
     traffic: Traffic,
     allocator: Annotated[
         str,
-        _engine(metavar="NAME,...", help="See: sim allocators; each may name its reserve, as in buddy:pow2."),
+        _engine(
+            metavar="NAME,...",
+            help="See: sim allocators; each may name its reserve, as in buddy:pow2.",
+            show_default="contiguous, buddy:pow2, buddy:oracle, paged",
+        ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
     server: Server = Server(),
     output: Output = Output(),
@@ -268,7 +370,7 @@ def compare(
     scenarios = side_by_side(server.scenario(), allocator.split(","))
     workload = traffic.build()
     simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
-    target = output.target(f"{traffic.trace}-compare")
+    target = output.target(f"{traffic.name}-compare")
     outcomes = [_carried_out(simulation) for simulation in simulations]
     configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
     written = write_comparison(
@@ -304,7 +406,11 @@ def models() -> None:
     """List the built-in models."""
     from reports.listing import models_table
 
-    _show(models_table(), "Any other: --model path/to/config.json, as Hugging Face writes it.")
+    _show(
+        models_table(),
+        "Layers with w see a sliding window; MLA caches one latent for all heads.\n"
+        "Any other: --model path/to/config.json, as Hugging Face writes it.",
+    )
 
 
 @app.command()
@@ -327,10 +433,10 @@ def allocators() -> None:
 @app.command()
 def schedulers() -> None:
     """List the schedulers."""
-    from reports.listing import names_table
+    from reports.listing import names_table, releases
     from sim.schedulers import SCHEDULERS
 
-    _show(names_table(SCHEDULERS))
+    _show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")
 
 
 @app.command()
@@ -339,7 +445,7 @@ def traces() -> None:
     from reports.listing import names_table
     from workloads import TRACES
 
-    _show(names_table(TRACES))
+    _show(names_table(TRACES), "Your own: --trace FILE, JSONL or parquet.")
 
 
 @app.callback(invoke_without_command=True)

@@ -5,5 +5,6 @@ ALLOCATORS: dict[str, str] = {
     "dynamic": "allocators.dynamic:Dynamic",
     "buddy": "allocators.buddy:Buddy",
     "paged": "allocators.paged:Paged",
+    "radix": "allocators.radix:Radix",
 }
 """Name on the command line -> where the class is."""

@@ -1,15 +1,15 @@
 """The contract of a KV-cache allocator, and the ledger that says where every slot went.
 
-A *slot* holds the key and the value of one token in all layers. An allocator owns an arena of
-`capacity_slots` slots, numbered from 0, and lends them to *sequences*, which it knows by integer
-ids, and by nothing else: no requests, no clock.
+A *slot* holds the key and the value of one token in all layers (where layers are kept in groups: in one
+group of them). An allocator owns an arena of `capacity_slots` slots, numbered from 0, and lends them to
+*sequences*, which it knows by integer ids, and by nothing else: no requests, no clock.
 
 What holds for every allocator (`allocators.contract.check_allocator` tries it on any class):
 
 1. "No room" is a return value. A refused call changes nothing.
 2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
-3. `can_admit` foretells `admit`; once it says no, it says no until something is released, moved or
-   evicted.
+3. `can_admit` foretells `admit`; once it says no, it says no until something is released, moved,
+   evicted or left behind a window.
 4. Releasing every sequence gives back the whole arena.
 5. No hidden randomness: the same calls give the same addresses.
 6. A promise in `growth_budget` is kept whatever the order of the growths, and such growths leave
@@ -20,9 +20,16 @@ What holds for every allocator (`allocators.contract.check_allocator` tries it o
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, Self, TypeVar
+from enum import Enum
+from typing import ClassVar, NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+Run = tuple[int, int, int]
+"""Tokens `first, first + 1, ...` of a stream: (stream, first, length). Equal runs are equal text."""
+
+Content = tuple[Run, ...]
+"""The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
 
 
 class InvariantError(RuntimeError):
@@ -63,7 +70,11 @@ class Holdings(dict[int, T]):
     """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
 
     def __missing__(self, seq: int) -> T:
-        raise InvariantError(f"sequence {seq} holds nothing; {len(self)} others do")
+        raise self.holds_nothing(seq)
+
+    def holds_nothing(self, seq: int) -> InvariantError:
+        """What to raise when a sequence is named that holds nothing."""
+        return InvariantError(f"sequence {seq} holds nothing; {len(self)} others do")
 
     def expect_new(self, seq: int, tokens: int) -> None:
         """Raise InvariantError unless the sequence can be placed: it holds nothing yet, and has a token."""
@@ -73,6 +84,42 @@ class Holdings(dict[int, T]):
             raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
+class Order(Enum):
+    """Which of its free blocks an engine lends first. A freed table comes back from its last block on."""
+
+    STACK = "stack"
+    """the one freed last (vLLM V0; V1 0.33 with its prefix cache off)"""
+    QUEUE = "queue"
+    """the one freed first (vLLM V1 0.11, nano-vLLM)"""
+    HASHED_LAST = "hashed last"
+    """as QUEUE, but blocks that are not full go to the front (vLLM V1 0.33 with its prefix cache on)"""
+
+
+class CacheRules(NamedTuple):
+    """How an engine keeps prefixes of sequences that are gone."""
+
+    newest: bool = False
+    """of equal blocks the one entered last is found, not the first (nano-vLLM)"""
+
+
+class Groups(NamedTuple):
+    """The layers of a model in groups, each of which needs a slot of its own for a token."""
+
+    full: int
+    """groups that keep every token"""
+    windowed: int
+    """groups that keep the last `window` tokens"""
+    window: int
+    """tokens that a windowed layer sees, the newest included"""
+    max_chunk: int | None = None
+    """most tokens that a step adds to a sequence; None: all that it has"""
+
+    @property
+    def each(self) -> int:
+        """All groups: the slots of one token."""
+        return self.full + self.windowed
+
+
 class Options(NamedTuple):
     """What a run may choose about its allocator."""
 
@@ -80,8 +127,32 @@ class Options(NamedTuple):
     """slots of a block, for those that have blocks"""
     fit: str = "first"
     """first or best: the free extent to take, for those that choose among extents"""
-    freed_first: bool = True
-    """lend the blocks freed last before all others, or after them"""
+    order: Order = Order.STACK
+    """the free block to lend, for those that have blocks"""
+    cache: CacheRules | None = None
+    """how prefixes are kept, for those that can; None: not at all"""
+    host_slots: int = 0
+    """size of the host pool, for those that can swap"""
+    groups: Groups | None = None
+    """how layers are kept, for those that free what windows leave behind; None: all layers alike"""
+
+
+class Match:
+    """What a caching allocator knows of a prefix: good until its next change.
+
+    Attributes
+    ----------
+    tokens : int
+        Tokens of the prefix whose keys and values are there already.
+    woken_slots : int
+        Those of their slots that nobody uses now, so that they still count as free.
+    """
+
+    __slots__ = ("tokens", "woken_slots")
+
+    def __init__(self, tokens: int, woken_slots: int) -> None:
+        self.tokens = tokens
+        self.woken_slots = woken_slots
 
 
 class Allocator(ABC):
@@ -97,19 +168,33 @@ class Allocator(ABC):
         Free slots that still hold a prefix.
     shared_tokens : int
         Tokens held by more than one sequence: the sum over sequences minus the slots that hold them.
+    slots_per_token : int
+        Slots that a token takes: 1, or one in each group of layers.
+    expired_slots : int
+        Slots of living sequences' tokens that were freed, as no later token sees them (sliding windows). So
+        `slots_per_token * tokens - shared_tokens - expired_slots` slots hold a token.
     copied_slots : int
         Slots copied since the start (copy-on-write, moves).
     cow_copies : int
         Copy-on-write copies since the start.
+    caches : bool
+        Whether it keeps prefixes: sequences are then placed by `match` and `admit_after`, what they compute
+        is told by `fill`, also just before `release` or `evict`.
+    evicted_by : list of int
+        Which growths of the last `grow_many` took slots of a cached prefix, one unit each; counted from 0.
+    host_capacity_slots, host_used_slots : int
+        Size of the host pool and what swapped sequences hold there.
     """
 
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
+    keeps_prefixes: ClassVar[bool] = False
+    """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 
     @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+    def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
         """Build one from the choices of a run, of which it takes those it knows."""
         return cls(capacity_slots)
 
@@ -120,13 +205,24 @@ class Allocator(ABC):
         self.used_slots = 0
         self.cached_slots = 0
         self.shared_tokens = 0
+        self.slots_per_token = 1
+        self.expired_slots = 0
         self.copied_slots = 0
         self.cow_copies = 0
+        self.caches = False
+        self.evicted_by: list[int] = []
+        self.host_capacity_slots = 0
+        self.host_used_slots = 0
 
     @property
     def free_slots(self) -> int:
         """Slots that nobody has borrowed, cached ones included."""
         return self.capacity_slots - self.used_slots
+
+    @property
+    def block_slots(self) -> int:
+        """Slots of a block, as logs count them; 1 for those that have none."""
+        return self.growth_unit or 1
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -139,7 +235,15 @@ class Allocator(ABC):
 
         If it does, so does every sequence with fewer tokens and a smaller bound.
         """
-        return self.slots_needed(tokens, bound) <= self.capacity_slots
+        return self.peak_slots(tokens, bound) <= self.capacity_slots
+
+    def peak_slots(self, tokens: int, bound: int) -> int:
+        """Slots of a sequence's largest moment on its way to `tokens`: not its end, if it frees some."""
+        return self.slots_needed(tokens, bound)
+
+    def can_hold(self, tokens: int, bound: int) -> bool:
+        """Whether a new sequence would find room all the way to `tokens`, if nobody else took any."""
+        return self.can_admit(tokens, bound)
 
     @abstractmethod
     def can_admit(self, tokens: int, bound: int) -> bool:
@@ -164,6 +268,14 @@ class Allocator(ABC):
         Up to `capacity(seq)` tokens there is always room, and nothing changes.
         """
 
+    def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
+        """As `grow`, for a piece of a prompt: only `computed` tokens are written by now, not `capacity`."""
+        return self.grow(seq, tokens)
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
+        return self.capacity(seq) - tokens
+
     growth_unit: int = 0
     """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
 
@@ -185,9 +297,64 @@ class Allocator(ABC):
     def release(self, seq: int) -> None:
         """Take back what the sequence holds (shared slots: only its claim to them)."""
 
+    def retire(self, seq: int) -> int:
+        """The sequence is finished, but keeps its memory until it is released: returns its slots."""
+        return self.capacity(seq)
+
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
         raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
+
+    def logical_slots(self) -> int:
+        """Slots lent, each counted once for every sequence that holds it."""
+        return self.used_slots
+
+    def shared_slots(self) -> int:
+        """Slots lent to more than one sequence."""
+        return 0
+
+    def idle_slots(self) -> int:
+        """Empty slots behind the tokens of shared blocks: nobody writes there before one owns the block."""
+        return 0
+
+    # -- keeping prefixes ---------------------------------------------------------------------
+
+    def match(self, content: Content, own: int, most: int) -> Match:
+        """Look up a sequence's text: how much of its first `most` tokens is there already.
+
+        `content` is the part that other sequences may have too; what follows it can only be found by the
+        sequence itself, by the name `own`, after `evict`. Changes nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        """Whether `admit_after` would succeed; changes nothing."""
+        raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
+        raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
+
+    def fill(self, seq: int, tokens: int) -> None:  # noqa: B027 - most keep nothing
+        """Say that the first `tokens` tokens of a sequence are computed: `match` finds them from now on."""
+
+    def evict(self, seq: int) -> None:
+        """Release a sequence that will come back, under the same `own`, and may find what is left of it."""
+        self.release(seq)
+
+    # -- swapping -----------------------------------------------------------------------------
+
+    def slots_held(self, seqs: Sequence[int]) -> int:
+        """Slots that these sequences hold together, here or in the host pool; shared ones count once."""
+        raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
+
+    def swap_out(self, seqs: Sequence[int]) -> bool:
+        """Move sequences to the host pool, with what they share among each other; False: no room there."""
+        raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
+
+    def swap_in(self, seqs: Sequence[int]) -> bool:
+        """Bring swapped sequences back; False when there is no room."""
+        raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -208,13 +375,16 @@ class Allocator(ABC):
 
         `lengths` and `finals` give for each living sequence the tokens that it holds now and when it
         ends; a sequence without an entry in either is dead weight. `need` is the size of the head of the
-        queue. The empty tail of a shared block is internal until one sequence owns it alone. The engine
-        keeps the same numbers up to date step by step; tests hold the two together.
+        queue. The empty tail of a shared block (`idle_slots`) is internal until one sequence owns it alone.
+        The engine keeps the same numbers up to date step by step; tests hold the two together.
 
         Raises InvariantError when a kind comes out negative, as it does when lengths exceed capacities.
         """
-        tokens = sum(lengths.values()) - self.shared_tokens
-        written_later = sum(min(self.capacity(seq), final) - lengths[seq] for seq, final in finals.items())
+        tokens = self.slots_per_token * sum(lengths.values()) - self.shared_tokens - self.expired_slots
+        written_later = sum(
+            self.surplus(seq, lengths[seq]) - max(0, self.surplus(seq, final))
+            for seq, final in finals.items()
+        )
         external = self.external_slots(need)
         ledger = Ledger(
             token=tokens,

@@ -69,7 +69,8 @@ def capacity_covers_tokens(step: Step) -> str:
     capacities = step.after.capacities
     if owned.keys() != step.tokens.keys():
         return f"slots are owned by {sorted(owned)}, tokens are held by {sorted(step.tokens)}"
-    wrong = [seq for seq, tokens in step.tokens.items() if not tokens <= capacities[seq] <= owned[seq]]
+    gone = step.after.expired  # whose they were is not known
+    wrong = [seq for seq, tokens in step.tokens.items() if not tokens <= capacities[seq] <= owned[seq] + gone]
     return "; ".join(
         f"sequence {seq}: {step.tokens[seq]} tokens, capacity {capacities[seq]}, {owned[seq]} slots"
         for seq in wrong
@@ -80,9 +81,9 @@ def ledger_sums_to_capacity(step: Step) -> str:
     """Every slot is of one kind of the ledger, which counts shared tokens once (2)."""
     if isinstance(step.ledger, str):
         return step.ledger
-    tokens = sum(step.tokens.values()) - step.after.shared
+    tokens = step.slots_per_token * sum(step.tokens.values()) - step.after.shared - step.after.expired
     right = step.ledger.total == step.capacity_slots and min(step.ledger) >= 0 and step.ledger.token == tokens
-    return "" if right else f"{tokens} tokens in {step.capacity_slots} slots, but {step.ledger}"
+    return "" if right else f"{tokens} of {step.capacity_slots} slots hold a token, but {step.ledger}"
 
 
 def can_admit_foretells_admit(step: Step) -> str:
@@ -93,7 +94,7 @@ def can_admit_foretells_admit(step: Step) -> str:
 
 
 def no_stays_no(step: Step) -> str:
-    """What was refused stays refused until something is released, moved or evicted (3)."""
+    """What was refused stays refused until something is released, moved, evicted or expired (3)."""
     return f"can_admit{step.revived} was refused before, with more room" if step.revived else ""
 
 

@@ -22,6 +22,7 @@ class State(NamedTuple):
     free: int
     cached: int
     shared: int
+    expired: int
     copied: int
     cow: int
     budget: int
@@ -45,6 +46,7 @@ class Step(NamedTuple):
     tokens: dict[int, int]
     ledger: Ledger | str
     capacity_slots: int
+    slots_per_token: int = 1
     foretold: bool | None = None
     fits: bool | None = None
     grown: tuple[int, ...] = ()
@@ -187,7 +189,7 @@ class Walk:
             for seq, held in (tokens or {}).items():
                 self._hold(seq, held, final)
         after = self._now = self._state()
-        if after.copied != before.copied or after.cached != before.cached:
+        if (after.copied, after.cached, after.expired) != (before.copied, before.cached, before.expired):
             self._refused = []
         return Step(
             call,
@@ -200,6 +202,7 @@ class Walk:
             dict(self._tokens),
             self._ledger(),
             self._allocator.capacity_slots,
+            self._allocator.slots_per_token,
             growth_unit=self._allocator.growth_unit,
             revived=tuple(refused for refused in self._refused if self._allocator.can_admit(*refused)),
         )
@@ -225,6 +228,7 @@ class Walk:
             free=allocator.free_slots,
             cached=allocator.cached_slots,
             shared=allocator.shared_tokens,
+            expired=allocator.expired_slots,
             copied=allocator.copied_slots,
             cow=allocator.cow_copies,
             budget=allocator.growth_budget(),

@@ -3,10 +3,13 @@
     python benchmarks/engine.py                     about three minutes
     python benchmarks/engine.py --million           also a million requests, in a process of their own
     python benchmarks/engine.py --parts speed,reference --out engine.json
+    python benchmarks/engine.py --parts trace --trace conversation_trace.jsonl
 
 Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged scenario near
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
-(more and more requests), `others` (allocators x schedulers).
+(more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
+(other schedulers, forks, beams), `others` (allocators x schedulers), `trace` (only with --trace: a file with
+long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
@@ -17,11 +20,14 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 import workloads
-from sim.build import build_engine
+from sim.build import build_engine, engine_defaults
 from sim.catalog import gpu_named, model_named
 from sim.config import EngineConfig, Scenario
 from sim.cost import Roofline
@@ -30,7 +36,7 @@ from sim.recorder import Result
 from sim.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("speed", "reference", "linearity", "others")
+PARTS = ("speed", "reference", "linearity", "prefix", "engines", "others", "trace")
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
     *(("buddy", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -40,9 +46,9 @@ OTHERS = (
 )
 
 
-def scenario(allocator="paged", scheduler=None, reserve=None) -> Scenario:
+def scenario(allocator="paged", scheduler=None, reserve=None, **settings) -> Scenario:
     """The default scenario: OPT-13B on an A100-40GB, 984 blocks of 16."""
-    engine = EngineConfig(allocator=allocator, scheduler=scheduler, reserve=reserve)
+    engine = EngineConfig(allocator=allocator, scheduler=scheduler, reserve=reserve, **settings)
     return Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
 
 
@@ -72,6 +78,59 @@ def measured(where: Scenario, work: Workload, repeat: int) -> dict[str, object]:
         "saturated_share": result.saturated.time_ps / whole_ps,
         "steps": result.step_count,
         "preemptions": result.preemptions,
+    }
+
+
+def beginning_alike(work: Workload, groups: int, tokens: int) -> Workload:
+    """The same requests behind one of some shared system prompts, drawn at random."""
+    chosen = np.random.default_rng(1).integers(groups, size=len(work)).tolist()
+    prompts = [((group, 0, tokens),) for group in range(groups)]
+    longer = {"prompt_tokens": work.prompt_tokens + tokens, "content": [prompts[group] for group in chosen]}
+    return replace(work, **longer)
+
+
+def with_prefixes(requests: int, rate: float, repeat: int) -> list[dict[str, object]]:
+    """10 groups of 200 shared tokens: paged with and without its prefix cache, and radix."""
+    work = beginning_alike(sharegpt(requests, rate), 10, 200)
+    rows = []
+    for name, where in {
+        "paged": scenario(),
+        "paged, prefix cache": scenario(enable_prefix_caching=True),
+        "radix": scenario("radix", "vllm-v1"),
+    }.items():
+        rows.append({"allocator": name} | measured(where, work, repeat))
+    return rows
+
+
+def other_engines(requests: int) -> list[dict[str, object]]:
+    """vLLM V0, with forks and beams, and nano-vLLM."""
+    drawn = {"num_prompts": requests, "burstiness": 1.0, "seed": 0}
+    v0 = engine_defaults("vllm-v0", 2048)
+    nano = {"enable_prefix_caching": True, "max_num_batched_tokens": 16_384}
+    rows = []
+    for name, where, rate, traffic in (
+        ("vllm-v0", scenario(scheduler="vllm-v0", **v0), 2.0, {}),
+        ("vllm-v0, n = 4", scenario(scheduler="vllm-v0", **v0), 0.6, {"n": 4}),
+        ("vllm-v0, 4 beams", scenario(scheduler="vllm-v0", **v0), 0.6, {"beam_width": 4}),
+        ("nano-vllm", scenario(scheduler="nano-vllm", **nano), 2.0, {}),
+    ):
+        work = workloads.build("sharegpt", request_rate=rate, **drawn, **traffic)
+        rows.append({"engine": name} | measured(where, work, 1))
+    return rows
+
+
+def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
+    """A trace whose prompts are long and shared: tokens and blocks per CPU second."""
+    work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
+    engine = EngineConfig(enable_prefix_caching=True, scheduler="vllm-v1")
+    where = Scenario(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
+    found = measured(where, work, repeat)
+    tokens = int(work.prompt_tokens.sum() + work.output_tokens.sum())
+    hits = timed(where, work)[1].hit_tokens
+    return found | {
+        "prompt_tokens_per_cpu_s": int(work.prompt_tokens.sum()) / found["cpu_s"],
+        "blocks_per_cpu_s": tokens / where.engine.block_size / found["cpu_s"],
+        "hit_share": hits / int(work.prompt_tokens.sum()),
     }
 
 
@@ -153,7 +212,7 @@ def _text(value) -> str:
     return f"{value:.3g}" if isinstance(value, float) and value < 1_000 else f"{value:,.0f}"
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915 - a list
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="which, by commas")
@@ -161,6 +220,8 @@ def main() -> None:
     parser.add_argument("--request-rate", type=float, default=2.5, help="requests per simulated second")
     parser.add_argument("--reference-requests", type=int, default=1_000)
     parser.add_argument("--other-requests", type=int, default=10_000, help="of the part others")
+    parser.add_argument("--prefix-rate", type=float, default=2.0, help="requests/s of the part prefix")
+    parser.add_argument("--trace", type=Path, help="file of the part trace")
     parser.add_argument("--sizes", default="25000,50000,100000,200000", help="of the part linearity")
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many runs")
     parser.add_argument("--million", action="store_true", help="also 1,000,000 requests")
@@ -191,6 +252,15 @@ def main() -> None:
             for run in (measured(scenario(), work, repeat) for work in works)
         ]
         show("more and more requests", found["linearity"])
+    if "prefix" in parts:
+        found["prefix"] = with_prefixes(given.requests, given.prefix_rate, repeat)
+        show(f"10 groups of 200 shared tokens, {given.prefix_rate:g} requests/s", found["prefix"])
+    if "engines" in parts:
+        found["engines"] = other_engines(given.other_requests)
+        show("other engines", found["engines"])
+    if "trace" in parts and given.trace:
+        found["trace"] = long_prompts(given.trace, repeat)
+        show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])
     if given.million:
         found["million"] = one_alone(1_000_000, rate)
         show("a million requests, in a process of their own", [found["million"]])

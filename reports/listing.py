@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
+from sim.config import ModelSpec
 
 
 def models_table() -> Table:
@@ -19,8 +20,8 @@ def models_table() -> Table:
             (
                 model.name,
                 f"{model.parameters / 1e9:.1f} B",
-                f"{model.layers}",
-                f"{model.heads}/{model.kv_heads}",
+                _layers(model),
+                f"{model.heads}/{'MLA' if model.kv_latent_dim else model.kv_heads}",
                 f"{model.kv_bytes_per_token / 1024:,.0f} KiB",
                 f"{model.max_model_len:,}",
                 model.source.removeprefix("https://huggingface.co/").replace(" config.json", ""),
@@ -28,6 +29,13 @@ def models_table() -> Table:
             for model in map(model_named, model_names())
         ),
     )
+
+
+def _layers(model: ModelSpec) -> str:
+    """`10+52w`: 10 that see everything and 52 that see a window."""
+    full = model.layers - model.window_layers
+    windowed = f"{model.window_layers}w" if model.window_layers else ""
+    return "+".join(filter(None, (str(full) if full else "", windowed)))
 
 
 def gpus_table() -> Table:
@@ -53,6 +61,15 @@ def names_table(registry: Mapping[str, str]) -> Table:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
     modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
     return _table(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
+
+
+def releases(registry: Mapping[str, str]) -> list[str]:
+    """`name@release` for each release that a class of the registry tells apart, the default last."""
+    found = []
+    for name, where in registry.items():
+        module, _, attribute = where.partition(":")
+        found += [f"{name}@{version}" for version in getattr(import_module(module), attribute).VERSIONS]
+    return found
 
 
 def _first_line(text: str | None) -> str:

@@ -5,6 +5,7 @@
         requests.parquet   a row per request
         timeline.parquet   the ledger and the queues over time
         steps.parquet      a row per engine step, where it was asked for
+        samples.parquet    a row per answer, where requests have several
         *.png              the figures
 
 A comparison is a directory of such directories, beside a `summary.json` that lists their summaries in
@@ -81,6 +82,7 @@ def write_run(
     requests: Columns,
     timeline: Columns,
     steps: Columns | None = None,
+    samples: Columns | None = None,
     draw: bool = True,
     force: bool = False,
 ) -> Run:
@@ -90,7 +92,7 @@ def write_run(
     """
     run = _run(directory, config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
-        _fill(part, run, steps)
+        _fill(part, run, {"steps": steps, "samples": samples})
         if draw:
             _draw([run], part)
     return run
@@ -109,11 +111,11 @@ def write_comparison(
     with whole_directory(directory, force) as part:
         for parts in runs:
             columns = dict(parts)
-            steps = columns.pop("steps", None)
+            extra = {name: columns.pop(name, None) for name in ("steps", "samples")}
             label = str(parts["summary"]["label"])
             written.append(_run(directory / label, **columns))
             (part / label).mkdir()
-            _fill(part / label, written[-1], steps)
+            _fill(part / label, written[-1], extra)
         _write_json(_plain(config), part / "config.json")
         _write_json([run.summary for run in written], part / "summary.json")
         if draw:
@@ -127,14 +129,15 @@ def _run(
     return Run(path, str(summary["label"]), _plain(config), _plain(summary), requests, timeline)
 
 
-def _fill(part: Path, run: Run, steps: Columns | None) -> None:
+def _fill(part: Path, run: Run, extra: Mapping[str, Columns | None]) -> None:
     """Write the files of one run, all but the figures."""
     _write_json(run.config, part / "config.json")
     _write_json(run.summary, part / "summary.json")
     _write_columns(run.requests, part / "requests.parquet")
     _write_columns(run.timeline, part / "timeline.parquet")
-    if steps is not None:
-        _write_columns(steps, part / "steps.parquet")
+    for name, columns in extra.items():
+        if columns is not None:
+            _write_columns(columns, part / f"{name}.parquet")
 
 
 def _draw(runs: Sequence[Run], part: Path, fmt: str = "png") -> None:

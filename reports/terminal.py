@@ -134,7 +134,11 @@ class Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The tables; a star marks the best of all runs, not only of its table."""
-        rows = [(row, _best_marked(row, self.summaries)) for row in _ROWS]
+        rows = [
+            (row, _best_marked(row, self.summaries))
+            for row in _ROWS
+            if not row.optional or any(row.value(summary) for summary in self.summaries)
+        ]
         for chosen in self._side_by_side(rows, options.max_width):
             table = _table("")
             for summary in self.summaries[chosen]:
@@ -176,6 +180,7 @@ class _Row:
     text: Callable[[float | None], str]
     best: Callable[[list[float]], float] | None = None
     ends_section: bool = False
+    optional: bool = False  # left out where it is zero in all runs
 
 
 def _percent(value: float | None) -> str:
@@ -194,6 +199,11 @@ def _of(section: str, name: str) -> Callable[[Summary], float | None]:
     return lambda summary: number(summary[section].get(name))
 
 
+def _preemptions(summary: Summary) -> float:
+    engine = summary["engine"]
+    return sum(number(engine.get(f"preemptions_{how}")) or 0 for how in ("recompute", "swap"))
+
+
 _ROWS = (
     _Row("requests finished", _of("requests", "finished"), count, max),
     _Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
@@ -201,6 +211,7 @@ _ROWS = (
     _Row("requests at once, mean", _of("engine", "mean_running"), figures),
     _Row("requests at once, most", _of("engine", "max_running"), count, max, ends_section=True),
     _Row("tokens in KV memory", _share("token"), _percent, max),
+    _Row("cached prefixes", _share("cached"), _percent, optional=True),
     _Row("waste in all", lambda summary: palette.waste(palette.shares(summary)[0]), _percent, min),
     _Row("  reserved", _share("reserved"), _percent),
     _Row("  internal", _share("internal"), _percent),
@@ -208,7 +219,9 @@ _ROWS = (
     _Row("first token, p50", _point("ttft_s", "p50"), seconds, min),
     _Row("first token, p99", _point("ttft_s", "p99"), seconds, min),
     _Row("normalised latency, mean", _point("normalized_s_per_token", "mean"), seconds, min),
-    _Row("preemptions", _of("engine", "preemptions_recompute"), count, min),
+    _Row("preemptions", _preemptions, count, min),
+    _Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), _percent, max, optional=True),
+    _Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
 )
 
 
@@ -259,10 +272,11 @@ def _memory_table(summary: Summary) -> Table:
 def _facts(summary: Summary) -> Table:
     """What the engine counted, and what the run cost: names and values without a frame."""
     engine, memory, simulation = summary["engine"], summary["memory"], summary["simulation"]
-    ours = {"allocator", "scheduler", "reserve", "steps"}
-    ours |= {"mean_running", "mean_running_saturated", "max_running"}
+    told = {"allocator", "scheduler", "reserve", "steps"}
+    told |= {"mean_running", "mean_running_saturated", "max_running"}
+    told |= {"cow_copies", "prefix_hit_tokens", "preemptions_swap", "swapped_in_blocks", "swapped_out_blocks"}
     counters = {
-        **{name: value for name, value in engine.items() if name not in ours},
+        **{name: value for name, value in engine.items() if name not in told},
         **{name: memory.get(name) for name in ("peak_used_tokens", "external_fragmentation_refusals")},
     }
     counted = [f"{name.replace('_', ' ')} {_counted(value)}" for name, value in counters.items() if value]
@@ -278,10 +292,47 @@ def _facts(summary: Summary) -> Table:
         ),
     )
     table.add_row("counted", Text("; ".join(counted) or "no preemption"))
+    for name, text in (
+        ("prefixes", _hits(summary)),
+        ("shared", _shared(summary)),
+        ("swapped", _swaps(summary)),
+    ):
+        if text:
+            table.add_row(name, text)
     table.add_row("cost", Text(str(summary["cost"]["source"])))
     speed = count(number(simulation["requests_per_cpu_s"]))
     table.add_row("simulated", f"in {seconds(number(simulation['cpu_s']))} of CPU, {speed} requests/CPU-s")
     return table
+
+
+def _hits(summary: Summary) -> str:
+    """What the prefix cache found; several answers, or evicted requests, may find a prompt more than once."""
+    hits, rate = number(summary["engine"].get("prefix_hit_tokens")), summary["throughput"]
+    if not hits:
+        return ""
+    per_s = (number(rate["total_tokens_per_s"]) or 0.0) - (number(rate["output_tokens_per_s"]) or 0.0)
+    prompts = per_s * summary["duration_s"]
+    share = f", {100 * hits / prompts:.1f} % of the prompts" if hits <= prompts else ""
+    return f"{count(hits)} tokens were found in the prefix cache{share}"
+
+
+def _shared(summary: Summary) -> str:
+    saved = number(summary["memory"].get("saved_by_sharing"))
+    copies = number(summary["engine"].get("cow_copies"))
+    parts = [f"saves {saved:.1f} % of the memory on average" if saved else ""]
+    parts.append(f"{count(copies)} blocks copied on write" if copies else "")
+    return "; ".join(filter(None, parts))
+
+
+def _swaps(summary: Summary) -> str:
+    engine = summary["engine"]
+    if not engine.get("preemptions_swap"):
+        return ""
+    times, out, back = (
+        count(number(engine.get(name)))
+        for name in ("preemptions_swap", "swapped_out_blocks", "swapped_in_blocks")
+    )
+    return f"{times} {'time' if times == '1' else 'times'}; {out} blocks to the host, {back} back"
 
 
 def _counted(value: object) -> str:

@@ -9,19 +9,23 @@ from importlib import import_module
 from typing import TypeVar
 
 from allocators import ALLOCATORS
-from allocators.base import Allocator, Options
+from allocators.base import Allocator, Groups, Options
+from sim.catalog import GIB
 from sim.config import EngineConfig, Scenario
 from sim.cost import cost_named
 from sim.engine import Engine
 from sim.errors import KvsimError, unknown
+from sim.kv_groups import KvGroups, kv_groups
 from sim.memory import kv_capacity
 from sim.reservation import reservation
 from sim.schedulers import SCHEDULERS
 from sim.schedulers.base import Scheduler
-from sim.server import Server
 from sim.workload import Workload
 
 T = TypeVar("T")
+
+SWAP_SPACE_BYTES = 4 * GIB
+"""Host memory per GPU for swapped sequences: vLLM's default."""
 
 
 def _class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
@@ -46,7 +50,16 @@ def allocator_class(name: str) -> type[Allocator]:
 def scheduler_name(scenario: Scenario) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM with paging, Orca below it."""
     engine = scenario.engine
-    return engine.scheduler or ("vllm-v1" if engine.allocator == "paged" else "orca")
+    return engine.scheduler or ("vllm-v1" if engine.allocator in ("paged", "radix") else "orca")
+
+
+def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
+    """Settings in which a scheduler differs from `EngineConfig`; none for those that belong to allocators."""
+    if scheduler is None:
+        return {}
+    base, _, version = scheduler.partition("@")
+    found = _class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    return found.defaults(version, max_model_len)
 
 
 def build_scheduler(scenario: Scenario) -> Scheduler:
@@ -57,8 +70,31 @@ def build_scheduler(scenario: Scenario) -> Scheduler:
     return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
 
 
-def build_allocator(scenario: Scenario, freed_first: bool = True) -> Allocator:
-    """The allocator over the scenario's KV capacity."""
+def windowed_groups(scenario: Scenario) -> KvGroups | None:
+    """How the layers are kept where memory behind a sliding window is freed: by `paged` alone; else None."""
+    groups = kv_groups(scenario.served_model, scenario.engine.disable_hybrid_kv_cache_manager)
+    return groups if groups.window_groups and scenario.engine.allocator == "paged" else None
+
+
+def _allocator_groups(groups: KvGroups, scenario: Scenario, scheduler: Scheduler) -> Groups:
+    """The groups as an allocator knows them; refuses what does not go with windows."""
+    advice = "; or use --disable-hybrid-kv-cache-manager" if groups.full_groups else ""
+    model = f"model {scenario.model.name}, which frees memory behind its sliding window"
+    if scheduler.forks:
+        raise KvsimError(
+            f"scheduler must be vllm-v1, orca or static for {model}, got {scheduler_name(scenario)}{advice}"
+        )
+    if scheduler.cache is not None:
+        raise KvsimError(
+            f"enable_prefix_caching must be off for {model}, got on "
+            f"(scheduler {scheduler_name(scenario)}){advice}"
+        )
+    assert groups.window is not None
+    return Groups(groups.full_groups, groups.window_groups, groups.window, scheduler.max_chunk)
+
+
+def build_allocator(scenario: Scenario, scheduler: Scheduler) -> Allocator:
+    """The allocator over the scenario's KV capacity, as the scheduler's engine has it."""
     engine = scenario.engine
     found = allocator_class(engine.allocator)
     if engine.reserve and not found.reserves:
@@ -67,11 +103,27 @@ def build_allocator(scenario: Scenario, freed_first: bool = True) -> Allocator:
         raise KvsimError(
             f"fit must be left out for allocator {engine.allocator}, which has no extents to choose"
         )
-    options = Options(engine.block_size, engine.fit, freed_first)
+    if scheduler.cache and not found.keeps_prefixes:
+        raise KvsimError(
+            f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
+        )
+    host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
+    groups = windowed_groups(scenario)
+    kept = _allocator_groups(groups, scenario, scheduler) if groups else None
+    options = Options(engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept)
     try:
-        return found.from_options(kv_capacity(scenario).tokens, options)
+        return found.from_options(kv_capacity(scenario, groups).slots, options)
     except ValueError as error:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
+
+
+def _host_blocks(scenario: Scenario) -> int:
+    """Blocks of the host pool: as given, else as many as fit in vLLM's default swap space."""
+    given = scenario.engine.num_cpu_blocks
+    if given is not None:
+        return given
+    model, tp = scenario.served_model, scenario.tensor_parallel_size
+    return SWAP_SPACE_BYTES // (scenario.engine.block_size * model.kv_bytes_per_token_per_gpu(tp))
 
 
 def build_engine(
@@ -84,11 +136,14 @@ def build_engine(
 ) -> Engine:
     """The engine of a scenario, ready to run the workload once."""
     scheduler = build_scheduler(scenario)
-    allocator = build_allocator(scenario, scheduler.freed_first)
+    if workload.beam is not None:
+        scheduler.search(workload.beam)
+    allocator = build_allocator(scenario, scheduler)
     max_model_len = scenario.max_model_len
+    bound = reservation(scenario.engine.reserve or "max", max_model_len)
     return Engine(
         workload,
-        Server(allocator, reservation(scenario.engine.reserve or "max", max_model_len)),
+        scheduler.new_server(allocator, bound),
         scheduler,
         cost_named(scenario.cost, scenario),
         max_model_len,

@@ -9,17 +9,30 @@ Each record is checked when it is built, so whoever holds one need not check aga
 allocators, schedulers and costs are not checked here: their registries do that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from sim.errors import KvsimError
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")
+POLICIES = ("fcfs", "priority", "sjf")
+PREEMPTIONS = ("recompute", "swap")
 COUNTS = (
     *("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim"),
     *("parameters", "vocab_size", "max_model_len"),
 )
+KV_CACHE_DTYPES: dict[str, int | None] = {
+    "auto": None,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "fp16": 2,
+    "bf16": 2,
+    "bfloat16": 2,
+    "fp32": 4,
+}
+"""What `kv_cache_dtype` may be -> bytes of a cached number; auto leaves it to the model."""
 
 
 def _check_int(field: str, value: object, least: int = 1) -> None:
@@ -55,7 +68,17 @@ class ModelSpec:
     max_model_len : int
         The longest sequence in tokens, prompt and output together.
     dtype_bytes : int
-        Bytes of a weight and of a cached number alike.
+        Bytes of a weight, and of a cached number unless `kv_dtype_bytes` differs.
+    kv_dtype_bytes : int or None
+        Bytes of a cached number; None means as a weight.
+    kv_latent_dim, kv_rope_dim : int or None
+        Multi-head latent attention (MLA, DeepSeek): the numbers cached per token and layer, one vector for
+        all heads, and how many of them carry the position. `head_dim` is then the mean of the key's part
+        without position and the value's size. None: keys and values of each KV head.
+    window : int or None
+        Sliding window: the tokens that a windowed layer sees, the newest included.
+    window_layers : int
+        How many of the layers are windowed.
     """
 
     name: str
@@ -71,6 +94,11 @@ class ModelSpec:
     dtype_bytes: int = 2
     active_parameters: int | None = None
     tie_word_embeddings: bool = False
+    kv_dtype_bytes: int | None = None
+    kv_latent_dim: int | None = None
+    kv_rope_dim: int | None = None
+    window: int | None = None
+    window_layers: int = 0
     source: str
 
     def __post_init__(self) -> None:
@@ -78,6 +106,10 @@ class ModelSpec:
             _check_int(field, getattr(self, field))
         if self.dtype_bytes not in (1, 2, 4):
             raise KvsimError(f"dtype_bytes must be 1, 2 or 4, got {self.dtype_bytes!r}")
+        if self.kv_dtype_bytes not in (None, 1, 2, 4):
+            raise KvsimError(f"kv_dtype_bytes must be 1, 2, 4 or None, got {self.kv_dtype_bytes!r}")
+        self._check_latent()
+        self._check_window()
         if self.heads % self.kv_heads:
             raise KvsimError(f"kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
         if self.active_parameters is not None:
@@ -93,15 +125,61 @@ class ModelSpec:
                 f"({self.parameters - self.body_parameters}), got {self.parameters}"
             )
 
+    def _check_latent(self) -> None:
+        if self.kv_latent_dim is None and self.kv_rope_dim is None:
+            return
+        _check_int("kv_latent_dim", self.kv_latent_dim)
+        _check_int("kv_rope_dim", self.kv_rope_dim)
+        if self.latent_values < 1:
+            raise KvsimError(
+                f"kv_rope_dim must be below kv_latent_dim ({self.kv_latent_dim}), got {self.kv_rope_dim}"
+            )
+
+    def _check_window(self) -> None:
+        _check_int("window_layers", self.window_layers, least=0)
+        if self.window_layers > self.layers:
+            raise KvsimError(
+                f"window_layers must be at most layers ({self.layers}), got {self.window_layers}"
+            )
+        if self.window is not None:
+            _check_int("window", self.window)
+        if (self.window is None) != (self.window_layers == 0):
+            raise KvsimError(
+                f"window and window_layers need each other, got {self.window} and {self.window_layers}"
+            )
+
+    @property
+    def latent_values(self) -> int:
+        """Numbers of MLA's latent that stand for the value, all but the position's; 0 without MLA."""
+        return (self.kv_latent_dim or 0) - (self.kv_rope_dim or 0)
+
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the keys and values of one token, over all layers and KV heads."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+        """Bytes of what is cached of one token, over all layers and KV heads."""
+        numbers = self.kv_latent_dim or 2 * self.kv_heads * self.head_dim
+        return self.layers * numbers * (self.kv_dtype_bytes or self.dtype_bytes)
 
     def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
-        """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies)."""
+        """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies).
+
+        The latent of MLA belongs to all heads: every GPU holds a copy.
+        """
+        if self.kv_latent_dim:
+            return self.kv_bytes_per_token
         heads_here = -(-self.kv_heads // tensor_parallel_size)
         return self.kv_bytes_per_token // self.kv_heads * heads_here
+
+    @property
+    def prefill_pair_flops(self) -> int:
+        """Operations of one (query, key) pair in a prompt, over all layers and heads: score and value."""
+        return 2 * self.layers * self.heads * (2 * self.head_dim + (self.kv_rope_dim or 0))
+
+    @property
+    def decode_pair_flops(self) -> int:
+        """The same while generating: MLA works on the latent itself, its matrices absorbed by the query."""
+        if self.kv_latent_dim:
+            return 2 * self.layers * self.heads * (self.kv_latent_dim + self.latent_values)
+        return self.prefill_pair_flops
 
     @property
     def weight_bytes(self) -> int:
@@ -181,6 +259,18 @@ class EngineConfig:
     reserve_full_prompt : bool or None
         Whether a request is admitted only when its whole prompt fits, not just the first chunk; None
         means as the scheduler's version does.
+    policy : "fcfs", "priority" or "sjf"
+        The order of the queue (sim/queues.py).
+    enable_prefix_caching : bool
+        Whether prompts share the memory of what they have in common, with whoever was there before too.
+    async_scheduling : bool
+        Whether a step is decided before the one before it has ended.
+    preemption : "recompute", "swap" or None
+        What happens to evicted sequences; None means as the scheduler does.
+    num_cpu_blocks : int or None
+        Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
+    disable_hybrid_kv_cache_manager : bool
+        Whether windowed layers keep all tokens where others do (sim/kv_groups.py).
     """
 
     allocator: str = "paged"
@@ -194,6 +284,12 @@ class EngineConfig:
     max_model_len: int | None = None
     watermark: float = 0.0
     reserve_full_prompt: bool | None = None
+    policy: str = "fcfs"
+    enable_prefix_caching: bool = False
+    async_scheduling: bool = False
+    preemption: str | None = None
+    num_cpu_blocks: int | None = None
+    disable_hybrid_kv_cache_manager: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.watermark < 1:
@@ -204,6 +300,12 @@ class EngineConfig:
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
         if self.reserve is not None and self.reserve not in RESERVES:
             raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, got {self.reserve!r}")
+        if self.policy not in POLICIES:
+            raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        if self.preemption is not None and self.preemption not in PREEMPTIONS:
+            raise KvsimError(f"preemption must be one of {', '.join(PREEMPTIONS)}, got {self.preemption!r}")
+        if self.num_cpu_blocks is not None:
+            _check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
         if self.fit not in FITS:
             raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -228,6 +330,8 @@ class Scenario:
     num_gpu_blocks, kv_tokens : int or None
         The KV capacity given exactly, in blocks or in tokens: at most one of them; None for both means
         computed from the memory (sim/memory.py).
+    kv_cache_dtype : str
+        Type of a cached number, one of KV_CACHE_DTYPES.
     cost : str
         How long a step takes: a name that sim/cost.py knows.
     """
@@ -239,9 +343,14 @@ class Scenario:
     gpu_memory_utilization: float = 0.9
     num_gpu_blocks: int | None = None
     kv_tokens: int | None = None
+    kv_cache_dtype: str = "auto"
     cost: str = "roofline"
 
     def __post_init__(self) -> None:
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise KvsimError(
+                f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, got {self.kv_cache_dtype!r}"
+            )
         _check_int("tensor_parallel_size", self.tensor_parallel_size)
         if not can_split(self.model, self.tensor_parallel_size):
             raise KvsimError(
@@ -263,6 +372,12 @@ class Scenario:
                 f"max_model_len must be at most {self.model.max_model_len}, "
                 f"the maximum of {self.model.name}, got {self.max_model_len}"
             )
+
+    @property
+    def served_model(self) -> ModelSpec:
+        """The model with the type of cached number that it is served with."""
+        kv_bytes = KV_CACHE_DTYPES[self.kv_cache_dtype]
+        return replace(self.model, kv_dtype_bytes=kv_bytes) if kv_bytes else self.model
 
     @property
     def max_model_len(self) -> int:

@@ -26,6 +26,9 @@ PREFILL_ATTENTION_EFFICIENCY = 0.55
 
 ALL_REDUCE_LATENCY_S = 10e-6
 
+TRANSFER_LATENCY_S = 5e-6
+"""Start of one copy between GPU and host (cudaMemcpyAsync)."""
+
 
 class StepShape(NamedTuple):
     """What one engine step computes."""
@@ -42,6 +45,10 @@ class StepShape(NamedTuple):
     """sum of their contexts, this step's token included"""
     copied_tokens: int = 0
     """KV slots copied inside the GPU (copy-on-write, moves)"""
+    swapped_blocks: int = 0
+    """KV blocks moved between the GPU and the host, either way"""
+    swapped_tokens: int = 0
+    """KV slots in these blocks"""
 
 
 class CostModel(ABC):
@@ -106,14 +113,19 @@ class Roofline(CostModel):
         prefill    4 * layers * heads / tp * head_dim * pairs / (0.55 * peak)
         traffic    n * (layers * dtype * (12 * hidden + 3 * intermediate / tp) + KV bytes) / B
                    (norms, residual, rotary, activation; the KV write)
-        decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F)
+        decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F);
+                   windowed layers: min(contexts, window * decoding sequences) instead of contexts
         copies     2 * copied tokens * KV bytes per token / B
+        swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
+                   (a transfer for the keys and one for the values of each block in each layer)
         all-reduce tp > 1: 2 * layers * (10 us + 2 * (tp - 1) / tp * n * hidden * dtype / link), a ring;
                    over PCIe when the GPU has no link
 
     They add up: no overlap. Mixture of experts: every step reads all experts, each token computes with
-    its own. Ignored: the CPU side (scheduling, sampling), skew between contexts, occupancy of small
-    batches, tile rounding, pipeline bubbles.
+    its own. MLA: a prompt's keys and values are written out, 2 * heads * (2 * head_dim + rope) per layer
+    and pair; decoding works on the latent, 2 * heads * (2 * latent - rope), which every GPU reads whole.
+    Prompts count all pairs, windows or not. Ignored: the CPU side (scheduling, sampling), skew between
+    contexts, occupancy of small batches, tile rounding, pipeline bubbles.
     """
 
     def __init__(self, model: ModelSpec, gpu: GpuSpec, tensor_parallel_size: int = 1) -> None:
@@ -123,7 +135,6 @@ class Roofline(CostModel):
         byte_ps = PS_PER_S / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency)
         flop_ps = PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
         kv_bytes = model.kv_bytes_per_token_per_gpu(tp)
-        pair_flops = 4 * model.layers * model.heads / tp * model.head_dim
         idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
         activation_bytes = (
             model.layers * model.dtype_bytes * (12 * model.hidden_size + 3 * model.intermediate_size / tp)
@@ -134,10 +145,18 @@ class Roofline(CostModel):
         self._body_flops_ps = 2 * (model.body_parameters - idle) / tp * flop_ps
         self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
         self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
-        self._pair_ps = pair_flops * PS_PER_S / (gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY)
+        self._pair_ps = (
+            model.prefill_pair_flops / tp * PS_PER_S / (gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY)
+        )
         self._token_ps = (activation_bytes + kv_bytes) * byte_ps
         self._copy_ps = 2 * kv_bytes * byte_ps
-        self._context_ps = round(max(kv_bytes * byte_ps, pair_flops * flop_ps))
+        self._swap_start_ps = 2 * model.layers * TRANSFER_LATENCY_S * PS_PER_S
+        self._swap_ps = kv_bytes / gpu.pcie_bytes_per_s * PS_PER_S
+        context_ps = max(kv_bytes * byte_ps, model.decode_pair_flops / tp * flop_ps)
+        windowed = model.window_layers / model.layers
+        self._context_ps = round(context_ps * (1 - windowed))
+        self._window_ps = round(context_ps * windowed)
+        self._window = model.window or 0
         if tp > 1:
             link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
             ring_bytes = 2 * (tp - 1) / tp * model.hidden_size * model.dtype_bytes
@@ -147,16 +166,33 @@ class Roofline(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
-        tokens, pairs, seqs, decoding, context, copied = shape
-        return self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
+        tokens, pairs, seqs, decoding, context, copied, blocks, swapped = shape
+        duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
+        if self._window_ps:
+            duration += self._window_ps * min(context, self._window * decoding)
+        if blocks:
+            duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
+        return duration
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """An arithmetic progression: a `range`, whatever the number of steps."""
+        """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
         constant = self._decode_ps.get(decode_seqs)
         if constant is None:
             constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
         first, delta = constant + self._context_ps * context_tokens, self._context_ps * decode_seqs
-        return range(first, first + steps * delta, delta) if delta else [first] * steps
+        if not self._window_ps:
+            return range(first, first + steps * delta, delta) if delta else [first] * steps
+        seen = self._window * decode_seqs
+        if context_tokens >= seen:
+            return _progression(first + self._window_ps * min(context_tokens, seen), delta, steps)
+        filling = min(-(-(seen - context_tokens) // decode_seqs), steps)  # steps before the windows are full
+        before = _progression(
+            first + self._window_ps * context_tokens, delta + self._window_ps * decode_seqs, filling
+        )
+        if filling == steps:
+            return before
+        after = _progression(first + filling * delta + self._window_ps * seen, delta, steps - filling)
+        return [*before, *after]
 
     def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
         """All but the contexts."""
@@ -170,8 +206,13 @@ class Roofline(CostModel):
         return int(self._fixed_ps + body + head + rest)
 
 
+def _progression(first: int, delta: int, steps: int) -> Sequence[int]:
+    """`steps` numbers from `first`, each `delta` more than the one before."""
+    return range(first, first + steps * delta, delta) if delta else [first] * steps
+
+
 def cost_named(text: str, scenario: Scenario) -> CostModel:
-    """The cost model of that name: `roofline` or `constant:SECONDS`."""
+    """The cost model of that name: `roofline`, `constant:SECONDS` or an analytic profile."""
     name, _, rest = text.partition(":")
     if name == "constant":
         try:
@@ -180,5 +221,9 @@ def cost_named(text: str, scenario: Scenario) -> CostModel:
             raise KvsimError(f"cost constant needs seconds, as in constant:0.03, got {text!r}") from None
         return Constant(seconds)
     if text == "roofline":
-        return Roofline(scenario.model, scenario.gpu, scenario.tensor_parallel_size)
-    raise unknown("cost", text, ["roofline", "constant:SECONDS"])
+        return Roofline(scenario.served_model, scenario.gpu, scenario.tensor_parallel_size)
+    from sim.cost_profile import AnalyticProfile, profile_names  # late: it builds on this file
+
+    if name in profile_names():
+        return AnalyticProfile(name, rest, scenario)
+    raise unknown("cost", text, ["roofline", "constant:SECONDS", *profile_names()])

@@ -25,13 +25,15 @@ import simpy
 from allocators.base import InvariantError
 from sim.cost import CostModel
 from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
-from sim.request import Request, State
+from sim.request import Group, Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 from sim.workload import Workload
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
+
+UNLIMITED = 1 << 40
 
 Process = Generator[simpy.Event, None, None]
 
@@ -81,10 +83,10 @@ class Engine:
         self.server = server
         self.scheduler = scheduler
         self.cost = cost
-        self.max_model_len = max_model_len
+        self.longest = max_model_len if scheduler.limits_length else UNLIMITED
         self.max_span = 1 if step_log else max_span
         self.check = check
-        self.recorder = Recorder(workload, step_log, timeline_rows)
+        self.recorder = Recorder(workload, step_log, timeline_rows, server.allocator.slots_per_token)
 
     def run(self) -> Result:
         """Serve every request and return what was written down."""
@@ -97,8 +99,10 @@ class Engine:
 
     def _arrive(self) -> Process:
         """Put the requests into the queue, each in its time; those that can never be served are counted."""
-        env, waiting, workload, longest = self.env, self.server.waiting, self.workload, self.max_model_len
-        all_fit = self.server.allocator.fits(longest, longest)
+        env, waiting, workload, longest = self.env, self.server.waiting, self.workload, self.longest
+        contents = workload.content
+        plain = workload.samples is None and workload.priority is None and not self.scheduler.forks
+        plain = plain and self.server.allocator.fits(longest, longest)
         now = 0
         for start in range(0, len(workload), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
@@ -108,36 +112,64 @@ class Engine:
                 if arrival_ps > now:
                     yield env.timeout(arrival_ps - now)
                     now = arrival_ps
-                if all_fit and prompt + output <= longest:
-                    waiting.append(Request(index, prompt, output))
+                if plain and prompt + output <= longest:
+                    request = Request(index, prompt, output)
+                    if contents is not None and contents[index]:
+                        request.write(contents[index])
+                    waiting.append(request)
                 else:
                     self._accept(index, prompt, output)
 
     def _accept(self, index: int, prompt: int, output: int) -> None:
-        """Queue a request that may be too long: cut its answer, or count it as rejected."""
-        longest, allocator, recorder = self.max_model_len, self.server.allocator, self.recorder
+        """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
+        longest, recorder, scheduler = self.longest, self.recorder, self.scheduler
         if prompt >= longest:
             recorder.reject(f"prompt leaves no room for an answer within {longest:,} tokens")
             return
-        request = Request(index, prompt, min(output, longest - prompt))
-        if not allocator.fits(request.final_tokens, self.server.bound(request)):
-            recorder.reject(f"does not fit an empty arena of {allocator.capacity_slots:,} slots")
+        kept = min(output, longest - prompt)
+        request = Request(index, prompt, kept)
+        reason = scheduler.refusal(self.server, request)
+        if reason:
+            recorder.reject(reason)
             return
-        if request.output_tokens < output:
-            recorder.truncate(index, request.output_tokens)
-        self.server.waiting.append(request)
+        if kept < output:
+            recorder.truncate(index, kept)
+        for sample in self._samples(request):
+            self.server.waiting.append(sample)
+
+    def _samples(self, request: Request) -> list[Request]:
+        """What waits for a request: one object for each answer, or a group that will fork."""
+        workload, index = self.workload, request.index
+        if workload.content is not None:
+            request.write(workload.content[index])
+        if workload.priority is not None:
+            request.priority = int(workload.priority[index])
+        lengths = [request.output_tokens]
+        if workload.samples is not None:
+            first, end = workload.samples.offsets[index : index + 2].tolist()
+            room = self.longest - request.prompt_tokens
+            lengths = [min(length, room) for length in workload.samples.tokens[first:end].tolist()]
+            request.own = first
+        if self.scheduler.forks:
+            request.group = Group(request, lengths, workload.beam.width if workload.beam else 1)
+            return [request]
+        if workload.samples is not None:
+            request.set_output(lengths[0])
+        return [request, *(request.as_sample(k, length) for k, length in enumerate(lengths[1:], 1))]
 
     # -- steps --------------------------------------------------------------------------------
 
-    def _serve(self) -> None:  # noqa: PLR0912 (the loop, on one page)
+    def _serve(self) -> None:  # noqa: PLR0912, PLR0915 (the loop, on one page)
         env, server, schedule, recorder = self.env, self.server, self.scheduler.schedule, self.recorder
+        pauses, beams = server.pauses, self.workload.beam is not None
+        late: list[tuple[int, int]] = []
         now = 0
         while True:
             next_event = env.peek()
             while next_event <= now:
                 env.step()
                 next_event = env.peek()
-            if not server.waiting and not server.running:
+            if not (server.waiting or server.running or server.swapped):
                 recorder.sample(server, now, 0)
                 if next_event == inf:
                     return
@@ -148,47 +180,65 @@ class Engine:
             if server.moved:
                 server.begin_step()
             schedule(server)
+            if pauses and server.rejected:
+                self._reject()
             held, contexts = server.tokens()
             if now >= recorder.next_sample_ps:
                 recorder.sample(server, now, held)
             if self.check:
                 server.check()
-            if server.decoding and not server.moved:
+            decodes = server.decoding
+            if pauses:
+                decodes = 0 if server.paused else decodes
+                late = server.late_tokens() if decodes else []
+            if decodes and not server.moved and not late:
                 ends = self._span(now, contexts, next_event)
-            elif server.decoding or server.chunks:
+            elif decodes or server.chunks or any(server.swapped_blocks()):
                 ends = [self.cost.step_ps(server.shape(contexts))]
             else:
                 now += self._stall()
                 continue
-            self._record(ends, held)
+            self._record(ends, held, decodes, late)
             now += ends[-1]
             server.step += len(ends)
-            if server.decoding:
+            if decodes:
                 server.clock += len(ends)
+                if pauses:
+                    server.decoded(now)
                 if server.clock == server.next_finish:
                     for request in server.pop_finished():
                         self._finish(request, now)
             if server.chunks:
                 self._give_tokens(now)
+            if beams:
+                self.scheduler.choose_beams(server)
             if recorder.step_log:
                 recorder.log_end(server)
+
+    def _reject(self) -> None:
+        """Write down whom the scheduler dropped."""
+        for reason in self.server.rejected:
+            self.recorder.reject(reason)
+        self.server.rejected.clear()
 
     def _stall(self) -> int:
         """A step that computes nothing, as its last request evicted itself; returns its duration."""
         server = self.server
-        if not server.evicted:
-            raise InvariantError(
-                f"step {server.step}: nobody runs and the head of {len(server.waiting)} waiting is refused"
-            )
-        duration = self.cost.step_ps(server.shape(0))
-        self._record_empty(self.recorder.saturated, duration)
-        return duration
+        if server.evicted:
+            duration = self.cost.step_ps(server.shape(0))
+            self._record_empty(self.recorder.saturated, duration)
+            return duration
+        if server.cleared:  # who left made room: decide again
+            return 0
+        raise InvariantError(
+            f"step {server.step}: nobody runs and the head of {len(server.waiting)} waiting is refused"
+        )
 
     def _record_empty(self, sums: Integrals, duration: int) -> None:
         """Write down time in which nobody holds memory."""
         sums.time_ps += duration
         external, cached = self.server.external_slots(), self.server.allocator.cached_slots
-        sums.add_rest(external * duration, cached * duration, 0)
+        sums.add_rest(duration, external, cached, 0)
 
     def _span(self, now: int, contexts: int, next_event: float) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one."""
@@ -196,7 +246,7 @@ class Engine:
         steps = server.guaranteed_steps(self.max_span)
         durations = self.cost.span_ps(server.decoding + server.idle_seats, contexts, steps)
         limit = self.recorder.next_sample_ps
-        if not server.waiting and next_event < limit:
+        if next_event < limit and (not server.waiting or server.policy != "fcfs"):
             limit = int(next_event)
         limit -= now
         first = durations[0]
@@ -208,44 +258,51 @@ class Engine:
             del ends[bisect_left(ends, limit) + 1 :]
         return ends
 
-    def _record(self, ends: list[int], held: int) -> None:
+    def _record(self, ends: list[int], held: int, decodes: int, late: list[tuple[int, int]]) -> None:
         """Write down a span of steps, and give it the memory that it was promised."""
         server, recorder, allocator = self.server, self.recorder, self.server.allocator
-        if server.waiting:
+        if server.waiting or server.swapped:
             spans, sums = recorder.saturated_spans, recorder.saturated
         else:
             spans, sums = recorder.unsaturated_spans, recorder.unsaturated
+        if late:  # a single step, as the time between two tokens is longer than it
+            end_ps = server.now_ps + ends[0]
+            recorder.other_gaps += [(end_ps - last_ps, count) for last_ps, count in late]
+            decodes = 0
         running = len(server.running) - server.idle_seats
-        spans.append((ends, server.decoding, running, held, allocator.used_slots, server.internal))
+        shared, internal = allocator.shared_tokens, server.internal
+        if shared:
+            internal += allocator.idle_slots()
+        spans.append((ends, decodes, running, held, allocator.used_slots, internal))
         if len(spans) == SPANS_AT_ONCE:
             recorder.flush()
-        if server.has_external or allocator.cached_slots or allocator.shared_tokens:
-            rest = (server.external_slots(), allocator.cached_slots, allocator.shared_tokens)
-            sums.add_rest(*(slots * ends[-1] for slots in rest))
+        if shared or server.has_external or allocator.cached_slots:
+            sums.add_rest(ends[-1], server.external_slots(), allocator.cached_slots, shared)
         if recorder.step_log:
             recorder.log_start(server, held, ends[-1])
         if len(ends) > 1:
-            used, internal = server.grow_within(ends)
+            used, internal, evicted = server.grow_within(ends)
             sums.used += used
             sums.internal += internal
+            sums.cached -= evicted
 
     def _give_tokens(self, now: int) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
         server = self.server
         for request in server.chunks:
+            if server.fills_late:
+                server.allocator.fill(request.seq, request.computed)
             if request.computed < request.known_tokens:
                 continue
             if request.first_token_ps is None:
                 request.first_token_ps = now
                 request.first_token_step = server.step - 1
             else:
-                self.recorder.resumed_gaps.append([now - request.last_token_ps])
+                self.recorder.other_gaps.append((now - request.last_token_ps, 1))
             request.generated += 1
-            if request.generated < request.output_tokens:
-                server.start_decode(request)
-            else:
-                server.prefill_held -= request.computed
-                self._finish(request, now)
+            request.last_token_ps = now
+            for done in self.scheduler.start_decode(server, request):
+                self._finish(done, now)
 
     def _finish(self, request: Request, now: int) -> None:
         request.move(State.FINISHED)

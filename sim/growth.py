@@ -65,11 +65,14 @@ class GrowthCalendar:
                 return later - clock
         return steps
 
-    def pass_span(self, clock: int, ends: Sequence[int]) -> tuple[list[int], int, list[tuple[int, int, int]]]:
+    def pass_span(
+        self, clock: int, ends: Sequence[int], lefts: list[tuple[int, int]] | None = None
+    ) -> tuple[list[int], int, list[tuple[int, int, int]]]:
         """Let a span of steps pass, the i-th of which ends at `ends[i]`; its first step has its memory.
 
         Returns who grows in the others, in order; the integral of the slots they get from then to the
-        end of the span; and of those that are full now (sequence, clock, time left).
+        end of the span; and of those that are full now (sequence, clock, time left). To `lefts`, where it is
+        given, go (how many grow at a time, time left).
         """
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
@@ -82,6 +85,8 @@ class GrowthCalendar:
                 if due:
                     grown += due
                     before += len(due) * start
+                    if lefts is not None:
+                        lefts.append((len(due), total - start))
                     if clock in last:
                         left = total - start
                         full += [(seq, clock, left) for seq in self.pop_full(clock)]

@@ -13,6 +13,10 @@ the peak of a profile run as vLLM does one: residual, norm, attention in and out
 product; logits of every sequence in 16 bit and twice in 32 bit (sampling). The runtime is a fixed
 0.3 GiB: CUDA context, libraries, communication buffers.
 
+Where layers are kept in groups (sim/kv_groups.py), a slot holds one token of one group, a token takes a
+slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
+is a token.
+
 Given counts win, then the PagedAttention paper's own server, then the formula. It ignores fragmentation
 of the weights, CUDA graphs (vLLM takes them from outside its share) and pipeline parallelism. Rounding to
 whole blocks is the allocators' work.
@@ -23,6 +27,7 @@ from dataclasses import dataclass
 from sim.catalog import GIB, gpu_named, model_named
 from sim.config import Scenario, can_split
 from sim.errors import KvsimError
+from sim.kv_groups import KvGroups
 
 RUNTIME_BYTES = 3 * GIB // 10
 
@@ -37,16 +42,25 @@ class KvCapacity:
     Attributes
     ----------
     tokens : int
-        Tokens whose keys and values fit.
+        Tokens whose keys and values fit, in all layers.
     kv_bytes_per_token : int
         Bytes of one token over the whole model.
     reason : str
         Where the number comes from, for humans.
+    slots_per_token : int
+        Groups of layers, each of which takes a slot of its own for a token.
+    slots : int
+        What allocators share out: `tokens * slots_per_token` and what is left over.
+    groups : KvGroups or None
+        The groups, where memory behind windows is freed.
     """
 
     tokens: int
     kv_bytes_per_token: int
     reason: str
+    slots_per_token: int
+    slots: int
+    groups: KvGroups | None = None
 
 
 @dataclass(frozen=True)
@@ -56,50 +70,67 @@ class _Share:
     available: float
     weights: float
     activations: float
-    per_token: int
+    per_slot: int
 
     @property
     def kv(self) -> float:
         return self.available - self.weights - self.activations - RUNTIME_BYTES
 
 
-def kv_capacity(scenario: Scenario) -> KvCapacity:
+def kv_capacity(scenario: Scenario, groups: KvGroups | None = None) -> KvCapacity:
     """Tokens of KV cache, and why so many.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    groups : KvGroups or None
+        How the layers are kept, for an allocator that frees what windows leave behind. A block of
+        `num_gpu_blocks` is then one of one group, as vLLM counts them, and `kv_tokens` are tokens of all
+        groups, as vLLM prints them. None: every layer keeps every token, in one group.
 
     Raises
     ------
     KvsimError
         When the model does not fit, or leaves no room for a token (for a block, with a paged allocator).
     """
-    model = scenario.model
+    model, per_token = scenario.served_model, groups.count if groups else 1
+    layers = groups.layers_per_group if groups else model.layers
     least = scenario.engine.block_size if scenario.engine.allocator == "paged" else 1
     if scenario.num_gpu_blocks is not None:
-        tokens, reason = scenario.num_gpu_blocks * scenario.engine.block_size, "given"
+        slots, reason = scenario.num_gpu_blocks * scenario.engine.block_size, "given"
+        if slots < least * per_token:
+            raise KvsimError(
+                f"num_gpu_blocks must be at least {per_token}, one of each group of layers, "
+                f"got {scenario.num_gpu_blocks}"
+            )
     elif scenario.kv_tokens is not None:
-        tokens, reason = scenario.kv_tokens, "given"
-        if tokens < least:
-            raise KvsimError(f"kv_tokens must be at least one block ({least} tokens), got {tokens}")
+        slots, reason = scenario.kv_tokens * per_token, "given"
+        if scenario.kv_tokens < least:
+            raise KvsimError(
+                f"kv_tokens must be at least one block ({least} tokens), got {scenario.kv_tokens}"
+            )
     elif _is_papers_own(scenario):
-        tokens, reason = PAPER_TOKENS, "reported by the PagedAttention paper (Figure 2; 12 GiB)"
+        slots, reason = PAPER_TOKENS, "reported by the PagedAttention paper (Figure 2; 12 GiB)"
     else:
-        tokens, reason = _computed(scenario, least)
-    return KvCapacity(tokens, model.kv_bytes_per_token, reason)
+        slots, reason = _computed(scenario, layers, per_token, least)
+    return KvCapacity(slots // per_token, model.kv_bytes_per_token, reason, per_token, slots, groups)
 
 
 def _is_papers_own(scenario: Scenario) -> bool:
     return (
         scenario.model == model_named("opt-13b")
+        and scenario.served_model.kv_bytes_per_token == scenario.model.kv_bytes_per_token
         and scenario.gpu == gpu_named("a100-40gb")
         and scenario.tensor_parallel_size == 1
         and scenario.gpu_memory_utilization == 0.9
     )
 
 
-def _computed(scenario: Scenario, least: int) -> tuple[int, str]:
-    """Tokens by the formula above and the sum in words; raises when fewer than `least` fit."""
+def _computed(scenario: Scenario, layers: int, per_token: int, least: int) -> tuple[int, str]:
+    """Slots of so many layers by the formula above and the sum in words; raises below `least` tokens."""
     model, gpu, tp = scenario.model, scenario.gpu, scenario.tensor_parallel_size
-    share = _share(scenario, tp)
-    tokens = int(share.kv // share.per_token)
+    share = _share(scenario, tp, layers)
+    slots = int(share.kv // share.per_slot)
     needs = " + ".join(
         f"{what} {_gib(count)}"
         for what, count in (
@@ -113,19 +144,21 @@ def _computed(scenario: Scenario, least: int) -> tuple[int, str]:
         f"{_gib(share.available)} available{each} "
         f"({gpu.memory_bytes / GIB:g} GiB x {scenario.gpu_memory_utilization:g})"
     )
-    if tokens >= least:
-        return tokens, f"{have} - {needs} leaves {_gib(share.kv)}"
+    if slots >= least * per_token:
+        return slots, f"{have} - {needs} leaves {_gib(share.kv)}"
     if share.kv < 0:
         problem = f"{needs} need {_gib(-share.kv)} more than the {have}"
     else:
-        problem = f"{needs} leave {tokens} tokens of the {have}, at least {least} are needed"
+        problem = f"{needs} leave {slots // per_token} tokens of the {have}, at least {least} are needed"
     raise KvsimError(
-        f"model {model.name} does not fit on {tp} x {gpu.name}: {problem}; {_advice(scenario, least)}"
+        f"model {model.name} does not fit on {tp} x {gpu.name}: {problem}; "
+        f"{_advice(scenario, layers, least * per_token)}"
     )
 
 
-def _share(scenario: Scenario, tp: int) -> _Share:
-    model, gpu, engine = scenario.model, scenario.gpu, scenario.engine
+def _share(scenario: Scenario, tp: int, layers: int) -> _Share:
+    """What one of `tp` GPUs has for slots that hold a token of so many layers."""
+    model, gpu, engine = scenario.served_model, scenario.gpu, scenario.engine
     return _Share(
         available=gpu.memory_bytes * scenario.gpu_memory_utilization,
         weights=model.weight_bytes / tp,
@@ -133,16 +166,16 @@ def _share(scenario: Scenario, tp: int) -> _Share:
         * engine.max_num_batched_tokens
         * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
         + 10 * engine.max_num_seqs * model.vocab_size,
-        per_token=model.kv_bytes_per_token_per_gpu(tp),
+        per_slot=model.kv_bytes_per_token_per_gpu(tp) // model.layers * layers,
     )
 
 
-def _advice(scenario: Scenario, least: int) -> str:
+def _advice(scenario: Scenario, layers: int, least: int) -> str:
     """The smallest split, up to 16 GPUs, that would fit."""
     for tp in range(scenario.tensor_parallel_size + 1, 17):
         if can_split(scenario.model, tp):
-            share = _share(scenario, tp)
-            if share.kv >= least * share.per_token:
+            share = _share(scenario, tp, layers)
+            if share.kv >= least * share.per_slot:
                 return f"try --tensor-parallel-size {tp} or a larger GPU"
     return "try a larger GPU"
 

@@ -37,11 +37,12 @@ def request_table(result: Result) -> dict[str, Column]:
     ttft_s = times["first_token_s"] - arrival_s
     status = np.where(done, "finished", "rejected").astype("U9")  # "truncated" is longer
     status[done & (output < workload.output_tokens)] = "truncated"
+    answers = answered_tokens(result)
     return {
         "request": np.arange(len(workload)),
         "arrival_s": arrival_s,
         "prompt_tokens": workload.prompt_tokens,
-        "output_tokens": output,
+        "output_tokens": answers,
         "status": status,
         **times,
         "queueing_s": times["first_scheduled_s"] - arrival_s,
@@ -54,6 +55,32 @@ def request_table(result: Result) -> dict[str, Column]:
             name: np.where(done, result.requests[name], np.nan)
             for name in ("first_scheduled_step", "first_token_step", "finish_step")
         },
+        **workload.labels,
+    }
+
+
+def answered_tokens(result: Result) -> Int64Column:
+    """Tokens generated for each request, in all its samples."""
+    samples = result.workload.samples
+    if samples is None:
+        return result.output_tokens
+    room = np.repeat(result.output_tokens, np.diff(samples.offsets))  # those of the longest, as it was cut
+    return np.add.reduceat(np.minimum(samples.tokens, room), samples.offsets[:-1])
+
+
+def sample_table(result: Result) -> dict[str, Column] | None:
+    """A row per answer, where requests have several; times and steps are NaN where it was never finished."""
+    samples = result.workload.samples
+    if samples is None or result.samples is None:
+        return None
+    counts = np.diff(samples.offsets)
+    done = result.samples["finish_ps"] > 0
+    return {
+        "request": np.repeat(np.arange(len(counts)), counts),
+        "sample": np.arange(len(done)) - np.repeat(samples.offsets[:-1], counts),
+        "output_tokens": np.minimum(samples.tokens, np.repeat(result.output_tokens, counts)),
+        "finish_s": np.where(done, _seconds(result.samples["finish_ps"]), np.nan),
+        "finish_step": np.where(done, result.samples["finish_step"], np.nan),
     }
 
 
@@ -84,7 +111,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     done = result.finished
     duration_s = result.end_ps / PS_PER_S
     finished = int(done.sum())
-    output = int(result.output_tokens[done].sum())
+    output = int(answered_tokens(result)[done].sum())
     prompt = int(result.workload.prompt_tokens[done].sum())
     whole = _added(result.saturated, result.unsaturated)
     return {
@@ -106,7 +133,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "itl_s": _gap_spread(result),
         },
         "memory": {
-            "capacity_tokens": result.capacity_slots,
+            "capacity_tokens": result.capacity_slots // result.slots_per_token,
             "average": _shares(whole, result.capacity_slots),
             "saturated": _shares(result.saturated, result.capacity_slots),
             "saturated_share": _ratio(result.saturated.time_ps, whole.time_ps),
@@ -120,10 +147,12 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "mean_running_saturated": _ratio(result.saturated.running, result.saturated.time_ps),
             "max_running": result.max_running,
             "preemptions_recompute": result.preemptions,
-            "preemptions_swap": 0,
+            "preemptions_swap": result.swap_outs,
+            "swapped_in_blocks": result.swapped_in_blocks,
+            "swapped_out_blocks": result.swapped_out_blocks,
             "cow_copies": result.cow_copies,
             "copied_tokens": result.copied_slots,
-            "prefix_hit_tokens": 0,
+            "prefix_hit_tokens": result.hit_tokens,
         },
     }
 

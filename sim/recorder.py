@@ -30,6 +30,9 @@ REQUEST_COLUMNS = (
     "first_token_step",
     "finish_step",
 )
+FIRSTS = ("first_scheduled_ps", "first_token_ps", "first_scheduled_step", "first_token_step")
+"""Columns of a request that its earliest sample decides."""
+
 TIMELINE_COLUMNS = (
     "time_ps",
     "token",
@@ -49,24 +52,33 @@ STEP_COLUMNS = (
     "duration_ps",
     "running",
     "waiting",
+    "swapped",
     "preemptions_cum",
-    "used_slots",
+    "swapouts_cum",
+    "blocks_in_use",
+    "logical_blocks",
+    "shared_blocks",
+    "cow_copies",
+    "swap_in_blocks",
+    "swap_out_blocks",
+    "cpu_blocks_in_use",
     "prefill_tokens",
     "decode_tokens",
+    "hit_tokens",
     "recomputed_tokens",
     "kv_tokens",
     "finished",
     "running_end",
     "waiting_end",
-    "used_slots_end",
+    "blocks_in_use_end",
 )
 
 
 Span = tuple[Sequence[int], int, int, int, int, int]
 """(ends, decoding, running, held, used, internal): steps without a decision, and what the memory held.
 
-`ends` counts picoseconds from the start of the span. `held` slots hold a token in the first step, and
-`decoding` more in each later one; `used` and `internal` are those before any growth within the span."""
+`ends` counts picoseconds from the start of the span. `held` slots hold a token in the first step, those of
+`decoding` tokens more in each later one; `used` and `internal` are those before any growth in the span."""
 
 
 @dataclass
@@ -85,11 +97,11 @@ class Integrals:
     cached: int = 0
     shared: int = 0
 
-    def add_rest(self, external: int, cached: int, shared: int) -> None:
+    def add_rest(self, duration_ps: int, external: int, cached: int, shared: int) -> None:
         """Add those that most allocators never have."""
-        self.external += external
-        self.cached += cached
-        self.shared += shared
+        self.external += external * duration_ps
+        self.cached += cached * duration_ps
+        self.shared += shared * duration_ps
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,8 @@ class Result:
     """What a run leaves behind: integers, as numpy columns, and sums.
 
     `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
-    `steps` are tables of the columns named in this file.
+    `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
+    have several.
     """
 
     workload: Workload
@@ -120,37 +133,58 @@ class Result:
     fragmented_refusals: int
     copied_slots: int
     cow_copies: int
+    hit_tokens: int = 0
+    swap_outs: int = 0
+    swapped_in_blocks: int = 0
+    swapped_out_blocks: int = 0
+    samples: dict[str, Int64Column] | None = None
+    slots_per_token: int = 1
 
 
 @dataclass
 class Recorder:
     """Collects while the engine runs.
 
-    `saturated_spans`, `unsaturated_spans` and `resumed_gaps` (time between two tokens of a request that
-    was preempted between them) are for the engine to append to; `flush` adds them up.
+    `saturated_spans`, `unsaturated_spans` and `other_gaps` (time between two tokens that is longer than a
+    step, and how often) are for the engine to append to; `flush` adds them up.
     """
 
     workload: Workload
     step_log: bool = False
     timeline_rows: int = TIMELINE_ROWS
+    slots_per_token: int = 1
     saturated_spans: list[Span] = field(default_factory=list)
     unsaturated_spans: list[Span] = field(default_factory=list)
-    resumed_gaps: list[list[int]] = field(default_factory=list)
+    other_gaps: list[tuple[int, int]] = field(default_factory=list)
     saturated: Integrals = field(default_factory=Integrals)
     unsaturated: Integrals = field(default_factory=Integrals)
     token_gaps: Histogram = field(default_factory=Histogram)
     next_sample_ps: int = 0
-    peak_used_tokens: int = 0
+    peak_used_slots: int = 0
     end_ps: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     truncated: int = 0
     finished_count: int = 0
+    finished_samples: int = 0
 
     def __post_init__(self) -> None:
         rows = len(self.workload)
         self._finished = bytearray(rows)
         self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
         self._output_tokens = self.workload.output_tokens.copy()
+        self._answers: dict[str, array[int]] | None = None
+        self._unfinished: array[int] | None = None  # samples of each request, where there are several
+        self._begun: set[int] = set()  # requests of which some sample is finished, but not all
+        samples, beam = self.workload.samples, self.workload.beam
+        if samples is not None or beam is not None:
+            counts = np.ones(rows) if samples is None else np.diff(samples.offsets)
+            counts *= 1 if beam is None else beam.width
+            self._unfinished = array("q", counts.astype(np.int64).tobytes())
+        if samples is not None:
+            self._answers = {
+                "finish_ps": array("q", bytes(8 * len(samples.tokens))),
+                "finish_step": array("q", bytes(8 * len(samples.tokens))),
+            }
         self._timeline: list[tuple[int, ...]] = []
         self._spacing_ps = 0
         self._steps: list[tuple[int, ...]] = []
@@ -167,18 +201,45 @@ class Recorder:
         self._output_tokens[index] = output_tokens
 
     def finish(self, request: Request, now_ps: int, step: int) -> None:
-        """Write down a finished request."""
+        """Write down a finished request, or one of its samples: it is finished when the last of them is."""
         index, columns = request.index, self._columns
-        columns["first_scheduled_ps"][index] = request.first_scheduled_ps or 0
-        columns["first_token_ps"][index] = request.first_token_ps or 0
+        if self._unfinished is None:
+            columns["first_scheduled_ps"][index] = request.first_scheduled_ps or 0
+            columns["first_token_ps"][index] = request.first_token_ps or 0
+            columns["num_preemptions"][index] = request.preemptions
+            columns["first_scheduled_step"][index] = request.first_scheduled_step
+            columns["first_token_step"][index] = request.first_token_step
+        elif not self._finish_sample(request, now_ps, step):
+            return
         columns["finish_ps"][index] = now_ps
-        columns["num_preemptions"][index] = request.preemptions
-        columns["first_scheduled_step"][index] = request.first_scheduled_step
-        columns["first_token_step"][index] = request.first_token_step
         columns["finish_step"][index] = step
         self._finished[index] = 1
         self.finished_count += 1
         self.end_ps = now_ps
+
+    def _finish_sample(self, request: Request, now_ps: int, step: int) -> bool:
+        """Whether this was the last sample of its request."""
+        index, columns, unfinished = request.index, self._columns, self._unfinished
+        assert unfinished is not None
+        samples = self.workload.samples
+        if samples is not None and self._answers is not None:
+            row = int(samples.offsets[index]) + request.sample
+            self._answers["finish_ps"][row] = now_ps
+            self._answers["finish_step"][row] = step
+        if index not in self._begun:
+            self._begun.add(index)
+            for name in FIRSTS:
+                columns[name][index] = getattr(request, name)
+        else:
+            for name in FIRSTS:
+                columns[name][index] = min(columns[name][index], getattr(request, name))
+        columns["num_preemptions"][index] += request.preemptions
+        unfinished[index] -= 1
+        self.finished_samples += 1
+        if unfinished[index]:
+            return False
+        self._begun.discard(index)
+        return True
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -186,9 +247,10 @@ class Recorder:
         """Add up the spans collected so far."""
         self._add_up(self.saturated_spans, self.saturated)
         self._add_up(self.unsaturated_spans, self.unsaturated)
-        if self.resumed_gaps:
-            self.token_gaps.add_spans(self.resumed_gaps, [1] * len(self.resumed_gaps))
-            self.resumed_gaps.clear()
+        if self.other_gaps:
+            gaps, counts = zip(*self.other_gaps, strict=True)
+            self.token_gaps.add_spans([[gap] for gap in gaps], counts)
+            self.other_gaps.clear()
 
     def _add_up(self, spans: list[Span], sums: Integrals) -> None:
         if not spans:
@@ -198,31 +260,33 @@ class Recorder:
         totals, steps = [last[-1] for last in ends], list(map(len, ends))
         sums.time_ps += sum(totals)
         sums.token += sum(map(mul, held, totals))
-        # step i of a span holds i * decoding tokens more, and sum(i * duration) = steps * total - sum(ends)
-        sums.token += sum(map(mul, decoding, map(sub, map(mul, steps, totals), map(sum, ends))))
+        more = decoding if self.slots_per_token == 1 else [self.slots_per_token * n for n in decoding]
+        # step i of a span holds i * more slots, and sum(i * duration) = steps * total - sum(ends)
+        sums.token += sum(map(mul, more, map(sub, map(mul, steps, totals), map(sum, ends))))
         sums.used += sum(map(mul, used, totals))
         sums.internal += sum(map(mul, internal, totals))
         sums.running += sum(map(mul, running, totals))
-        peak = max(map(add, map(sub, held, decoding), map(mul, decoding, steps)))
-        self.peak_used_tokens = max(self.peak_used_tokens, peak)
+        peak = max(map(add, map(sub, held, more), map(mul, more, steps)))
+        self.peak_used_slots = max(self.peak_used_slots, peak)
         self.token_gaps.add_spans(ends, decoding)
 
     def sample(self, server: Server, now_ps: int, held: int) -> None:
         """Add a row to the timeline; thin it when it is full."""
         allocator = server.allocator
         used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
+        internal = server.internal_slots()
         row = (
             now_ps,
             held,
-            used - held - server.internal,
-            server.internal,
+            used - held - internal,
+            internal,
             cached,
             external,
             allocator.capacity_slots - used - cached - external,
             len(server.running),
             len(server.waiting),
             allocator.largest_free_extent(),
-            server.preemptions,
+            server.preemptions + server.swap_outs,
         )
         if self._timeline and self._timeline[-1][0] == now_ps:
             self._timeline[-1] = row
@@ -235,27 +299,43 @@ class Recorder:
 
     def log_start(self, server: Server, held: int, duration_ps: int) -> None:
         """Begin a row of the step log: what was scheduled."""
-        self._waiting = len(server.waiting)  # who arrives during the step is not yet seen waiting
+        allocator = server.allocator
+        unit = allocator.block_slots
+        self._waiting = len(server.waiting) + server.unready  # who arrives during the step is not seen yet
         self._finished_before = self.finished_count
         self._row = (
             server.step,
             server.now_ps,
             duration_ps,
-            len(server.running),
+            len(server.running) - server.unready,
             self._waiting,
+            server.swapped,
             server.preemptions,
-            server.allocator.used_slots,
-            server.chunk_tokens,
-            server.decoding,
+            server.swap_outs,
+            allocator.used_slots // unit,
+            allocator.logical_slots() // unit,
+            allocator.shared_slots() // unit,
+            allocator.cow_copies - server.cow_copies_before,
+            *server.swapped_blocks(),
+            allocator.host_used_slots // unit,
+            server.chunk_tokens + server.skipped_tokens,
+            0 if server.paused else server.decoding,
+            server.hit_tokens,
             server.recomputed_tokens,
-            held,
+            (held + allocator.shared_tokens + allocator.expired_slots) // allocator.slots_per_token,
         )
 
     def log_end(self, server: Server) -> None:
         """Complete the row: what the step left behind."""
-        finished = self.finished_count - self._finished_before
+        allocator = server.allocator
         self._steps.append(
-            (*self._row, finished, len(server.running), self._waiting, server.allocator.used_slots)
+            (
+                *self._row,
+                self.finished_count - self._finished_before,
+                len(server.running) - server.unready,
+                self._waiting,
+                allocator.used_slots // allocator.block_slots,
+            )
         )
 
     # -- the end ------------------------------------------------------------------------------
@@ -272,6 +352,7 @@ class Recorder:
             truncated=self.truncated,
             rejected=self.rejected,
             requests={name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()},
+            samples=self._sample_columns(),
             timeline=dict(zip(TIMELINE_COLUMNS, timeline.T, strict=True)),
             steps=dict(zip(STEP_COLUMNS, steps.T, strict=True)) if self.step_log else None,
             saturated=self.saturated,
@@ -281,9 +362,19 @@ class Recorder:
             end_ps=self.end_ps,
             step_count=server.step,
             max_running=server.max_running,
-            peak_used_tokens=self.peak_used_tokens,
+            peak_used_tokens=self.peak_used_slots // self.slots_per_token,
             preemptions=server.preemptions,
+            swap_outs=server.swap_outs,
+            swapped_in_blocks=server.swapped_in_blocks,
+            swapped_out_blocks=server.swapped_out_blocks,
             fragmented_refusals=server.fragmented_refusals,
             copied_slots=server.allocator.copied_slots,
             cow_copies=server.allocator.cow_copies,
+            hit_tokens=server.hit_tokens_total,
+            slots_per_token=self.slots_per_token,
         )
+
+    def _sample_columns(self) -> dict[str, Int64Column] | None:
+        if self._answers is None:
+            return None
+        return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._answers.items()}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from sim import __version__, metrics
-from sim.build import allocator_class, build_engine, scheduler_name
+from sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
 from sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
 from sim.engine import Engine
 from sim.errors import KvsimError
@@ -26,13 +26,14 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run directory holds: two JSON objects and two or three tables of numpy columns."""
+    """What a run directory holds: two JSON objects and two to four tables of numpy columns."""
 
     config: Json
     summary: Json
     requests: dict[str, metrics.Column]
     timeline: dict[str, metrics.Column]
     steps: dict[str, metrics.Column] | None
+    samples: dict[str, metrics.Column] | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Simulation:
             requests=requests,
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
+            samples=metrics.sample_table(result),
         )
 
     def _summary(
@@ -92,7 +94,21 @@ class Simulation:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
         notes = [*result.workload.notes, room]
-        notes += [f"{count:,} requests rejected: {reason}." for reason, count in result.rejected.items()]
+        groups = self.capacity.groups
+        if groups is not None:
+            notes.append(
+                f"Groups of {groups.layers_per_group} layers: {groups.full_groups} keep every token, "
+                f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
+                f"{self.capacity.slots:,} slots."
+            )
+        beam = result.workload.beam
+        if beam is not None:
+            process = f"drawn at random ({beam.process}, seed {beam.seed})"
+            notes.append(
+                f"Beam search of width {beam.width}: which candidates survive is {process}, an assumption."
+            )
+        for reason, count in result.rejected.items():
+            notes.append(f"{count:,} request{'s' * (count > 1)} rejected: {reason}.")
         if result.truncated:
             longest = self.scenario.max_model_len
             notes.append(f"{result.truncated:,} answers cut at the maximum length of {longest:,} tokens.")
@@ -119,7 +135,7 @@ def prepare(
         Also a table with a row per step.
     """
     scenario = resolved(scenario)
-    capacity = kv_capacity(scenario)
+    capacity = kv_capacity(scenario, windowed_groups(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(scenario, workload, max_span=max_span, step_log=step_log)
     return Simulation(scenario, traffic, capacity, engine)

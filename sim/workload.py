@@ -4,11 +4,14 @@ A workload knows nothing of the engine. It lives here, and not in `workloads/`, 
 reads it and imports go one way.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from allocators.base import Content
 from sim.errors import KvsimError
 
 Int64Column = npt.NDArray[np.int64]
@@ -18,6 +21,65 @@ PS_PER_S = 1_000_000_000_000
 
 LATEST_ARRIVAL_S = 2**62 / PS_PER_S
 """Arrivals later than this (about 53 days) do not fit the clock's 64-bit columns with room to spare."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Several answers to one prompt: those of request i are `tokens[offsets[i] : offsets[i + 1]]` long.
+
+    Attributes
+    ----------
+    offsets : int64 array, shape (n + 1,)
+    tokens : int64 array, shape (offsets[n],)
+        Lengths, each at least 1; every request has at least one.
+    """
+
+    offsets: Int64Column
+    tokens: Int64Column
+
+    def rows(self, chosen: Int64Column) -> "Samples":
+        """The samples of these requests, in this order; a request may come twice."""
+        offsets, places = gathered(self.offsets, chosen)
+        return Samples(offsets, self.tokens[places])
+
+    @property
+    def counts(self) -> Int64Column:
+        """How many answers each request has."""
+        return np.diff(self.offsets)
+
+    def check(self, output_tokens: Int64Column) -> None:
+        """Raise KvsimError unless there are lengths for each request, and `output_tokens` are the longest."""
+        offsets, tokens, n = self.offsets, self.tokens, len(output_tokens)
+        if len(offsets) != n + 1:
+            raise KvsimError(f"samples must have {n + 1} offsets for {n} requests, got {len(offsets)}")
+        if offsets[0] != 0 or offsets[-1] != len(tokens):
+            ends = f"{offsets[0]} to {offsets[-1]}"
+            raise KvsimError(f"samples must have offsets from 0 to {len(tokens)}, got {ends}")
+        if not n:
+            return
+        if self.counts.min() < 1:
+            row = self.counts.argmin()
+            raise KvsimError(f"samples must be at least 1 per request, got {self.counts[row]} in row {row}")
+        if tokens.min() < 1:
+            raise KvsimError(f"samples must be at least 1 token long, got {tokens.min()}")
+        longest = np.maximum.reduceat(tokens, offsets[:-1])
+        wrong = np.flatnonzero(longest != output_tokens)
+        if len(wrong):
+            row = wrong[0]
+            found = f"got {output_tokens[row]} in row {row}"
+            raise KvsimError(f"output_tokens must be the longest sample, {longest[row]}, {found}")
+
+
+class Beam(NamedTuple):
+    """Beam search for every request: `width` candidates, chosen anew after each step.
+
+    Traces hold no scores, so which candidates survive is drawn at random: an assumption.
+    """
+
+    width: int
+    process: str
+    """how the survivors are drawn, see sim/beam.py"""
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -31,9 +93,21 @@ class Workload:
     arrival_ps : int64 array, shape (n,)
         Arrival in picoseconds from the start; never decreasing.
     prompt_tokens, output_tokens : int64 arrays, shape (n,)
-        Lengths in tokens, each at least 1.
+        Lengths in tokens, each at least 1; with several answers to a prompt, the longest.
     notes : tuple of str
         Sentences a reader should know (source, sampling), printed with every result.
+    samples : Samples or None
+        The lengths of all answers, where a request asks for several.
+    beam : Beam or None
+        How answers are searched for; None is plain sampling.
+    content : sequence of n Contents, or None
+        For each request the text of the longest prefix of its tokens (prompt, then its first answer) that
+        another request, or another answer to the same prompt, starts with too; `()` where there is none.
+        Streams are numbered from 0. None when nothing is shared.
+    priority : int64 array, shape (n,), or None
+        Lower is served first, under `--policy priority`.
+    labels : mapping of str to arrays of shape (n,)
+        Columns of the trace that the simulation does not need (session, turn, client), kept for the results.
     """
 
     name: str
@@ -41,6 +115,11 @@ class Workload:
     prompt_tokens: Int64Column
     output_tokens: Int64Column
     notes: tuple[str, ...] = field(default=())
+    samples: Samples | None = None
+    beam: Beam | None = None
+    content: Sequence[Content] | None = None
+    priority: Int64Column | None = None
+    labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
@@ -58,6 +137,30 @@ class Workload:
                 raise KvsimError(f"{column} must be at least 1, got {values.min()} in row {values.argmin()}")
         if n and (self.arrival_ps[0] < 0 or (np.diff(self.arrival_ps) < 0).any()):
             raise KvsimError("arrival_ps must be non-negative and never decrease")
+        optional = {"content": self.content, "priority": self.priority, **self.labels}
+        for name, rows in optional.items():
+            if rows is not None and len(rows) != n:
+                raise KvsimError(f"{name} has {len(rows)} rows, arrival_ps has {n}")
+        if self.priority is not None and not np.issubdtype(self.priority.dtype, np.integer):
+            raise KvsimError(f"priority must be whole numbers, got {self.priority.dtype} numbers")
+        if self.beam is not None and self.beam.width < 1:
+            raise KvsimError(f"beam width must be at least 1, got {self.beam.width}")
+        if self.samples is not None:
+            if self.beam is not None:
+                raise KvsimError("samples must be left out with beam search")
+            self.samples.check(self.output_tokens)
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
+
+
+def gathered(offsets: Int64Column, chosen: Int64Column) -> tuple[Int64Column, Int64Column]:
+    """The ranges `offsets[i] : offsets[i + 1]` of the chosen i, one after another.
+
+    Returns
+    -------
+    new offsets, shape (len(chosen) + 1,), and the places of what is in them
+    """
+    counts = np.diff(offsets)[chosen]
+    new = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return new, np.arange(new[-1]) + np.repeat(offsets[:-1][chosen] - new[:-1], counts)

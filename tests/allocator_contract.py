@@ -12,6 +12,7 @@ from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.dynamic import Dynamic
 from allocators.paged import Paged
+from allocators.radix import Radix
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
@@ -22,7 +23,10 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 1": partial(Paged, block_size=1),
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
+    "radix": Radix,
 }
+FINE = ("paged 1", "radix")
+"""Those with many regions."""
 
 
 class Case(NamedTuple):
@@ -36,9 +40,9 @@ class Case(NamedTuple):
 
 
 def cases(arenas: tuple[int, ...], calls: int) -> list[Case]:
-    """Each allocator on each arena that holds a unit of it; fewer calls where there are many regions."""
+    """Each allocator on each arena that holds a unit of it; fewer calls for the fine ones."""
     return [
-        Case(name, arena, max(20, calls * 1_000 // arena) if name == "paged 1" and arena > 1_000 else calls)
+        Case(name, arena, max(20, calls * 1_000 // arena) if name in FINE and arena > 1_000 else calls)
         for name in BUILT_IN
         for arena in arenas
         if name != "paged 256" or arena >= 256

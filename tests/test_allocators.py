@@ -7,7 +7,7 @@ import pytest
 from allocator_contract import BUILT_IN, Case, cases
 
 from allocators import ALLOCATORS
-from allocators.base import Allocator, InvariantError, Ledger, Options, Region
+from allocators.base import Allocator, InvariantError, Ledger, Options, Order, Region
 from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.contract import RULES, check, check_allocator
@@ -82,9 +82,9 @@ def test_an_allocator_that_cannot_be_is_refused_with_the_field_and_the_value(mak
 
 
 def test_options_of_the_command_line_reach_the_allocator_that_knows_them():
-    chosen = Options(block_size=8, fit="best", freed_first=False)
+    chosen = Options(block_size=8, fit="best", order=Order.QUEUE)
     assert Paged.from_options(100, chosen).block_size == 8
-    assert not Paged.from_options(100, chosen).freed_first
+    assert Paged.from_options(100, chosen).order is Order.QUEUE
     assert Contiguous.from_options(100, chosen).arena.fit == "best"
     assert Dynamic.from_options(100, chosen).arena.fit == "best"
     assert Buddy.from_options(100, chosen).capacity_slots == 100

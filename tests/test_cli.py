@@ -156,6 +156,33 @@ def test_a_run_leaves_a_whole_directory(sim):
     assert [path.name for path in Path("runs").iterdir()] == ["sharegpt-paged"]
 
 
+def test_vllms_way_to_switch_the_prefix_cache_off_is_the_default(sim):
+    for out, switch in (("off", ["--no-enable-prefix-caching"]), ("usual", [])):
+        assert sim("run", *SMALL, *switch, "--no-plots", "--quiet", "--out", out)[0] == 0
+    assert files_of("off") == files_of("usual")
+
+
+def test_several_answers_get_a_table_of_their_own_and_fork(sim):
+    choices = ("--scheduler", "vllm-v0", "--n", "3")
+    code, out, err = sim("run", *SMALL, *choices, "--no-plots")
+    assert (code, err) == (0, "")
+    assert set(files_of("runs/sharegpt-paged")) == FILES | {"samples.parquet"}
+    assert " blocks copied on write" in out
+    assert "prefix cache" not in out
+
+
+def test_what_prompts_share_is_found_and_reported(sim):
+    questions = ((0, "first"), (0.1, "second"), (5, "third"))
+    rows = [
+        {"arrival_s": arrival, "segments": [["system", 160], [question, 40]], "output_tokens": 20}
+        for arrival, question in questions
+    ]
+    Path("chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = sim("run", "--trace", "chat.jsonl", "--enable-prefix-caching", "--no-plots")
+    assert (code, err) == (0, "")
+    assert "prefixes   320 tokens were found in the prefix cache, 53.3 % of the prompts" in out
+
+
 def test_without_out_every_run_gets_a_new_directory(sim):
     for _ in range(3):
         assert sim("run", *SMALL, "--no-plots", "--quiet")[0] == 0
@@ -298,12 +325,13 @@ def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
 
 MODELS = (
     "opt-13b, opt-66b, opt-175b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, "
-    "mistral-7b, qwen2.5-7b, qwen2.5-72b"
+    "mistral-7b, qwen2.5-7b, qwen2.5-72b, gemma-3-4b, gemma-3-12b, gemma-3-27b, deepseek-v2-lite, "
+    "deepseek-v3"
 )
 GPUS = "a100-40gb, a100-80gb, h100, h100-pcie, h200, b200, l4, l40s, a10g, rtx-4090, mi300x"
 MISTAKES = {
     "run --allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
-    "(known: contiguous, dynamic, buddy, paged)",
+    "(known: contiguous, dynamic, buddy, paged, radix)",
     "run --allocator no_module:Mine": "allocator 'no_module:Mine' cannot be imported: "
     "No module named 'no_module'",
     "run --trace sharegtp": "trace 'sharegtp' is unknown; did you mean 'sharegpt'? (known: sharegpt)",
@@ -311,10 +339,45 @@ MISTAKES = {
     "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
-    "run --watermark 0.1 --scheduler orca": "watermark must be left out for this scheduler, got 0.1",
+    "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler orca, got 0.1",
+    "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.7'? "
+    "(known: 0.1.7, 0.4.2)",
+    "run --scheduler vllm-v0 --allocator contiguous": "allocator must be paged for scheduler vllm-v0, "
+    "got contiguous",
+    "run --scheduler vllm-v0@0.1.7 --enable-prefix-caching": "enable_prefix_caching must be off for "
+    "scheduler vllm-v0@0.1.7, which lacks it",
+    "run --scheduler vllm-v0@0.1.7 --enable-chunked-prefill": "enable_chunked_prefill must be off for "
+    "scheduler vllm-v0@0.1.7, which lacks it",
+    "run --scheduler nano-vllm --no-enable-prefix-caching": "enable_prefix_caching must be on for "
+    "scheduler nano-vllm, which has no switch for it",
+    "run --scheduler nano-vllm --no-enable-chunked-prefill": "enable_chunked_prefill must be on for "
+    "scheduler nano-vllm, which has no switch for it",
+    "run --enable-prefix-caching --scheduler orca": "enable_prefix_caching must be left out for "
+    "scheduler orca, got True",
+    "run --enable-prefix-caching --no-enable-prefix-caching": "enable_prefix_caching must be either on or "
+    "off, got both",
+    "run --async-scheduling --scheduler vllm-v1@0.11.0": "async_scheduling must be left out for "
+    "scheduler vllm-v1@0.11.0, got True",
+    "run --no-reserve-full-prompt --scheduler vllm-v1@0.11.0": "reserve_full_prompt must be left out for "
+    "scheduler vllm-v1@0.11.0, got False",
+    "run --policy lifo": "policy must be one of fcfs, priority, sjf, got 'lifo'",
+    "run --preemption drop": "preemption must be one of recompute, swap, got 'drop'",
+    "run --preemption swap": "preemption must be recompute for scheduler vllm-v1, got 'swap'",
+    "run --num-cpu-blocks -1": "num_cpu_blocks must be a whole number of at least 0, got -1",
+    "run --num-cpu-blocks 100": "num_cpu_blocks must be left out for scheduler vllm-v1, got 100",
+    "run --kv-cache-dtype int4": "kv_cache_dtype must be one of auto, fp8, fp8_e4m3, fp8_e5m2, fp16, bf16, "
+    "bfloat16, fp32, got 'int4'",
+    "run --n 0": "n must be a whole number from 1 to 64, got 0",
+    "run --n 2 --beam-width 2 --scheduler vllm-v0": "n must be 1 with beam search (beam_width 2), got 2",
+    "run --beam-width 0": "beam_width must be a whole number from 1 to 64, got 0",
+    "run --beam-width 4": "beam_width must be 1 for scheduler vllm-v1, which cannot search by beams, got 4",
+    "run --beam-width 4 --scheduler vllm-v0 --beam-process greedy": "beam_process must be uniform or "
+    "replace:PROBABILITY, got 'greedy'",
+    "run --beam-width 4 --scheduler vllm-v0 --beam-process replace:2": "beam_process replace needs a "
+    "probability from 0 to 1, got 'replace:2'",
     "run --fit best": "fit must be left out for allocator paged, which has no extents to choose",
     "run --scheduler vllm": "scheduler 'vllm' is unknown; did you mean 'vllm-v1'? "
-    "(known: vllm-v1, orca, static)",
+    "(known: vllm-v1, vllm-v0, nano-vllm, orca, static)",
     "run --block-size 0": "block_size must be a whole number of at least 1, got 0",
     "run --block-size 24": "block_size must be a power of two, got 24",
     "run --model llama-2-70b": "model llama-2-70b does not fit on 1 x a100-40gb: weights 128.5 GiB + "
@@ -333,7 +396,7 @@ MISTAKES = {
     "compare --allocator buddy,paged --fit best": "fit must be left out: none of buddy, paged takes it, "
     "got 'best'",
     "compare --allocator paged,paged": "allocators to compare must differ, got paged 2 times",
-    "compare --allocator paged,": "allocator '' is unknown (known: contiguous, dynamic, buddy, paged)",
+    "compare --allocator paged,": "allocator '' is unknown (known: contiguous, dynamic, buddy, paged, radix)",
     "run --kv-tokens 8": "kv_tokens must be at least one block (16 tokens), got 8",
     "run --config none.json": "config none.json cannot be read: No such file or directory",
     "run --config none.json --seed 1 --gpu l4": "config none.json holds every choice: "
@@ -491,6 +554,15 @@ def test_every_command_and_option_has_help():
         assert command.help, name
         for parameter in command.params:
             assert getattr(parameter, "hidden", False) or parameter.help, f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_every_option_is_whole_in_80_columns_of_help(sim, command):
+    code, out, err = sim(command, "--help")
+    assert (code, err) == (0, "")
+    assert "…" not in out
+    for option in typer.main.get_command(cli.app).commands[command].params:
+        assert getattr(option, "hidden", False) or f" {option.opts[0]} " in out, option.opts[0]
 
 
 @pytest.mark.parametrize("command", ["models", "gpus", "allocators", "schedulers", "traces"])

@@ -20,6 +20,11 @@ PUBLISHED = {
     "mistral-7b": 7.242e9,
     "qwen2.5-7b": 7.616e9,
     "qwen2.5-72b": 72.706e9,
+    "gemma-3-4b": 3.88e9,
+    "gemma-3-12b": 11.77e9,
+    "gemma-3-27b": 27.0e9,
+    "deepseek-v2-lite": 15.7e9,
+    "deepseek-v3": 671e9,
 }
 
 
@@ -32,7 +37,8 @@ def test_every_built_in_model_has_the_published_number_of_parameters():
     assert set(model_names()) == set(PUBLISHED)
     for name, parameters in PUBLISHED.items():
         assert model_named(name).parameters == pytest.approx(parameters, rel=0.01), name
-        assert model_named(name).weight_bytes == 2 * model_named(name).parameters
+        bytes_each = 1 if name == "deepseek-v3" else 2  # published in FP8
+        assert model_named(name).weight_bytes == bytes_each * model_named(name).parameters
 
 
 def test_a_token_of_the_papers_models_takes_the_published_bytes():
@@ -44,6 +50,41 @@ def test_a_token_of_the_papers_models_takes_the_published_bytes():
 
 def test_grouped_query_attention_divides_the_bytes_of_a_token():
     assert model_named("llama-3.1-8b").kv_bytes_per_token == 131_072
+
+
+def test_a_latent_is_cached_once_for_keys_values_and_heads_and_copied_to_every_gpu():
+    deepseek = model_named("deepseek-v3")
+    assert deepseek.kv_bytes_per_token == 61 * 576 * 2 == 70_272
+    assert [deepseek.kv_bytes_per_token_per_gpu(tp) for tp in (1, 8)] == [70_272, 70_272]
+    assert model_named("deepseek-v2-lite").kv_bytes_per_token == 27 * 576 * 2
+
+
+def test_attention_on_a_latent_costs_less_in_a_prompt_than_while_decoding():
+    deepseek = model_named("deepseek-v3")
+    assert deepseek.prefill_pair_flops == 61 * 2 * 128 * (192 + 128)
+    assert deepseek.decode_pair_flops == 61 * 2 * 128 * (576 + 512)
+    llama = model_named("llama-3.1-8b")
+    assert llama.prefill_pair_flops == llama.decode_pair_flops == 4 * 32 * 32 * 128
+
+
+def test_windowed_models_say_how_many_layers_see_how_much():
+    seen = {name: (m.window, m.window_layers) for name in model_names() if (m := model_named(name)).window}
+    assert seen == {
+        "mistral-7b": (4096, 32),
+        "gemma-3-4b": (1024, 29),
+        "gemma-3-12b": (1024, 40),
+        "gemma-3-27b": (1024, 52),
+    }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("auto", 2), ("fp8", 1), ("fp8_e4m3", 1), ("fp8_e5m2", 1), ("bf16", 2), ("bfloat16", 2), ("fp32", 4)],
+)
+def test_a_cached_number_has_the_bytes_of_its_type(dtype, size):
+    served = scenario(kv_cache_dtype=dtype).served_model
+    assert served.kv_bytes_per_token == 65_536 * size
+    assert served.weight_bytes == scenario().model.weight_bytes
 
 
 def test_kv_heads_are_split_over_gpus_then_replicated():
@@ -113,6 +154,7 @@ def test_an_engine_that_cannot_be_is_refused(settings, message):
         ({"num_gpu_blocks": 0}, "num_gpu_blocks must be a whole number of at least 1, got 0"),
         ({"kv_tokens": -1}, "kv_tokens must be a whole number of at least 1, got -1"),
         ({"num_gpu_blocks": 1, "kv_tokens": 16}, "give one, got 1 and 16"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype must be one of auto, fp8, .* fp32, got 'int4'"),
         (
             {"engine": EngineConfig(max_model_len=131_073)},
             "max_model_len must be at most 131072, the maximum of llama-3.1-8b, got 131073",
@@ -130,6 +172,13 @@ def test_a_scenario_that_cannot_be_is_refused(settings, message):
         ({"layers": 0}, "layers must be a whole number of at least 1, got 0"),
         ({"kv_heads": 3}, r"kv_heads must divide heads \(32\), got 3"),
         ({"dtype_bytes": 3}, "dtype_bytes must be 1, 2 or 4, got 3"),
+        ({"kv_dtype_bytes": 3}, "kv_dtype_bytes must be 1, 2, 4 or None, got 3"),
+        ({"kv_latent_dim": 576}, "kv_rope_dim must be a whole number of at least 1, got None"),
+        ({"kv_latent_dim": 64, "kv_rope_dim": 64}, r"below kv_latent_dim \(64\), got 64"),
+        ({"window": 1024}, "window and window_layers need each other, got 1024 and 0"),
+        ({"window_layers": 8}, "window and window_layers need each other, got None and 8"),
+        ({"window": 0, "window_layers": 8}, "window must be a whole number of at least 1, got 0"),
+        ({"window": 1024, "window_layers": 33}, r"window_layers must be at most layers \(32\), got 33"),
         ({"parameters": 1}, r"parameters must exceed the embeddings \(262144000\), got 1"),
         ({"active_parameters": 10**12}, "active_parameters must be at most parameters"),
     ],

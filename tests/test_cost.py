@@ -14,9 +14,15 @@ from sim.errors import KvsimError
 LLAMA, H100 = model_named("llama-3.1-8b"), gpu_named("h100")
 OPT, A100 = model_named("opt-13b"), gpu_named("a100-40gb")
 
-MODELS = [Constant(0.03), Roofline(LLAMA, H100), Roofline(OPT, A100), Roofline(LLAMA, gpu_named("l4"), 4)]
+MISTRAL, GEMMA = model_named("mistral-7b"), model_named("gemma-3-27b")
+DEEPSEEK, H200 = model_named("deepseek-v3"), gpu_named("h200")
+
+MODELS = [
+    *(Constant(0.03), Roofline(LLAMA, H100), Roofline(OPT, A100), Roofline(LLAMA, gpu_named("l4"), 4)),
+    *(Roofline(MISTRAL, H100), Roofline(GEMMA, H100), Roofline(DEEPSEEK, H200, 8)),
+]
 COUNTS = st.integers(0, 100_000)
-SHAPES = st.builds(StepShape, COUNTS, COUNTS, st.integers(0, 256), st.integers(0, 256), COUNTS, COUNTS)
+SHAPES = st.builds(StepShape, COUNTS, COUNTS, st.integers(0, 256), st.integers(0, 256), *[COUNTS] * 4)
 
 
 class Quadratic(CostModel):
@@ -46,6 +52,57 @@ def test_a_step_takes_a_positive_whole_number_of_picoseconds(cost, shape):
     duration = cost.step_ps(shape)
     assert type(duration) is int
     assert duration > 0
+
+
+@pytest.mark.parametrize("model", [MISTRAL, GEMMA])
+@given(st.integers(1, 300), st.integers(-40, 40), st.integers(0, 50))
+def test_a_span_in_which_the_windows_fill_is_its_steps_one_by_one(model, seqs, short, steps):
+    cost, contexts = Roofline(model, H100), model.window * seqs - short * seqs // 2
+    each = [
+        cost.step_ps(StepShape(decode_seqs=seqs, context_tokens=contexts + i * seqs)) for i in range(steps)
+    ]
+    assert list(cost.span_ps(seqs, contexts, steps)) == each
+
+
+def decode_s(cost, seqs, context):
+    """A step in which so many sequences of that length decode."""
+    return cost.step_ps(StepShape(decode_seqs=seqs, context_tokens=seqs * context)) / 1e12
+
+
+def test_beyond_the_window_only_full_layers_read_more():
+    read_s = 1e6 / (3350e9 * 0.89)
+    for model, full in ((MISTRAL, 0), (GEMMA, 10 / 62)):
+        cost = Roofline(model, H100)
+        per_mega = model.kv_bytes_per_token * read_s
+        more = decode_s(cost, 1000, model.window) - decode_s(cost, 1000, model.window - 1000)
+        assert more == pytest.approx(per_mega, rel=1e-4)
+        more = decode_s(cost, 1000, model.window + 1000) - decode_s(cost, 1000, model.window)
+        assert more == pytest.approx(per_mega * full, rel=1e-4)
+
+
+def test_a_cache_of_8_bits_is_read_in_half_the_time():
+    def per_token(model):
+        cost = Roofline(model, H100)
+        return decode_s(cost, 1000, 2000) - decode_s(cost, 1000, 1000)
+
+    assert per_token(replace(LLAMA, kv_dtype_bytes=1)) == pytest.approx(per_token(LLAMA) / 2, rel=1e-3)
+
+
+def test_every_gpu_reads_the_whole_latent():
+    def per_token(tp):
+        cost = Roofline(replace(DEEPSEEK, heads=16, kv_heads=16), H200, tp)
+        return decode_s(cost, 1000, 2000) - decode_s(cost, 1000, 1000)
+
+    assert per_token(1) == pytest.approx(per_token(8), rel=1e-6)
+    assert per_token(1) == pytest.approx(70_272e6 / (H200.bandwidth_bytes_per_s * 0.89), rel=1e-3)
+
+
+def test_the_type_of_the_cache_reaches_the_cost():
+    def context_ps(**settings):
+        cost = cost_named("roofline", Scenario(model=LLAMA, gpu=H100, engine=EngineConfig(), **settings))
+        return cost.step_ps(StepShape(decode_seqs=1, context_tokens=10**6))
+
+    assert context_ps(kv_cache_dtype="fp8") < context_ps() == context_ps(kv_cache_dtype="bf16")
 
 
 def test_a_span_of_the_roofline_is_a_range_and_costs_the_same_however_long():

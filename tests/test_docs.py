@@ -1,9 +1,9 @@
 """The documents say what the program does: every name, option, column and number, and every example runs.
 
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
-file and in one directory per file, in which `mine.py`, `pages.py` and `path/to/config.json` of the
-examples exist. `run` and `compare` get `--no-plots` appended and, except beside `--config`, also
-`--num-prompts 20`, which replaces their own.
+file and in one directory per file, in which `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl` and
+`path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended and, except
+beside `--config` and `steps.jsonl`, also `--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -22,7 +22,7 @@ import cli
 from allocators import ALLOCATORS
 from allocators.contract import check_allocator
 from sim import __version__, recorder
-from sim.config import FITS, RESERVES
+from sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES
 from sim.schedulers import SCHEDULERS
 from workloads import TRACES
 
@@ -64,6 +64,12 @@ def sections(text):
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def scheduler(name):
+    """The class behind a name."""
+    module, _, attribute = SCHEDULERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def first_column(text):
     """What stands in backticks in the first column of the tables."""
     return [re.findall(r"`([^`]+)`", line.split(" | ")[0]) for line in text.splitlines() if line[:3] == "| `"]
@@ -79,6 +85,8 @@ def workplace(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     Path("mine.py").write_text(blocks(README.read_text(encoding="utf-8"), "python")[0], encoding="utf-8")
     Path("pages.py").write_text(blocks(named("allocators"), "python")[0], encoding="utf-8")
+    Path("chat.jsonl").write_text(blocks(named("traces"), "json")[0], encoding="utf-8")
+    Path("steps.jsonl").write_text(blocks(named("schedulers"), "json")[0], encoding="utf-8")
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -129,6 +137,19 @@ def test_every_option_has_help_and_is_described_with_its_default(command):
             assert re.search(rf"\| `?{re.escape(str(default))}`? \|", line), (option.name, line)
 
 
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_where_a_scheduler_has_another_default_it_stands_beside_the_common_one(name):
+    lines = [line for line in named("commands").splitlines() if line.startswith("| `--")]
+    for version in scheduler(name).VERSIONS or ("",):
+        for key, value in scheduler(name).defaults(version, 2048).items():
+            option = f"| `--{key.replace('_', '-')}"
+            (described,) = (
+                line.split(" | ")[1] for line in lines if line.startswith((f"{option}`", f"{option} "))
+            )
+            shown = ("off", "on")[value] if isinstance(value, bool) else value
+            assert any(f"`{who}` {shown}" in described for who in (name, f"{name}@{version}")), option
+
+
 def test_no_option_is_described_that_is_not_there():
     there = {
         spelling
@@ -151,8 +172,8 @@ def test_the_default_of_compare_is_described():
     ("page", "names", "others"),
     [
         ("allocators", ALLOCATORS, {"Your own"}),
-        ("schedulers", SCHEDULERS, set()),
-        ("traces", TRACES, set()),
+        ("schedulers", SCHEDULERS, {"Against a real engine"}),
+        ("traces", TRACES, {"Your own trace"}),
     ],
 )
 def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
@@ -178,6 +199,15 @@ def test_every_reservation_and_fit_is_described():
     assert all(f"--fit {fit}" in text for fit in FITS)
 
 
+def test_every_policy_preemption_release_and_beam_process_is_described():
+    text = named("schedulers")
+    assert all(f"`{policy}`" in text for policy in POLICIES)
+    assert f"`--preemption {PREEMPTIONS[0]}\\|{PREEMPTIONS[1]}`" in named("commands")
+    assert all(f"`{name}@{version}`" in text for name in SCHEDULERS for version in scheduler(name).VERSIONS)
+    processes = [name for (name,) in first_column(sections(named("engine"))["Several answers and beams"])]
+    assert processes == ["replace:P", "uniform"]
+
+
 # -- every column and key is described, and no other ----------------------------------------------
 
 
@@ -186,7 +216,7 @@ def result(tmp_path_factory):
     """A run directory with all its files."""
     directory = tmp_path_factory.mktemp("docs") / "run"
     small = ["--num-prompts", "20", "--step-log", "--cost", "constant:0.03", "--request-rate", "inf", "-q"]
-    assert cli.main(["run", "--out", str(directory), *small]) == 0
+    assert cli.main(["run", "--out", str(directory), "--n", "2", *small]) == 0
     return directory
 
 
@@ -197,7 +227,7 @@ def columns_of(path):
     return parquet.ParquetFile(path).schema_arrow.names
 
 
-@pytest.mark.parametrize("file", ["requests.parquet", "timeline.parquet", "steps.parquet"])
+@pytest.mark.parametrize("file", ["requests.parquet", "samples.parquet", "timeline.parquet", "steps.parquet"])
 def test_every_column_is_described_in_order_with_its_unit(file, result):
     text = sections(named("output"))[file]
     assert [name for (name,) in first_column(text)] == columns_of(result / file)
@@ -247,7 +277,8 @@ def examples(page):
 def test_every_example_runs(page, workplace, capsys):
     for command in examples(page):
         short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
-        few = " --num-prompts 20" if short and "--config" not in command else ""
+        whole = any(name in command for name in ("--config", "steps.jsonl"))
+        few = " --num-prompts 20" if short and not whole else ""
         carry_out(command + short + few, capsys)
 
 

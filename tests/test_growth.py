@@ -92,9 +92,11 @@ def test_a_span_grows_as_its_steps_would_one_by_one(unit, seqs, lengths, duratio
         ends = [*accumulate(islice(cycle(durations), length))]
         starts = dict(zip(range(clock, clock + length), [0, *ends], strict=False))
         later = range(clock + 1, clock + length)
-        grown, used, full = calendar.pass_span(clock, ends)
+        lefts = []
+        grown, used, full = calendar.pass_span(clock, ends, lefts)
         assert grown == [seq for c in later for seq in naive.due(c)]
-        assert used == sum(unit * (ends[-1] - starts[c]) * len(naive.due(c)) for c in later)
+        assert lefts == [(len(naive.due(c)), ends[-1] - starts[c]) for c in later if naive.due(c)]
+        assert used == unit * sum(count * left for count, left in lefts)
         expected = [(seq, c, ends[-1] - starts[c]) for c in later for seq in naive.full(c)]
         assert sorted(full) == sorted(expected)
         clock += length

@@ -87,6 +87,106 @@ GEMMA_7B = {
     "max_position_embeddings": 8192,
 }
 
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "num_nextn_predict_layers": 1,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]},
+}
+DEEPSEEK_V2 = {
+    **DEEPSEEK_V3,
+    "model_type": "deepseek_v2",
+    "num_hidden_layers": 60,
+    "hidden_size": 5120,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "vocab_size": 102400,
+    "quantization_config": None,
+}
+DEEPSEEK_V2_LITE = {
+    **DEEPSEEK_V2,
+    "num_hidden_layers": 27,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "n_routed_experts": 64,
+}
+GEMMA_3_27B = {
+    "model_type": "gemma3",
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "head_dim": 128,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 16,
+        "sliding_window": 1024,
+    },
+    "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+}
+GEMMA_3_4B = {
+    **GEMMA_3_27B,
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    },
+}
+GPT_OSS_20B = {
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 24,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+MISTRAL_7B = {
+    **LLAMA,
+    "model_type": "mistral",
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+}
+
 
 @pytest.mark.parametrize(
     ("config", "parameters"),
@@ -98,6 +198,12 @@ GEMMA_7B = {
         (MIXTRAL, 46.70e9),
         (QWEN_MOE, 14.32e9),
         (GEMMA_7B, 8.538e9),
+        (DEEPSEEK_V3, 671.03e9),
+        (DEEPSEEK_V2, 235.74e9),
+        (DEEPSEEK_V2_LITE, 15.706e9),
+        (GEMMA_3_27B, 27.009e9),
+        (GEMMA_3_4B, 3.880e9),
+        (GPT_OSS_20B, 20.91e9),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
@@ -109,6 +215,85 @@ def test_a_token_passes_through_its_own_experts_only():
     assert model_of(MIXTRAL, "x").active_parameters == pytest.approx(12.88e9, rel=0.005)
     assert model_of(QWEN_MOE, "x").active_parameters == pytest.approx(2.69e9, rel=0.01)
     assert model_of({**MIXTRAL, "num_local_experts": 1}, "x").active_parameters is None
+
+
+@pytest.mark.parametrize(
+    ("config", "active", "tolerance"),
+    [(DEEPSEEK_V3, 36.7e9, 0.005), (DEEPSEEK_V2, 21e9, 0.01), (DEEPSEEK_V2_LITE, 2.4e9, 0.025)],
+    ids=["deepseek-v3", "deepseek-v2", "deepseek-v2-lite"],
+)
+def test_published_active_parameters_leave_out_the_input_embedding(config, active, tolerance):
+    model = model_of(config, "x")
+    assert model.active_parameters - model.head_parameters == pytest.approx(active, rel=tolerance)
+
+
+def test_deepseek_caches_a_latent_of_576_numbers():
+    model = model_of(DEEPSEEK_V3, "x")
+    assert (model.kv_latent_dim, model.kv_rope_dim, model.head_dim) == (576, 64, 128)
+    assert model.kv_bytes_per_token == 61 * 576 * 2
+
+
+def test_fp8_weights_take_a_byte_and_leave_the_cache_at_two():
+    model = model_of(DEEPSEEK_V3, "x")
+    assert (model.dtype_bytes, model.kv_dtype_bytes, model.source) == (1, 2, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (DEEPSEEK_V3, "deepseek-v3"),
+        (DEEPSEEK_V2_LITE, "deepseek-v2-lite"),
+        (GEMMA_3_27B, "gemma-3-27b"),
+        (GEMMA_3_4B, "gemma-3-4b"),
+        (MISTRAL_7B, "mistral-7b"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_config_has_the_geometry_of_the_built_in_model(config, name):
+    read, built_in = model_of(config, "x"), model_named(name)
+    assert read.parameters == pytest.approx(built_in.parameters, rel=0.001)
+    if built_in.active_parameters:
+        assert read.active_parameters == pytest.approx(built_in.active_parameters, rel=0.001)
+    same = dict.fromkeys(("name", "source", "parameters", "active_parameters"))
+    assert {**vars(read), **same} == {**vars(built_in), **same}
+
+
+@pytest.mark.parametrize(
+    ("config", "seen"),
+    [
+        (MISTRAL_7B, (4096, 32)),
+        ({**MISTRAL_7B, "sliding_window": None}, (None, 0)),
+        ({**MISTRAL_7B, "sliding_window": 32768}, (None, 0)),
+        (GEMMA_3_27B, (1024, 52)),
+        (GEMMA_3_4B, (1024, 29)),
+        ({**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 26, "sliding_window": 512}, (512, 22)),
+        ({**LLAMA, "model_type": "gemma2", "num_hidden_layers": 46, "sliding_window": 4096}, (4096, 23)),
+        ({**LLAMA, "sliding_window": 1024, "sliding_window_pattern": 4}, (1024, 24)),
+        (GPT_OSS_20B, (128, 12)),
+        ({**LLAMA, "model_type": "qwen2", "sliding_window": 4096}, (None, 0)),
+        ({**LLAMA, "sliding_window": 4096, "use_sliding_window": False}, (None, 0)),
+        (
+            {
+                **LLAMA,
+                "model_type": "qwen2",
+                "sliding_window": 4096,
+                "use_sliding_window": True,
+                "max_window_layers": 28,
+            },
+            (4096, 4),
+        ),
+    ],
+)
+def test_windowed_layers_are_those_that_the_config_or_the_family_says(config, seen):
+    model = model_of(config, "x")
+    assert (model.window, model.window_layers) == seen
+
+
+def test_layers_of_other_kinds_count_as_full_and_are_noted():
+    types = ["chunked_attention"] * 24 + ["full_attention"] * 8
+    model = model_of({**LLAMA, "layer_types": types, "attention_chunk_size": 8192}, "x")
+    assert (model.window, model.window_layers) == (None, 0)
+    assert "its chunked_attention layers count as full attention" in model.source
 
 
 def test_deepseek_style_shared_experts_and_first_dense_layers_are_counted():
@@ -203,7 +388,7 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
         ),
         ({"num_key_value_heads": 5}, r"kv_heads must divide heads \(32\), got 5"),
         ({"torch_dtype": "int4"}, "torch_dtype must be one of float32, .* got 'int4'"),
-        ({"kv_lora_rank": 512}, r"multi-head latent attention \(kv_lora_rank\) is not supported yet"),
+        ({"kv_lora_rank": 512}, "rope_dim is missing: none of the keys qk_rope_head_dim is set"),
         ({"num_experts": 8}, "experts_per_token is missing"),
         ({"num_experts": 8, "num_experts_per_tok": 9}, "at most the 8 experts, got 9"),
         (

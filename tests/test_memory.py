@@ -7,6 +7,7 @@ import pytest
 from sim.catalog import GIB, gpu_named, model_named
 from sim.config import EngineConfig, Scenario
 from sim.errors import KvsimError
+from sim.kv_groups import kv_groups
 from sim.memory import RUNTIME_BYTES, kv_capacity
 
 
@@ -45,6 +46,47 @@ def test_given_counts_win():
     assert kv_capacity(papers_own).tokens == 3200
     assert kv_capacity(papers_own).reason == "given"
     assert kv_capacity(scenario("opt-175b", "l4", kv_tokens=1000)).tokens == 1000
+
+
+def test_numbers_of_8_bits_hold_twice_the_tokens():
+    tokens = {dtype: kv_capacity(scenario(kv_cache_dtype=dtype)).tokens for dtype in ("auto", "bf16", "fp8")}
+    assert tokens["auto"] == tokens["bf16"]
+    assert tokens["fp8"] == pytest.approx(2 * tokens["auto"], abs=1)
+    assert kv_capacity(scenario(kv_cache_dtype="fp8")).kv_bytes_per_token == 65_536
+
+
+def test_the_papers_number_is_for_16_bits():
+    papers = [
+        "PagedAttention paper" in kv_capacity(scenario("opt-13b", "a100-40gb", kv_cache_dtype=dtype)).reason
+        for dtype in ("auto", "fp16", "fp8")
+    ]
+    assert papers == [True, True, False]
+
+
+def test_deepseek_v3_fits_on_eight_h200_and_each_keeps_every_token():
+    capacity = kv_capacity(scenario("deepseek-v3", "h200", tensor_parallel_size=8))
+    assert capacity.kv_bytes_per_token == 70_272
+    assert 500_000 < capacity.tokens < 800_000
+    with pytest.raises(KvsimError, match="deepseek-v3 does not fit on 4 x h200"):
+        kv_capacity(scenario("deepseek-v3", "h200", tensor_parallel_size=4))
+
+
+def test_a_slot_is_a_token_unless_layers_are_kept_in_groups():
+    plain = kv_capacity(scenario("gemma-3-27b"))
+    assert (plain.slots, plain.slots_per_token) == (plain.tokens, 1)
+    grouped = kv_capacity(scenario("gemma-3-27b"), kv_groups(model_named("gemma-3-27b")))
+    assert grouped.slots_per_token == 7
+    assert grouped.slots == pytest.approx(plain.slots * 62 / 10, abs=7)
+    assert grouped.tokens == grouped.slots // 7 < plain.tokens  # 8 layers of the last group are padding
+
+
+def test_given_blocks_are_of_one_group_and_given_tokens_of_all():
+    groups = kv_groups(model_named("gemma-3-27b"))
+    blocks = kv_capacity(scenario("gemma-3-27b", num_gpu_blocks=700), groups)
+    assert (blocks.slots, blocks.tokens) == (11_200, 1_600)
+    assert kv_capacity(scenario("gemma-3-27b", kv_tokens=1_600), groups).slots == 11_200
+    with pytest.raises(KvsimError, match=r"num_gpu_blocks must be at least 7, one of each group .* got 6"):
+        kv_capacity(scenario("gemma-3-27b", num_gpu_blocks=6), groups)
 
 
 def test_the_capacity_is_the_formula():

@@ -123,6 +123,49 @@ def test_the_report_of_a_run():
     assert plain(run_table(PAGED)) == RUN
 
 
+def with_sharing():
+    """PAGED with a prefix cache, forks and swaps: 170 prompt tokens for each of the 1,000 requests."""
+    run = copy.deepcopy(PAGED)
+    run["throughput"]["total_tokens_per_s"] = run["throughput"]["output_tokens_per_s"] + 170_000 / (
+        1000 / 1.95
+    )
+    run["memory"]["saved_by_sharing"] = 53.74
+    run["memory"]["saturated"] |= {"token": 66.1, "cached": 30.0}
+    run["engine"] |= {"prefix_hit_tokens": 127_500, "cow_copies": 1410, "preemptions_swap": 7}
+    run["engine"] |= {"swapped_in_blocks": 300, "swapped_out_blocks": 310}
+    return run
+
+
+def test_hits_copies_and_swaps_have_lines_of_their_own_where_there_are_any():
+    lines = plain(run_table(with_sharing())).splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("counted"))
+    assert lines[first : first + 4] == [
+        "counted    preemptions recompute 4; peak used tokens 15,740",
+        "prefixes   127,500 tokens were found in the prefix cache, 75.0 % of the prompts",
+        "shared     saves 53.7 % of the memory on average; 1,410 blocks copied on write",
+        "swapped    7 times; 310 blocks to the host, 300 back",
+    ]
+    assert "+ cached 30.0 %" in "\n".join(lines)
+
+
+def test_prompts_that_were_found_more_than_once_have_no_share():
+    run = with_sharing()
+    run["engine"]["prefix_hit_tokens"] = 500_000
+    lines = plain(run_table(run)).splitlines()
+    assert "prefixes   500,000 tokens were found in the prefix cache" in lines
+
+
+def test_a_comparison_has_rows_for_sharing_where_there_is_any():
+    lines = plain(compare_table([with_sharing(), CONTIGUOUS])).splitlines()
+    for row in (
+        "cached prefixes               30.0 %        0.0 %",
+        "preemptions                       11          4 *",
+        "sharing saves, whole run    53.7 % *        0.0 %",
+        "prefix hits, tokens        127,500 *            -",
+    ):
+        assert row in lines
+
+
 def test_the_comparison_of_three_runs():
     assert plain(compare_table([CONTIGUOUS, BUDDY, PAGED])) == COMPARISON
 

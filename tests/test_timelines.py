@@ -80,7 +80,7 @@ def test_a_prompt_longer_than_the_budget_is_computed_in_chunks_and_the_rest_of_t
     assert story.steps("decode_tokens") == [0, 0, 1, 2]
     assert story.steps("kv_tokens") == [6, 12, 14, 16]
     assert story.steps("finished") == [0, 0, 0, 2]
-    assert story.steps("used_slots_end") == [8, 16, 16, 0]
+    assert story.steps("blocks_in_use_end") == [2, 4, 4, 0]
 
 
 def test_a_prompt_of_three_chunks_gets_its_first_token_in_the_third_step():

@@ -1,4 +1,4 @@
-"""How long requests are: a table of prompt and output lengths, and how many rows of it to take.
+"""What a trace says of its requests: a table of lengths, and how many rows of it to take.
 
     num_prompts    rows taken
     none given     the whole table, in file order
@@ -8,32 +8,49 @@
 Ignores any limit of the model: a request too long for it is the engine's to refuse.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from sim.content import Texts
 from sim.errors import KvsimError
-from sim.workload import Int64Column
+from sim.workload import Int64Column, Samples
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Requests without arrivals.
+    """Requests of a trace, a row each; all but the lengths may be unknown.
 
     Attributes
     ----------
     name : str
         The trace they come from, e.g. `sharegpt`.
     prompt_tokens, output_tokens : int64 arrays, shape (n,)
-        Lengths in tokens, in file order.
+        Lengths in tokens, in the order of the trace; with several answers, the longest.
     notes : tuple of str
         Sentences a reader should know (source, sampling).
+    arrival_s : float64 array, shape (n,), or None
+        The trace's own arrivals, never decreasing; None where it has none.
+    samples : Samples or None
+        The answers of those requests of which the trace says how many they have, none for the others.
+    texts : Texts or None
+        What prompts and answers consist of; None where no two can have anything in common.
+    priority : int64 array, shape (n,), or None
+    labels : mapping of str to arrays of shape (n,)
+        As in a Workload.
     """
 
     name: str
     prompt_tokens: Int64Column
     output_tokens: Int64Column
     notes: tuple[str, ...] = ()
+    arrival_s: npt.NDArray[np.float64] | None = None
+    samples: Samples | None = None
+    texts: Texts | None = None
+    priority: Int64Column | None = None
+    labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         prompts, outputs = len(self.prompt_tokens), len(self.output_tokens)
@@ -45,12 +62,26 @@ class Lengths:
     def __len__(self) -> int:
         return len(self.prompt_tokens)
 
+    def rows(self, chosen: Int64Column) -> "Lengths":
+        """These rows, in this order; a row may come twice."""
+        return replace(
+            self,
+            prompt_tokens=self.prompt_tokens[chosen],
+            output_tokens=self.output_tokens[chosen],
+            arrival_s=None if self.arrival_s is None else self.arrival_s[chosen],
+            samples=self.samples and self.samples.rows(chosen),
+            texts=self.texts and self.texts.rows(chosen),
+            priority=None if self.priority is None else self.priority[chosen],
+            labels={name: column[chosen] for name, column in self.labels.items()},
+        )
+
 
 MOST_PROMPTS = 1_000_000_000
+MOST_SAMPLES = 64
 
 
 def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) -> Lengths:
-    """As many rows as asked for; `rng` is used only when the table has fewer."""
+    """As many rows as asked for; `rng` is used only when the table has fewer, and no arrivals."""
     rows = len(lengths)
     if num_prompts is None or num_prompts == rows:
         return lengths
@@ -60,12 +91,12 @@ def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) ->
     if num_prompts < rows:
         chosen = np.arange(num_prompts)
         note = f"The first {num_prompts:,} of the {rows:,} rows of {lengths.name}."
+    elif lengths.arrival_s is not None:
+        raise KvsimError(
+            f"num_prompts must be at most {rows}, the requests of trace {lengths.name}, which come at its "
+            f"own times, got {num_prompts}"
+        )
     else:
         chosen = rng.integers(rows, size=num_prompts)
         note = f"{num_prompts:,} rows drawn with replacement from the {rows:,} of {lengths.name}."
-    return Lengths(
-        name=lengths.name,
-        prompt_tokens=lengths.prompt_tokens[chosen],
-        output_tokens=lengths.output_tokens[chosen],
-        notes=(*lengths.notes, note),
-    )
+    return replace(lengths.rows(chosen), notes=(*lengths.notes, note))

@@ -2,6 +2,8 @@
 
 SCHEDULERS: dict[str, str] = {
     "vllm-v1": "sim.schedulers.vllm_v1:VllmV1",
+    "vllm-v0": "sim.schedulers.vllm_v0:VllmV0",
+    "nano-vllm": "sim.schedulers.nano_vllm:NanoVllm",
     "orca": "sim.schedulers.orca:Orca",
     "static": "sim.schedulers.static:Static",
 }

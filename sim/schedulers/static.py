@@ -16,7 +16,9 @@ class Static(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.refuse("watermark", "reserve_full_prompt")
+        self.refuse("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling")
+        self.refuse("num_cpu_blocks")
+        self.only_recomputes()
 
     def schedule(self, server: Server) -> None:
         """Form a batch when nobody runs."""

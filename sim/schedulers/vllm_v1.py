@@ -1,12 +1,19 @@
-"""vLLM V1: decodes and prefill chunks share each step's token budget (prefix cache off).
+"""vLLM V1: decodes and prefill chunks share each step's token budget.
 
 1. Running requests first, in order of admission: one token each, or the next chunk of a prompt. Who
-   finds no room evicts the *last* running request, which is recomputed later, from the head of the queue.
-2. Then the queue, first come first served, unless anybody was evicted in this step: a request enters
-   with as large a chunk as the budget has left, if it fits. The first that does not blocks those behind.
+   finds no room evicts the *last* running request (by priority: the least urgent), which is recomputed
+   later, from the head of the queue.
+2. Then the queue, in its order, unless anybody was evicted in this step: a request enters with as large a
+   chunk as the budget has left, if it fits. The first that does not blocks those behind.
+
+With the prefix cache on, what is cached of a prompt counts as computed; blocks can be found as soon as the
+step that computes them is decided.
 
 The budget is at least the number of sequences, so it always reaches every decode, and a prompt that
 is not done is the only one and the last of `running`.
+
+With asynchronous scheduling a step is decided before the engine knows how the one before ended: who
+finished in it holds its memory and its seat for one decision longer.
 
 Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 """
@@ -14,9 +21,10 @@ Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from allocators.base import CacheRules, Order
 from sim.config import EngineConfig
 from sim.errors import KvsimError
-from sim.request import State
+from sim.request import Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 
@@ -27,15 +35,21 @@ class Policy:
 
     reserve_full_prompt: bool
     """admit a request only when all of it fits, not just its first chunk"""
-    freed_first: bool
-    """lend the blocks freed last before all others, or after them"""
+    order: Order
+    """the free block to lend, prefix cache off"""
+    cached_order: Order
+    """the free block to lend, prefix cache on"""
     has_switches: bool
-    """whether the rule above can be switched, and a watermark be set"""
+    """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
 
 
 POLICIES = {
-    "0.11.0": Policy(reserve_full_prompt=False, freed_first=False, has_switches=False),
-    "0.33.0": Policy(reserve_full_prompt=True, freed_first=True, has_switches=True),
+    "0.11.0": Policy(
+        reserve_full_prompt=False, order=Order.QUEUE, cached_order=Order.QUEUE, has_switches=False
+    ),
+    "0.33.0": Policy(
+        reserve_full_prompt=True, order=Order.STACK, cached_order=Order.HASHED_LAST, has_switches=True
+    ),
 }
 
 
@@ -53,9 +67,13 @@ class VllmV1(Scheduler):
             )
         policy = POLICIES[self.version]
         if not policy.has_switches:
-            self.refuse("watermark", "reserve_full_prompt")
-        self.freed_first = policy.freed_first
-        self._budget = config.max_num_batched_tokens
+            self.refuse("watermark", "reserve_full_prompt", "async_scheduling")
+        self.refuse("num_cpu_blocks")
+        self.only_recomputes()
+        self.cache = CacheRules() if config.enable_prefix_caching else None
+        self.order = policy.cached_order if self.cache else policy.order
+        self._departed: list[Request] = []
+        self._budget = self.max_chunk = config.max_num_batched_tokens
         self._whole = policy.reserve_full_prompt
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt
@@ -68,9 +86,11 @@ class VllmV1(Scheduler):
             budget -= self._continue_last(server, budget)
         if server.waiting and not server.evicted:
             self._admit(server, budget)
+        if self._departed:
+            self._release_departed(server)
 
     def _continue_last(self, server: Server, budget: int) -> int:
-        request = next(reversed(server.running.values()))
+        request = next(r for r in reversed(server.running.values()) if r.state is not State.FINISHED)
         chunk = min(request.known_tokens - request.computed, budget)
         if request.state is not State.PREFILL or chunk < 1:
             return 0
@@ -78,17 +98,39 @@ class VllmV1(Scheduler):
 
     def _admit(self, server: Server, budget: int) -> None:
         waiting, room = server.waiting, self.config.max_num_seqs - len(server.running)
+        caches, match, hits = server.allocator.caches, None, 0
         while waiting and budget > 0 and room > 0:
-            known = waiting[0].known_tokens
-            chunk = known if known < budget else budget
-            if chunk < known and not self.config.enable_chunked_prefill:
+            chunk = known = waiting[0].known_tokens
+            if caches:
+                match = server.match_head()
+                hits = match.tokens if match else 0
+                chunk -= hits
+            if chunk > budget:
+                if not self.config.enable_chunked_prefill:
+                    return
+                chunk = budget
+            needed = known if self._whole else hits + chunk
+            if needed > hits + chunk and not server.head_fits(needed, match):
                 return
-            needed = known if self._whole else chunk
-            if needed > chunk and not server.head_fits(needed):
+            if self.config.watermark and not server.head_leaves(needed, match, self.config.watermark):
                 return
-            if self.config.watermark and not server.head_leaves(needed, self.config.watermark):
-                return
-            if not server.admit_head(chunk):
+            if not server.admit_head(hits + chunk, match):
                 return
             budget -= chunk
             room -= 1
+
+    # -- asynchronous scheduling --------------------------------------------------------------
+
+    def finish(self, server: Server, request: Request) -> None:
+        """The memory is free for the next step, or for the one after it."""
+        if self.config.async_scheduling:
+            server.depart(request)
+            self._departed.append(request)
+        else:
+            server.release(request)
+
+    def _release_departed(self, server: Server) -> None:
+        for request in self._departed:
+            server.release(request)
+        self._departed = []
+        server.cleared = server.moved = True

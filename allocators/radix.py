@@ -1,0 +1,244 @@
+"""Radix: slots of one token each, and a radix tree of what sequences share (RadixAttention, SGLang).
+
+    prompt A = system + a         |######## system ########|#### a ####|.. answer of A ..|
+    prompt B = system + b                                  |###### b ######|. answer of B .|
+    prompt C = half of it + c     |### system ##|# c #|.. answer of C ..|
+                                  '------- can be found by others ------'---- private -----'
+
+A node of the tree is a piece of text and its slots; C, which leaves the system prompt in its middle, splits
+that node in two. Nodes are locked while a living sequence uses them or what follows them. Slots come from a
+stack; when it is empty, the leaf used least recently goes, of those that nobody locked, with all its slots.
+Any slot serves any token: waste of a sequence is 0, internal and external.
+
+`fill` moves computed slots of a sequence into the tree as far as its text can be shared, and frees those
+whose text another sequence entered meanwhile. `release` leaves the private rest in the tree too, as a leaf
+that nobody finds: it takes room from what can be found until it is the least recently used, as in SGLang. In
+the ledger such slots are free, not cached. `evict` frees the private rest at once.
+
+Texts are touched when a sequence is placed, enters text, or is released; a node of which only the start is
+used counts as used whole, as in SGLang. Left out: SGLang also touches what requests find while they wait,
+evicts as many slots as a step takes even if it lacks fewer, and lets an evicted sequence find its prompt.
+Where private text follows text that nobody else has asked for yet, the two are one node in SGLang.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
+from allocators.radix_tree import Node, RadixTree, cut
+
+
+class Holding:
+    """A sequence: the tree down to `node`, then its own slots. `shareable` tokens of `content` may enter."""
+
+    __slots__ = ("content", "node", "private", "shareable")
+
+    def __init__(self, node: Node, private: list[int], content: Content, shareable: int) -> None:
+        self.node = node
+        self.private = private
+        self.content = content
+        self.shareable = shareable
+
+    def __repr__(self) -> str:
+        return f"{self.node.end} tokens in nodes, {len(self.private)} of its own"
+
+
+class RadixMatch(Match):
+    """A path down the tree to `common` tokens of `node`, as it was at that many `accesses`."""
+
+    __slots__ = ("accesses", "common", "content", "node")
+
+    def __init__(self, node: Node, common: int, woken_slots: int, content: Content, accesses: int) -> None:
+        super().__init__(node.end - len(node.slots) + common, woken_slots)
+        self.node = node
+        self.common = common
+        self.content = content
+        self.accesses = accesses
+
+
+class Radix(Allocator):
+    """Slots of one token, a radix tree of what can be shared, eviction of the least recently used leaf."""
+
+    growth_unit = 1
+    keeps_prefixes = True
+
+    def __init__(self, capacity_slots: int) -> None:
+        super().__init__(capacity_slots)
+        self.caches = True
+        self.tree = RadixTree()
+        self._free = list(range(capacity_slots - 1, -1, -1))  # the next one to lend is the last
+        self._held: Holdings[Holding] = Holdings()
+
+    def slots(self, seq: int) -> list[int]:
+        """The addresses of a sequence's tokens, in their order."""
+        held = self._held[seq]
+        pieces, node = [held.private], held.node
+        while node is not self.tree.root:
+            pieces.append(node.slots)
+            node = node.parent
+        return [slot for piece in reversed(pieces) for slot in piece]
+
+    def regions(self) -> Iterator[Region]:
+        owners: list[tuple[int, ...]] = [()] * self.capacity_slots
+        for seq in sorted(self._held):
+            for slot in self.slots(seq):
+                owners[slot] += (seq,)
+        start = 0
+        for seqs, same in groupby(owners):
+            size = sum(1 for _ in same)
+            yield Region(start, size, seqs)
+            start += size
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return tokens
+
+    def match(self, content: Content, own: int, most: int) -> RadixMatch:
+        """As in the base; nothing is kept by the name `own`."""
+        return RadixMatch(*self.tree.find(content, most), content, self.tree.accesses)
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return tokens <= self.free_slots
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        return tokens - match.tokens + match.woken_slots <= self.free_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        return self.admit_after(RadixMatch(self.tree.root, 0, 0, (), self.tree.accesses), seq, tokens, bound)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As in the base; InvariantError for a match that is out of date or longer than `tokens`."""
+        assert isinstance(match, RadixMatch)
+        if seq in self._held or tokens < 1:
+            self._held.expect_new(seq, tokens)
+        if match.accesses != self.tree.accesses or match.tokens > tokens:
+            made = f"{match.tokens} tokens at access {match.accesses}, now {self.tree.accesses}"
+            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        if not self.can_admit_after(match, tokens, bound):
+            return False
+        missing = tokens - match.tokens
+        node = self.tree.touch(match.node, match.common)
+        woken = self.tree.lock(node)
+        self.used_slots += woken
+        self.cached_slots -= woken
+        self.shared_tokens += match.tokens - woken
+        shareable = sum([length for _, _, length in match.content])
+        self._held[seq] = Holding(node, self._take(missing), match.content, shareable)
+        return True
+
+    def fork(self, parent: int, child: int, tokens: int) -> bool:
+        """Share all `tokens` of the parent; a new token takes a slot of its own, so nothing is ever copied.
+
+        What the parent did not `fill` before stays out of the tree for good.
+        """
+        self._held.expect_new(child, tokens)
+        held = self._held[parent]
+        shared = tokens - held.node.end
+        if not 0 <= shared <= len(held.private):
+            raise InvariantError(f"sequence {parent} cannot share {tokens} tokens: it holds {held}")
+        self.tree.touch(held.node, len(held.node.slots))
+        if shared:
+            held.shareable = 0
+            held.node = self.tree.add(held.node, (), held.private[:shared])
+            held.node.holders = 1  # the parent, which held the node above
+            del held.private[:shared]
+        held.node.holders += 1
+        self._held[child] = Holding(held.node, [], (), 0)
+        self.shared_tokens += tokens
+        return True
+
+    def release(self, seq: int) -> None:
+        held = self._held[seq]
+        node = self.tree.touch(held.node, len(held.node.slots))
+        if held.private:
+            self.tree.leave(node, held.private)
+        self._leave(seq, held)
+
+    def evict(self, seq: int) -> None:
+        """Release without a touch; of the private rest nothing is kept for its return."""
+        held = self._held[seq]
+        self._free += held.private
+        self._leave(seq, held)
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def capacity(self, seq: int) -> int:
+        held = self._held[seq]
+        return held.node.end + len(held.private)
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        missing = tokens - self.capacity(seq)
+        if missing > self.free_slots:
+            return False
+        if missing > 0:
+            self._held[seq].private += self._take(missing)
+        return True
+
+    def growth_budget(self) -> int:
+        return self.free_slots
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        """As in the base; `evicted_by` names a growth once for each slot that could be found until then."""
+        if len(seqs) > self.free_slots:
+            raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
+        held = self._held
+        growing = [held[seq].private for seq in seqs]
+        self.evicted_by = []
+        for private, slot in zip(growing, self._take(len(seqs), self.evicted_by), strict=True):
+            private.append(slot)
+
+    def fill(self, seq: int, tokens: int) -> None:
+        held = self._held[seq]
+        old, stop = held.node, min(tokens, held.shareable)
+        start = old.end
+        if stop <= start:
+            return
+        if tokens > start + len(held.private):
+            raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
+        rest = cut(held.content, start, stop)[::-1]
+        node = self.tree.touch(*self.tree.follow(old, rest))
+        doubles = node.end - start
+        if rest:
+            node = self.tree.add(node, rest[::-1], held.private[doubles : stop - start])
+        self._free += held.private[:doubles]
+        del held.private[: stop - start]
+        held.node = node
+        woken = self.tree.lock(node) - len(node.slots) if rest else self.tree.lock(node)
+        self._unlock(old)
+        self.used_slots += woken - doubles
+        self.cached_slots -= woken
+        self.shared_tokens += doubles - woken
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _leave(self, seq: int, held: Holding) -> None:
+        """Forget a sequence, whose private slots are in other hands already."""
+        del self._held[seq]
+        self.used_slots -= len(held.private)
+        self.shared_tokens -= held.node.end - self._unlock(held.node)
+
+    def _unlock(self, node: Node) -> int:
+        """Let a sequence less end at the node; how many slots nobody uses any more."""
+        idle, private = self.tree.unlock(node)
+        self.cached_slots += idle
+        self.used_slots -= idle + private
+        return idle + private
+
+    def _take(self, count: int, evicted_by: list[int] | None = None) -> list[int]:
+        """The next `count` slots, which one gets too if one asks for them one by one."""
+        free = self._free
+        slots: list[int] = []
+        while count - len(slots) > len(free):
+            slots += free[::-1]
+            leaf = self.tree.evict()
+            free[:] = leaf.slots
+            if leaf.runs:
+                self.cached_slots -= len(free)
+                if evicted_by is not None:
+                    evicted_by += [len(slots)] * len(free)
+        left = len(free) - count + len(slots)
+        slots += free[left:][::-1]
+        del free[left:]
+        self.used_slots += count
+        return slots

@@ -1,0 +1,204 @@
+"""A radix tree over texts, whose nodes hold slots: one of its own for each token.
+
+    (root) --- system --- a
+                     '--- b --- more of b
+
+A text is a list of runs: tokens first, first + 1, ... of a stream. Work goes by runs and nodes, not by
+tokens. A node is locked while it has holders: the sequences that end there, and the children that are
+locked. All others can be evicted, leaf by leaf, the one used least recently first. How many slots are
+locked, cached or free is for the owner of the tree to count.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from allocators.base import Content, InvariantError, Run
+
+
+class Node:
+    """A piece of text that follows its parent's, and the slots that hold it.
+
+    A node without runs holds private text: its parent only counts it, so that nobody finds it. The root is
+    its own parent.
+    """
+
+    __slots__ = (
+        "children",
+        "end",
+        "holders",
+        "last",
+        "parent",
+        "private",
+        "queued",
+        "runs",
+        "serial",
+        "slots",
+    )
+
+    def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], slots: list[int]) -> None:
+        self.serial = serial
+        self.parent: Node = parent or self
+        self.runs = runs
+        self.slots = slots
+        self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
+        self.holders = 0
+        self.last = 0  # access
+        self.queued = False  # for eviction
+        self.children: dict[tuple[int, int], Node] = {}  # by their first token
+        self.private = 0  # how many nodes with private text follow
+
+
+class RadixTree:
+    """Texts and their slots.
+
+    Attributes
+    ----------
+    accesses : int
+        Counts every change that may evict, split, lock or unlock: what `find` tells is good as long as
+        this stays the same.
+    """
+
+    def __init__(self) -> None:
+        self.root = Node(0, None, (), [])
+        self.root.holders = 1  # it is never evicted
+        self.accesses = 0
+        self._nodes = 0  # made so far
+        self._leaves: list[tuple[int, int, Node]] = []  # a heap: (access when it was queued, serial, node)
+
+    def find(self, text: Content, most: int) -> tuple[Node, int, int]:
+        """The longest start of the first `most` tokens of a text that is in the tree.
+
+        Returns the last node of the path, how many of its tokens belong to it, and how many of the path
+        nobody has locked.
+        """
+        end, common = self.follow(self.root, cut(text, 0, most)[::-1])
+        idle, node = 0, end
+        while not node.holders:
+            idle += len(node.slots) if node is not end else common
+            node = node.parent
+        return end, common, idle
+
+    def follow(self, node: Node, rest: list[Run]) -> tuple[Node, int]:
+        """Go down from the end of `node` along a text, runs last first, and take off it what is there.
+
+        Returns the last node that has some of it, and how many of that node's tokens belong to the path.
+        """
+        common = len(node.slots)
+        while rest and common == len(node.slots):
+            child = node.children.get(rest[-1][:2])
+            if child is None:
+                break
+            node, common = child, take_common(child.runs, rest)
+        return node, common
+
+    def touch(self, node: Node, common: int) -> Node:
+        """Touch a path, and split its last node behind `common` tokens; returns the node that ends there."""
+        self.accesses += 1
+        above = node
+        while above is not self.root:
+            above.last = self.accesses
+            above = above.parent
+        if common == len(node.slots):
+            return node
+        head = self.add(node.parent, cut(node.runs, 0, common), node.slots[:common])
+        head.holders = min(node.holders, 1)
+        node.runs = cut(node.runs, common, len(node.slots))
+        node.slots = node.slots[common:]
+        node.parent = head
+        head.children[node.runs[0][:2]] = node
+        return head
+
+    def add(self, parent: Node, runs: Sequence[Run], slots: list[int]) -> Node:
+        """A new node, to be locked at once."""
+        self._nodes += 1
+        node = Node(self._nodes, parent, runs, slots)
+        node.last = self.accesses
+        if runs:
+            parent.children[runs[0][:2]] = node
+        else:
+            parent.private += 1
+        return node
+
+    def leave(self, parent: Node, slots: list[int]) -> None:
+        """Keep private text that nobody uses any more, until it is the least recently used."""
+        self._queue(self.add(parent, (), slots))
+
+    def lock(self, node: Node) -> int:
+        """Let one more sequence end here; how many slots that locks anew."""
+        locked = 0
+        node.holders += 1
+        while node.holders == 1:
+            locked += len(node.slots)
+            node = node.parent
+            node.holders += 1
+        return locked
+
+    def unlock(self, node: Node) -> tuple[int, int]:
+        """Let one sequence less end here; how many slots that unlocks, those that can be found and others."""
+        idle = private = 0
+        self.accesses += 1
+        node.holders -= 1
+        while not node.holders:
+            if node.runs:
+                idle += len(node.slots)
+            else:
+                private += len(node.slots)
+            self._queue(node)
+            node = node.parent
+            node.holders -= 1
+        return idle, private
+
+    def evict(self) -> Node:
+        """Drop the leaf that was used least recently, of those without a lock."""
+        while self._leaves:
+            last, _, leaf = heappop(self._leaves)
+            leaf.queued = False
+            if leaf.last != last:  # touched since, so it may be locked or no leaf any more
+                self._queue(leaf)
+                continue
+            self.accesses += 1
+            if leaf.runs:
+                del leaf.parent.children[leaf.runs[0][:2]]
+            else:
+                leaf.parent.private -= 1
+            self._queue(leaf.parent)
+            return leaf
+        raise InvariantError(f"a leaf must go, but none of {self._nodes} nodes made so far is left to evict")
+
+    def _queue(self, node: Node) -> None:
+        """Let a node be evicted in its turn, if it is a leaf without a lock."""
+        if not (node.holders or node.children or node.private or node.queued):
+            node.queued = True
+            heappush(self._leaves, (node.last, node.serial, node))
+
+
+def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
+    """The tokens of a text from `start` to before `stop`."""
+    piece: list[Run] = []
+    for stream, first, length in text:
+        if stop <= 0:
+            break
+        skipped = max(start, 0)
+        taken = min(length, stop) - skipped
+        if taken > 0:
+            piece.append((stream, first + skipped, taken))
+        start -= length
+        stop -= length
+    return piece
+
+
+def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
+    """Take off `rest`, whose runs stand last first, what it begins with in common with `runs`; its length."""
+    common = 0
+    for stream, first, length in runs:
+        at, end = first, first + length
+        while at < end:
+            if not rest or rest[-1][0] != stream or rest[-1][1] != at:
+                return common
+            beyond = at + rest.pop()[2]
+            if beyond > end:
+                rest.append((stream, end, beyond - end))
+                beyond = end
+            common += beyond - at
+            at = beyond
+    return common

@@ -1,0 +1,74 @@
+"""Which candidates of a beam search survive a step: drawn at random, as traces hold no scores.
+
+    uniform      every survivor draws its parent among all candidates, each as likely
+    replace:P    with probability P one candidate is dropped, and another one takes its place as well
+
+Both keep `width` candidates alive. They are assumptions, named in every result. `uniform` lets all
+candidates descend from one within about 2 * width steps, so that they share nearly everything; the smaller
+P, the longer candidates go their own way.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sim.errors import KvsimError
+from sim.workload import Beam
+
+DRAWS_AT_ONCE = 4096
+
+
+class Survivors:
+    """Draws the parents of the next candidates.
+
+    Parameters
+    ----------
+    beam : Beam
+        Width, process and seed.
+
+    Raises
+    ------
+    KvsimError
+        When the process is unknown or its parameter is no probability.
+    """
+
+    def __init__(self, beam: Beam) -> None:
+        name, _, parameter = beam.process.partition(":")
+        processes: dict[str, Callable[[], list[int] | None]]
+        processes = {"uniform": self._uniform, "replace": self._replace}
+        if name not in processes or (name == "uniform" and parameter):
+            raise KvsimError(f"beam_process must be uniform or replace:PROBABILITY, got {beam.process!r}")
+        self._share = 1.0
+        if name == "replace":
+            try:
+                self._share = float(parameter)
+            except ValueError:
+                self._share = -1.0
+            if not 0 <= self._share <= 1:
+                raise KvsimError(
+                    f"beam_process replace needs a probability from 0 to 1, got {beam.process!r}"
+                )
+        self.width = beam.width
+        self._process = processes[name]
+        self._rng = np.random.default_rng(beam.seed)
+        self._draws: list[float] = []
+
+    def parents(self) -> list[int] | None:
+        """For each of the next candidates, the place of its parent among the old; None if all live on."""
+        return self._process()
+
+    def _uniform(self) -> list[int]:
+        return [int(self._draw() * self.width) for _ in range(self.width)]
+
+    def _replace(self) -> list[int] | None:
+        if self._draw() >= self._share:
+            return None
+        parents = list(range(self.width))
+        dropped = int(self._draw() * self.width)
+        parents[dropped] = (dropped + 1 + int(self._draw() * (self.width - 1))) % self.width
+        return parents
+
+    def _draw(self) -> float:
+        if not self._draws:
+            self._draws = self._rng.random(DRAWS_AT_ONCE).tolist()
+        return self._draws.pop()

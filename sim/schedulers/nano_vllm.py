@@ -1,0 +1,93 @@
+"""nano-vLLM: a step is prefills only or decodes only, prefills first; prefixes are always cached.
+
+1. While anybody waits who can be placed, the step computes prompts: whole requests from the head of the
+   queue, each with the memory of all its known tokens, as far as the token budget goes. Only the first of a
+   step may be cut; it keeps its memory and stays at the head of the queue until it is done.
+2. Otherwise the step decodes, the first `max_num_seqs` running requests; more may run, and wait for
+   a seat. Who finds no room evicts the *last* running request, which is recomputed before anybody decodes.
+
+Prefixes can be found from the end of the step that computes them. An answer does not end at
+`max_model_len`. Revision bb823b3.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from allocators.base import CacheRules, Order
+from sim.config import EngineConfig
+from sim.errors import KvsimError
+from sim.request import Request
+from sim.schedulers.base import Scheduler
+from sim.server import Server
+
+
+class NanoVllm(Scheduler):
+    """Whole prompts before decodes, preemption by recomputation."""
+
+    pauses = True
+    fills_late = True
+    limits_length = False
+    order = Order.QUEUE
+    cache = CacheRules(newest=True)
+
+    @classmethod
+    def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
+        """Large blocks and batches, the cache always on."""
+        return {
+            "block_size": 256,
+            "max_num_seqs": 512,
+            "max_num_batched_tokens": 16_384,
+            "enable_prefix_caching": True,
+        }
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self.refuse("watermark", "reserve_full_prompt", "async_scheduling", "num_cpu_blocks")
+        self.only_recomputes()
+        if not config.enable_prefix_caching:
+            raise KvsimError(
+                "enable_prefix_caching must be on for scheduler nano-vllm, which has no switch for it"
+            )
+        if not config.enable_chunked_prefill:
+            raise KvsimError(
+                "enable_chunked_prefill must be on for scheduler nano-vllm, which has no switch for it"
+            )
+
+    def schedule(self, server: Server) -> None:
+        """Prefill whom the budget reaches, else decode."""
+        if server.waiting or server.unready:
+            self._prefill(server)
+        if server.chunks:
+            server.pause()
+        else:
+            server.fill_seats(self.config.max_num_seqs)
+            server.grow_due()
+
+    def _prefill(self, server: Server) -> None:
+        budget, seats = self.config.max_num_batched_tokens, self.config.max_num_seqs
+        if server.unready:
+            first = next(reversed(server.running.values()))
+            chunk = min(first.known_tokens - first.computed, budget)
+            server.continue_prefill(first, chunk)
+            if first.computed < first.known_tokens:
+                return
+            server.unready, budget, seats = 0, budget - chunk, seats - 1
+        while server.waiting and budget > 0 and seats > 0:
+            match = server.match_head()
+            known = server.waiting[0].known_tokens
+            missing = known - (match.tokens if match else 0)
+            if missing > budget and server.chunks:
+                return
+            chunk = min(missing, budget)
+            if not server.admit_head(known, match, chunk):
+                return
+            if chunk < missing:
+                server.unready = 1
+            budget, seats = budget - chunk, seats - 1
+
+    def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
+        """The prompt is computed: decode on when there is a seat."""
+        if request.generated < request.output_tokens:
+            server.await_seat(request)
+            return ()
+        server.prefill_held -= request.computed
+        return (request,)

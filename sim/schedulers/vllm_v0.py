@@ -1,0 +1,250 @@
+"""vLLM V0: a step is prompts only or decodes only; samples of a prompt fork, and are swapped together.
+
+1. Unless anybody is swapped out, prompts enter whole from the head of the queue, as many as fit in the
+   token budget, the seats and the memory but for a watermark. If any did, the step computes them.
+2. Otherwise the step decodes. A group needs as many free blocks as it has sequences, due or not; where it
+   finds fewer, the latest arrival is evicted: a single sequence is recomputed from the head of the queue,
+   several are swapped out.
+3. Then, if nobody was evicted, swapped groups come back, earliest arrival first.
+
+With chunked prefill: decodes and chunks of running prompts first, then swapped groups, then new prompts,
+all under one token budget; a prompt has the memory of all its tokens from the start.
+
+With the prefix cache, equal blocks are shared, but a cached prompt still counts in full against the budget.
+
+A recomputation that is longer than a step can be, or that would leave less than the watermark of an empty
+pool, is dropped and counted as rejected, and so is a group for which the host pool has no room.
+
+Versions: 0.1.7, of the PagedAttention paper's time: no chunked prefill, no prefix cache; 0.4.2, the default.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from allocators.base import Allocator, CacheRules, Order
+from sim.beam import Survivors
+from sim.config import EngineConfig
+from sim.errors import KvsimError
+from sim.group_server import GroupServer
+from sim.request import Group, Request, State
+from sim.schedulers.base import Scheduler
+from sim.server import Server
+from sim.workload import Beam
+
+
+class VllmV0(Scheduler):
+    """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
+
+    VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.7", "0.4.2")
+    forks = True
+    pauses = True
+
+    @classmethod
+    def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
+        """One percent stays free; prompts are not cut, so that a step must have room for the longest."""
+        budget = 2560 if version == "0.1.7" else max(max_model_len, 2048)
+        return {"watermark": 0.01, "enable_chunked_prefill": False, "max_num_batched_tokens": budget}
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self.refuse("reserve_full_prompt", "async_scheduling")
+        if config.allocator != "paged":
+            raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {config.allocator}")
+        if self.version == "0.1.7":
+            for name in ("enable_chunked_prefill", "enable_prefix_caching"):
+                if getattr(config, name):
+                    raise KvsimError(f"{name} must be off for scheduler vllm-v0@0.1.7, which lacks it")
+        self._chunked = config.enable_chunked_prefill
+        self._longest_prompt = max_model_len
+        if not self._chunked:
+            self._longest_prompt = min(max_model_len, config.max_num_batched_tokens)
+        if config.enable_prefix_caching:
+            self.cache, self.order = CacheRules(), Order.QUEUE
+        self._survivors: Survivors | None = None
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """A server whose requests may be several sequences."""
+        self.unit = allocator.growth_unit
+        blocks = allocator.capacity_slots // self.unit
+        self.watermark_slots = int(self.config.watermark * blocks) * self.unit
+        return GroupServer(allocator, bound, self.config.policy, self.fills_late, self.pauses)
+
+    def search(self, beam: Beam) -> None:
+        """Prepare for beam search."""
+        self._survivors = Survivors(beam)
+
+    # -- the step -----------------------------------------------------------------------------
+
+    def schedule(self, server: Server) -> None:
+        """Prompts, or else decodes and who comes back."""
+        assert isinstance(server, GroupServer)
+        if self._chunked:
+            self._schedule_chunked(server)
+            return
+        budget = self.config.max_num_batched_tokens
+        if not server.swapped_groups:
+            self._admit(server, budget)
+            if server.chunks:
+                server.pause()
+                return
+        self._decode(server, budget)
+        if server.swapped_groups and not server.evicted:
+            self._swap_in(server, budget - server.decoding)
+
+    def _schedule_chunked(self, server: GroupServer) -> None:
+        waiting_before = len(server.waiting)
+        budget = self._decode(server, self.config.max_num_batched_tokens)
+        if server.swapped_groups and not server.evicted:
+            budget -= self._swap_in(server, budget)
+        preempted = [server.waiting.popleft() for _ in range(len(server.waiting) - waiting_before)]
+        self._admit(server, budget)
+        for request in reversed(preempted):
+            server.waiting.appendleft(request)
+
+    def _admit(self, server: GroupServer, budget: int) -> None:
+        waiting, allocator = server.waiting, server.allocator
+        seats = None
+        while waiting:
+            head = waiting[0]
+            known = head.known_tokens
+            tokens = min(known, budget) if self._chunked else known
+            reason = self._never(server, known, tokens)
+            if reason:
+                server.drop_head(reason)
+                continue
+            if allocator.free_slots - allocator.slots_needed(known, known) < self.watermark_slots:
+                return
+            if seats is None:
+                seats = self.config.max_num_seqs - sum(group.seats for group in server.groups)
+            needed = server.group_of(head).seats
+            if not 0 < tokens <= budget or needed > seats:
+                return
+            self._enter(server, head, tokens)
+            budget -= tokens
+            seats -= needed
+
+    def _enter(self, server: GroupServer, head: Request, tokens: int) -> None:
+        match = server.match_head(whole=True)
+        if match is None:
+            server.admit_head(head.known_tokens, None, tokens)
+        else:
+            last = head.known_tokens - 1 - (head.known_tokens - 1) % self.unit  # its block is computed anew
+            cached = min(match.tokens, last, tokens - 1)
+            server.admit_head(head.known_tokens, match, tokens - cached, cached)
+            server.skipped_tokens += cached
+        server.enter(head)
+
+    def _never(self, server: Server, known: int, tokens: int) -> str:
+        """Why a prompt, or a recomputation, of `known` tokens can never be computed, or ""."""
+        if tokens > self._longest_prompt:
+            return f"prompt or recomputation is longer than the {self._longest_prompt:,} tokens of a step"
+        allocator = server.allocator
+        if allocator.capacity_slots - allocator.slots_needed(known, known) < self.watermark_slots:
+            return "does not fit an empty arena above the watermark"
+        return ""
+
+    def refusal(self, server: Server, request: Request) -> str:
+        """Why a request can never be served, or ""."""
+        prompt = request.prompt_tokens
+        tokens = min(prompt, self.config.max_num_batched_tokens) if self._chunked else prompt
+        return super().refusal(server, request) or self._never(server, prompt, tokens)
+
+    # -- decoding -----------------------------------------------------------------------------
+
+    def _decode(self, server: GroupServer, budget: int) -> int:
+        """Give everybody who runs the memory of this step; returns the token budget left."""
+        if server.beams:
+            server.moved = True
+        if not server.grow_freely():
+            server.moved = True
+            self._decode_by_group(server)
+        budget -= server.decoding
+        if self._chunked and server.prefill_held:
+            for group in list(server.groups):
+                request = group.sequences[0]
+                chunk = min(request.known_tokens - request.computed, budget)
+                if request.state is State.PREFILL and chunk > 0:
+                    server.continue_prefill(request, chunk)
+                    budget -= chunk
+        return budget
+
+    def _decode_by_group(self, server: GroupServer) -> None:
+        allocator = server.allocator
+        groups = sorted(server.groups, key=self._urgency)
+        while groups:
+            group = groups.pop(0)
+            while allocator.free_slots < len(group.sequences) * self.unit:
+                victim = groups.pop() if groups else group
+                self._preempt(server, victim)
+                if victim is group:
+                    break
+            else:
+                for request in group.sequences:
+                    if request.state is State.DECODE:
+                        server.write(request)
+        server.written()
+
+    def _urgency(self, group: Group) -> tuple[int, int]:
+        priority = group.sequences[0].priority if self.config.policy == "priority" else 0
+        return priority, group.index
+
+    def _preempt(self, server: GroupServer, group: Group) -> None:
+        first = group.sequences[0]
+        alone = group.seats == 1 and self.config.preemption != "swap"
+        if alone or first.state is State.PREFILL:
+            server.evict(first)
+        elif not server.swap_out(group):
+            server.drop_running(
+                group, f"no room in the host pool of {server.allocator.host_capacity_slots:,} slots"
+            )
+
+    def _swap_in(self, server: GroupServer, budget: int) -> int:
+        """Let swapped groups come back; returns the tokens that they decode in this step."""
+        allocator, tokens = server.allocator, 0
+        seats = self.config.max_num_seqs - sum(group.seats for group in server.groups)
+        for group in sorted(server.swapped_groups, key=self._urgency):
+            seqs = [request.seq for request in group.sequences]
+            needed = allocator.slots_held(seqs) + len(seqs) * self.unit
+            never = allocator.capacity_slots < needed
+            if never or (not server.running and allocator.capacity_slots - needed < self.watermark_slots):
+                server.drop_swapped(group, "does not fit an empty arena above the watermark")
+                continue
+            if allocator.free_slots - needed < self.watermark_slots:
+                break
+            if tokens + len(seqs) > budget or group.seats > seats:
+                break
+            server.swap_in(group)
+            for request in group.sequences:
+                server.write(request)
+            tokens += len(seqs)
+            seats -= group.seats
+        return tokens
+
+    # -- samples and beams --------------------------------------------------------------------
+
+    def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
+        """The prompt is computed: the other samples fork off."""
+        assert isinstance(server, GroupServer)
+        group = server.group_of(request)
+        if group.seats == 1 or not group.lengths:  # alone, or a recomputation
+            group.lengths = []
+            return super().start_decode(server, request)
+        server.start_group(request)
+        return [sequence for sequence in group.sequences if sequence.state is State.PREFILL]
+
+    def choose_beams(self, server: Server) -> None:
+        """Draw the survivors of the groups that decoded in this step."""
+        assert isinstance(server, GroupServer)
+        if server.paused or self._survivors is None:
+            return
+        for group in list(server.beams):
+            first = group.sequences[0]
+            if first.base + server.clock > first.prompt_tokens:  # else it has just begun
+                parents = self._survivors.parents()
+                if parents is not None:
+                    server.branch(group, parents)
+
+    def finish(self, server: Server, request: Request) -> None:
+        """A sequence has its last token."""
+        assert isinstance(server, GroupServer)
+        server.leave(request)

@@ -1,0 +1,62 @@
+"""Qwen's traces of Alibaba Bailian: an object per line, with the ids of the prompt's blocks of 16 tokens.
+
+    {"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 521, "output_length": 132,
+     "type": "text", "turn": 2, "hash_ids": [1089, 1090, 1091, 6326, ..., 13148]}
+
+Timestamps are seconds from the start. A session is what leads back to the same first request through
+`parent_chat_id` (-1 for none); its label is that request's `chat_id`, or the oldest that the file names.
+What a turn repeats of those before it is in the ids.
+"""
+
+import numpy as np
+
+from workloads.hashed import read_hash_rows
+from workloads.lengths import Lengths
+from workloads.usable import FloatColumn, requests
+
+BLOCK_TOKENS = 16
+
+
+def load_bailian(path: str) -> Lengths:
+    """The requests of a file, in order of arrival.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or a value that is no number or no list of ids.
+    """
+    ids = {"chat_id": True, "parent_chat_id": True, "turn": True}
+    numbers = {"timestamp": False, "input_length": True, "output_length": True, **ids}
+    rows = read_hash_rows(path, numbers, "input_length", BLOCK_TOKENS)
+    timestamp, prompt_tokens, output_tokens, chat, parent, turn = rows.numbers.values()
+    return requests(
+        path,
+        "Bailian",
+        prompt_tokens,
+        output_tokens,
+        timestamp,
+        texts=rows.blocks.texts(),
+        labels={"session": _sessions(timestamp, chat, parent), "turn": _label(turn)},
+        notes=rows.blocks.notes(),
+    )
+
+
+def _sessions(timestamp: FloatColumn, chat: FloatColumn, parent: FloatColumn) -> np.ndarray:
+    """The first chat of each one's session; chats come after their parents."""
+    first: dict[float, float] = {}
+    found = np.copy(chat)
+    chats, parents = chat.tolist(), parent.tolist()
+    for row in np.argsort(timestamp, kind="stable").tolist():
+        before = parents[row]
+        root = first.get(before, before) if before >= 0 else chats[row]
+        first[chats[row]] = found[row] = root
+    return _label(found)
+
+
+def _label(values: FloatColumn) -> np.ndarray:
+    """Whole numbers, None where there is none."""
+    if not np.isnan(values).any():
+        return values.astype(np.int64)
+    found = values.astype(object)
+    found[np.isnan(values)] = None
+    return found

@@ -1,0 +1,26 @@
+"""BurstGPT, versions 1 and 2: months of calls to ChatGPT and GPT-4 of one campus, in whole seconds.
+
+    Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type                                 v1
+    Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type         v2
+
+A response of 0 tokens is a failed call. Arrivals count from the earliest row, as files begin anywhere
+(v2 with 19440110.0). Ignores the session: nothing says how much of it a prompt repeats.
+"""
+
+from workloads.delimited import read_csv
+from workloads.lengths import Lengths
+from workloads.usable import from_first, requests
+
+
+def load_burstgpt(path: str) -> Lengths:
+    """The calls that did not fail, in order of arrival.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or a cell that is no number.
+    """
+    kinds = {"Timestamp": "seconds", "Request tokens": "tokens", "Response tokens": "tokens"}
+    time_s, prompt_tokens, output_tokens = read_csv(path, kinds).values()
+    failed = "failed call, output of 0 tokens"
+    return requests(path, "BurstGPT", prompt_tokens, output_tokens, from_first(time_s), no_output=failed)

@@ -1,0 +1,189 @@
+"""Columns of a CSV file as numbers: pyarrow reads what is well formed, a slower reader says what is not.
+
+    tokens     whole numbers                                  374
+    seconds    numbers                                        19440110.0
+    time       date and time, as seconds from the earliest    2023-11-16 18:15:46.6805900, or with +00:00
+
+An empty cell, NaN and their like are NaN. A file that pyarrow refuses is read again, cell by cell, which
+ends at the first mistake, with its line and column, or finds that Python is less strict. Ignores columns
+that nobody asked for.
+"""
+
+import csv
+import math
+import re
+from array import array
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import KvsimError
+from workloads.usable import FloatColumn, all_possible, allowed, possible
+from workloads.values import shown
+
+NOTHING = ("", "NaN", "nan", "NAN", "null", "NULL", "None", "NA", "N/A")
+"""Cells without a value."""
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_NO_TIME = np.iinfo(np.int64).min
+"""What numpy takes for no time."""
+
+
+def read_csv(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
+    """The columns named, each of a kind: `tokens`, `seconds` or `time`.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, a column that is there twice, a row of another width, or a cell that is
+        not of its kind.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader)]
+            skip = reader.line_num
+        for name in columns:
+            if header.count(name) != 1:
+                raise KvsimError(
+                    f"trace {path}: column {name!r} must be there once, got {header.count(name)}"
+                )
+        zones = (None, "UTC") if "time" in columns.values() else (None,)
+        for zone in zones:
+            found = _well_formed(path, header, skip, columns, zone)
+            if found is not None:
+                return found
+        return _cell_by_cell(path, columns)
+    except OSError as error:
+        raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
+    except (csv.Error, StopIteration) as error:
+        raise KvsimError(f"trace {path}, line 1: no row of names separated by commas ({error})") from error
+
+
+def has_column(path: str, name: str) -> bool:
+    """Whether the header has this column."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            return name in [found.strip() for found in next(csv.reader(file), [])]
+    except OSError as error:
+        raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
+    except csv.Error:
+        return False
+
+
+def _well_formed(
+    path: str, header: list[str], skip: int, columns: Mapping[str, str], zone: str | None
+) -> dict[str, FloatColumn] | None:
+    """The columns, where nothing is wrong; times are all in this zone, or all in none."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow import csv as arrow_csv
+
+    kinds = {"tokens": pa.float64(), "seconds": pa.float64(), "time": pa.timestamp("ns", zone)}
+    places = {name: f"{header.index(name)}" for name in columns}
+    parts: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in columns}
+    try:
+        with arrow_csv.open_csv(
+            path,
+            arrow_csv.ReadOptions(
+                use_threads=False, skip_rows=skip, column_names=list(map(str, range(len(header))))
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={places[name]: kinds[kind] for name, kind in columns.items()},
+                include_columns=list(places.values()),
+                null_values=NOTHING,
+            ),
+        ) as batches:
+            for batch in batches:
+                for name, column in zip(columns, batch.columns, strict=True):
+                    is_time = columns[name] == "time"
+                    values = column.cast(pa.int64()).fill_null(_NO_TIME) if is_time else column
+                    parts[name].append(values.to_numpy(zero_copy_only=False))
+    except (pa.ArrowException, ValueError, OSError):
+        return None
+    found: dict[str, FloatColumn] = {}
+    for name, kind in columns.items():
+        values = np.concatenate([[], *parts.pop(name)] if kind != "time" else parts.pop(name))
+        found[name] = _seconds(values) if kind == "time" else values
+        if kind != "time" and not all_possible(found[name], kind == "tokens"):
+            return None
+    return found
+
+
+def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
+    """The columns, or the first mistake."""
+    found = {name: array("q" if kind == "time" else "d") for name, kind in columns.items()}
+    for line, row in _rows(path):
+        for name, kind in columns.items():
+            cell = row[name].strip()
+            try:
+                value = _nanoseconds(cell) if kind == "time" else _number(cell, kind == "tokens")
+            except ValueError:
+                must = "a date and time" if kind == "time" else allowed(kind == "tokens")
+                place = f"trace {path}, line {line}, column {name}"
+                raise KvsimError(f"{place}: must be {must}, got {shown(cell)}") from None
+            found[name].append(value)
+    columns_found = {name: np.array(values) for name, values in found.items()}
+    return {
+        name: _seconds(values) if columns[name] == "time" else values
+        for name, values in columns_found.items()
+    }
+
+
+def _rows(path: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """The number of each line, and its cells by name."""
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file)
+        header = [name.strip() for name in next(reader)]
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise KvsimError(f"trace {path}, line {line}: {error}") from error
+            if cells is None:
+                return
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
+                continue
+            if len(cells) != len(header):
+                must = f"must have {len(header)} values, as many as line 1 has names"
+                raise KvsimError(f"trace {path}, line {line}: {must}, got {len(cells)}")
+            yield line, dict(zip(header, cells, strict=True))
+
+
+def _number(cell: str, whole: bool) -> float:
+    if cell in NOTHING:
+        return math.nan
+    if "_" in cell or not cell.isascii():
+        raise ValueError
+    value = float(cell)
+    if not possible(value, whole):
+        raise ValueError
+    return value
+
+
+def _nanoseconds(cell: str) -> int:
+    """Since 1970; a time without a zone is taken for UTC."""
+    if cell in NOTHING:
+        return _NO_TIME
+    match = _TIME.fullmatch(cell)
+    if not match:
+        raise ValueError
+    when, fraction, zone = match.groups()
+    moment = datetime.fromisoformat(when + (zone or ""))
+    since = (moment if zone else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    found = (since.days * 86_400 + since.seconds) * 10**9 + int((fraction or "0").ljust(9, "0"))
+    if abs(found) >= 2**63:
+        raise ValueError
+    return found
+
+
+def _seconds(nanoseconds: npt.NDArray[np.generic]) -> FloatColumn:
+    """From the earliest; NaN where there is none."""
+    values = nanoseconds.astype(np.int64)
+    given = values != _NO_TIME
+    if not given.any():
+        return np.full(len(values), math.nan)
+    since = values - values[given].min()
+    return np.where(given, since / 1e9, math.nan)

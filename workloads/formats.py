@@ -1,0 +1,152 @@
+"""Which loader reads a trace file: seen from how the file begins, never from its name.
+
+    how it begins                    container    names
+    PAR1                             parquet      its columns
+    { or [{                          JSON         the keys of the first object
+    a line of names with commas      CSV          the header
+
+The first line of the table whose container it is and whose names are all there wins; a file may have
+more. JSON objects and parquet that nobody else claims are kvsim's own format. Adding a format is one
+file and one line here. The rows that a loader cannot use it counts by reason, in the notes.
+"""
+
+import csv
+import re
+from collections.abc import Callable
+from importlib import import_module
+from json import JSONDecodeError, JSONDecoder
+from typing import NamedTuple
+
+from sim.errors import KvsimError
+from workloads.lengths import Lengths
+from workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
+from workloads.values import shown
+
+
+class Format(NamedTuple):
+    """How files of a format begin, and the `module:function` that reads them."""
+
+    container: str
+    names: tuple[str, ...]
+    loader: str
+
+
+FORMATS: dict[str, Format] = {
+    "Azure": Format("CSV", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "workloads.azure:load_azure"),
+    "BurstGPT": Format(
+        "CSV", ("Timestamp", "Request tokens", "Response tokens"), "workloads.burstgpt:load_burstgpt"
+    ),
+    "Vidur": Format("CSV", ("num_prefill_tokens", "num_decode_tokens"), "workloads.vidur:load_vidur"),
+    "Splitwise": Format(
+        "CSV", ("arrival_timestamp", "prompt_size", "token_size"), "workloads.splitwise:load_splitwise"
+    ),
+    "Bailian": Format(
+        "JSON", ("chat_id", "timestamp", "input_length", "output_length"), "workloads.bailian:load_bailian"
+    ),
+    "Mooncake": Format(
+        "JSON", ("timestamp", "input_length", "output_length"), "workloads.mooncake:load_mooncake"
+    ),
+    "ShareGPT": Format("JSON", ("conversations",), "workloads.sharegpt_json:load_sharegpt"),
+    "hash ids": Format("parquet", ("hash_ids",), "workloads.compact:load_compact"),
+    "conversations": Format("parquet", ("conversation_id",), "workloads.compact:load_compact"),
+    "kvsim": Format("JSON", (), "workloads.native:load_native"),
+    "kvsim in parquet": Format("parquet", (), "workloads.native:load_native"),
+}
+"""Name of a format -> how it is recognised and who reads it; the first that fits."""
+
+TEXT_FORMATS = ("ShareGPT",)
+"""Formats that hold texts, whose tokens someone must count."""
+
+LONGEST_HEAD = 1 << 20
+
+
+def load_file(path: str, *, count: Callable[[str], int] | None = None, turns: str = "first") -> Lengths:
+    """The requests of a file in any of the formats, in order of arrival.
+
+    Parameters
+    ----------
+    count : function of a text, or None
+        Counts the tokens of a text, for formats that hold texts.
+    turns : str
+        What becomes of a conversation in such a format, see `load_sharegpt`.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, is in no known format, or has a value that it must not have.
+    """
+    name = recognised(path)
+    module, function = FORMATS[name].loader.split(":")
+    loader: Callable[..., Lengths] = getattr(import_module(module), function)
+    return loader(path, count, turns) if name in TEXT_FORMATS else loader(path)
+
+
+def recognised(path: str) -> str:
+    """The name of the format that a file is in; what is no JSON, CSV or parquet counts as `kvsim`.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or a CSV file with other columns.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(LONGEST_HEAD)
+    except OSError as error:
+        raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
+    container, names = _beginning(path, head)
+    for name, form in FORMATS.items():
+        if form.container == container and names.issuperset(form.names):
+            return name
+    known = ", ".join(
+        f"{name} ({' '.join(form.names)})" for name, form in FORMATS.items() if form.container == "CSV"
+    )
+    raise KvsimError(
+        f"trace {path}, line 1: columns must be those of a known format, "
+        f"got {shown(', '.join(sorted(names)))} (known: {known})"
+    )
+
+
+def _beginning(path: str, head: bytes) -> tuple[str, set[str]]:
+    """The container, and the names that the first row has."""
+    if head.startswith(PARQUET_MAGIC):
+        return "parquet", _parquet_columns(path)
+    text = head.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").lstrip()
+    if re.match(r"\{|\[\s*(\{|$)", text):
+        return "JSON", _keys(text)
+    header = header_names(text.partition("\n")[0])
+    return ("CSV", set(header)) if len(header) > 1 and text[0] != "[" else ("JSON", set())
+
+
+def header_names(line: str) -> list[str]:
+    """The names in the first line of a CSV file; none when it is no such line."""
+    try:
+        return [name.strip() for name in next(csv.reader([line]), [])]
+    except csv.Error:
+        return []
+
+
+def _keys(text: str) -> set[str]:
+    """The keys of the first object, or those that the part read of it has.
+
+    An array of objects is ShareGPT's whatever they have: nothing else is written so.
+    """
+    if text.startswith("["):
+        return {"conversations"}
+    try:
+        found, _ = JSONDecoder().raw_decode(text)
+    except (JSONDecodeError, ValueError, RecursionError):
+        found = re.findall(r'"(conversations|chat_id|timestamp|input_length|output_length)"\s*:', text)
+        return set(found) if len(text) * 2 > LONGEST_HEAD else set()
+    return set(found)
+
+
+def _parquet_columns(path: str) -> set[str]:
+    """The names of the columns; none when the file is damaged, which its loader says better."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    try:
+        return set(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError, ValueError):
+        return set()

@@ -1,0 +1,162 @@
+"""Prompts as ids of hashed blocks: equal ids are equal tokens, so ids say what prompts have in common.
+
+    ids of 16 tokens      input_length      text
+    7 8 9                 40                (stream 0, 7 x 16 .. 7 x 16 + 40)
+    7 8 20                48                (stream 0, 7 x 16 .. + 32), (stream 0, 20 x 16 .. + 16)
+
+Block k is the place k x block in one stream. So ids that go up by one are one run, and as the traces number
+blocks by their first appearance, a prompt is what it shares and one run more, whatever block size is
+simulated. The last block may be partial. Answers have no ids: they are their own, even where a later
+prompt repeats them. Where ids are fewer than blocks the rest is the prompt's own; ids beyond it mean nothing.
+"""
+
+import math
+from array import array
+from collections.abc import Mapping
+from json import JSONDecoder
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.content import Texts
+from sim.errors import KvsimError
+from sim.workload import Int64Column
+from workloads.rows import json_objects
+from workloads.usable import FloatColumn, allowed, possible
+from workloads.values import LARGEST, shown
+
+ROWS_AT_ONCE = 4096
+
+
+class BlockTexts:
+    """Writes down prompts given as ids, some rows at a time."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block = block_tokens
+        self._parts: list[tuple[Int64Column, Int64Column, Int64Column]] = []
+        self.short = 0
+        """prompts with fewer ids than blocks, but some"""
+        self.long = 0
+        """prompts with more"""
+
+    @property
+    def most_id(self) -> int:
+        """The largest id whose place is a 64-bit number."""
+        return LARGEST // self._block - 1
+
+    def add(self, prompt_tokens: Int64Column, counts: Int64Column, ids: Int64Column) -> None:
+        """Write down the next prompts: row i has `counts[i]` of the ids."""
+        block = self._block
+        blocks = -(-prompt_tokens // block)
+        self.short += int(np.count_nonzero((counts < blocks) & (counts > 0)))
+        self.long += int(np.count_nonzero(counts > blocks))
+        used = np.minimum(counts, blocks)
+        ends = np.concatenate([[0], np.cumsum(used)])
+        before = np.concatenate([[0], np.cumsum(counts)])[:-1]
+        ids = ids[np.arange(ends[-1]) + np.repeat(before - ends[:-1], used)]
+        begins = np.ones(len(ids), dtype=bool)
+        begins[1:] = np.diff(ids) != 1
+        begins[ends[:-1][used > 0]] = True
+        starts = np.flatnonzero(begins)
+        lengths = np.diff(starts, append=len(ids)) * block
+        offsets = np.searchsorted(starts, ends)
+        last = offsets[1:][used > 0] - 1
+        lengths[last] -= np.maximum(used * block - prompt_tokens, 0)[used > 0]
+        self._parts.append((np.diff(offsets), ids[starts] * block, lengths))
+
+    def texts(self) -> Texts:
+        """All that was written."""
+        none = np.zeros(0, dtype=np.int64)
+        counts, firsts, lengths = (
+            np.concatenate([none, *column]) for column in zip(*self._parts or [(none,) * 3], strict=True)
+        )
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return Texts(offsets, np.zeros(len(firsts), dtype=np.int64), firsts, lengths)
+
+    def notes(self) -> list[str]:
+        """What is to be said of prompts whose ids do not cover them exactly."""
+        found = []
+        for count, what in (
+            (self.short, "fewer hash ids than blocks; the rest of the prompt counts as its own"),
+            (self.long, "more hash ids than blocks; those beyond the prompt are ignored"),
+        ):
+            if count:
+                found.append(f"{count:,} row{'s have' if count > 1 else ' has'} {what}.")
+        return found
+
+
+class HashRows(NamedTuple):
+    """A file of JSON lines with hash ids, a row each."""
+
+    numbers: dict[str, FloatColumn]
+    blocks: BlockTexts
+
+
+def read_hash_rows(path: str, numbers: Mapping[str, bool], prompt: str, block_tokens: int) -> HashRows:
+    """The fields of each line; others than those asked for are ignored.
+
+    Parameters
+    ----------
+    numbers : mapping of str to bool
+        Fields that are numbers, NaN where there is none, and whether they must be whole.
+    prompt : str
+        The number that is the length of the prompt.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or a value that is no number or no list of ids.
+    """
+    columns = {name: array("d") for name in numbers}
+    counts, ids = array("q"), array("q")
+    blocks = BlockTexts(block_tokens)
+
+    def flush() -> None:
+        lengths = np.nan_to_num(np.array(columns[prompt][-len(counts) :]))
+        blocks.add(lengths.clip(0).astype(np.int64), np.array(counts), np.array(ids))
+        del counts[:], ids[:]
+
+    try:
+        with open(path, "rb") as file:
+            for line, row in json_objects(path, file, JSONDecoder()):
+                for name, whole in numbers.items():
+                    columns[name].append(_number(path, line, name, row.get(name), whole))
+                counts.append(_extended(path, line, ids, row.get("hash_ids"), blocks.most_id))
+                if len(counts) == ROWS_AT_ONCE:
+                    flush()
+    except OSError as error:
+        raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
+    if counts:
+        flush()
+    return HashRows({name: np.array(values) for name, values in columns.items()}, blocks)
+
+
+def _number(path: str, line: int, name: str, value: object, whole: bool) -> float:
+    """A number of a row; NaN where there is none."""
+    if value is None:
+        return math.nan
+    try:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError
+        found = float(value)
+        if not possible(found, whole):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise KvsimError(
+            f"trace {path}, line {line}: {name} must be {allowed(whole)}, got {shown(value)}"
+        ) from None
+    return found
+
+
+def _extended(path: str, line: int, ids: "array[int]", more: object, most: int) -> int:
+    """Append the ids of a row; how many there are."""
+    if more is None or more == []:
+        return 0
+    try:
+        if not isinstance(more, list) or not (min(more) >= 0 and max(more) <= most):
+            raise TypeError
+        ids.extend(more)
+    except (TypeError, OverflowError):
+        must = f"a list of whole numbers from 0 to {most}"
+        raise KvsimError(f"trace {path}, line {line}: hash_ids must be {must}, got {shown(more)}") from None
+    return len(more)

@@ -1,0 +1,71 @@
+"""Shared system prompts: every request gets one of a few in front of its own prompt.
+
+    10x200          10 system prompts of 200 tokens, each as likely
+    10x200:1.5      the k-th most popular with a probability proportional to k**-1.5
+
+The turns of a session have the same one. What prompts had in common before they still have, as long as
+they stand behind the same system prompt. The stream of each is shared from its first token, so a prefix
+cache holds it once.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sim.content import behind
+from sim.errors import KvsimError
+from sim.workload import Int64Column
+from workloads.lengths import Lengths
+from workloads.synthetic import MOST_RANKS, MOST_TOKENS, zipf_ranks
+
+
+def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengths:
+    """The requests, each behind one of the system prompts.
+
+    Parameters
+    ----------
+    text : str
+        `GROUPSxTOKENS` or `GROUPSxTOKENS:ALPHA`.
+    rng : numpy Generator
+        Draws one number per request, whatever the text.
+
+    Raises
+    ------
+    KvsimError
+        A text of another form, or no group or token.
+    """
+    groups, tokens, alpha = _parsed(text)
+    drawn = zipf_ranks(alpha, groups, len(lengths), rng)
+    if "session" in lengths.labels:
+        drawn = drawn[_first_rows(lengths.labels["session"].tolist())]
+    return replace(
+        lengths,
+        prompt_tokens=lengths.prompt_tokens + tokens,
+        texts=behind(drawn, tokens, lengths.texts),
+        notes=(
+            *lengths.notes,
+            f"In front of every prompt: one of {groups:,} system prompts, {tokens:,} tokens.",
+        ),
+    )
+
+
+def _parsed(text: str) -> tuple[int, int, float]:
+    """How many prompts, how long, and how unequally popular."""
+    found = re.fullmatch(r"(\d+)x(\d+)(?::(\d+(?:\.\d*)?))?", text, re.ASCII)
+    if not found:
+        must = "GROUPSxTOKENS, as in 10x200, or GROUPSxTOKENS:ALPHA"
+        raise KvsimError(f"shared_prefix must be {must}, got {text!r}")
+    groups, tokens = int(found[1]), int(found[2])
+    if not (1 <= groups <= MOST_RANKS and 1 <= tokens <= MOST_TOKENS):
+        limits = f"from 1 to {MOST_RANKS:,} groups of 1 to {MOST_TOKENS:,} tokens"
+        raise KvsimError(f"shared_prefix must be {limits}, got {text!r}")
+    return groups, tokens, float(found[3] or 0)
+
+
+def _first_rows(sessions: Sequence[object]) -> Int64Column:
+    """For each row the first of its session; itself where it belongs to none."""
+    first: dict[object, int] = {}
+    rows = (row if name is None else first.setdefault(name, row) for row, name in enumerate(sessions))
+    return np.fromiter(rows, np.int64, len(sessions))

@@ -1,0 +1,80 @@
+"""Synthetic: lengths drawn from distributions, see --input-len and --output-len; no others' data.
+
+    fixed:TOKENS             always the same
+    uniform:LOW:HIGH         every whole number from LOW to HIGH, each as likely
+    lognormal:MEAN:SIGMA     exp(normal): MEAN is the mean of the lengths, SIGMA the standard deviation of
+                             their logarithm; the median is MEAN * exp(-SIGMA**2 / 2)
+    zipf:ALPHA:MAX           k from 1 to MAX with a probability proportional to k**-ALPHA
+
+The distributions may also replace the lengths of another trace. What is drawn is rounded to whole tokens,
+at least 1. Ignores that real prompts and answers depend on each other: here each length is drawn alone.
+"""
+
+import math
+
+import numpy as np
+
+from sim.errors import KvsimError
+from sim.workload import Int64Column
+from workloads.choices import chosen, whole
+from workloads.lengths import Lengths
+
+DISTRIBUTIONS = {"fixed": "TOKENS", "uniform": "LOW:HIGH", "lognormal": "MEAN:SIGMA", "zipf": "ALPHA:MAX"}
+"""Name of a distribution -> its parameters."""
+
+USUAL_LENGTHS = ("fixed:1024", "fixed:128")
+"""Prompt and answer when nothing else is said: as in `vllm bench serve --dataset-name random`."""
+
+MOST_TOKENS = 1_000_000_000
+MOST_RANKS = 10_000_000
+"""Largest MAX of zipf, whose probabilities are a table."""
+
+
+def load_lengths() -> Lengths:
+    """The usual request, as often as anybody likes."""
+    prompt, output = (int(text.partition(":")[2]) for text in USUAL_LENGTHS)
+    return Lengths("synthetic", np.array([prompt]), np.array([output]), endless=True)
+
+
+def draw_lengths(option: str, text: str, n: int, rng: np.random.Generator) -> Int64Column:
+    """Lengths of n requests; more of them only add to fewer.
+
+    Parameters
+    ----------
+    option : str
+        What they are the lengths of, as errors name it: `input_len` or `output_len`.
+    text : str
+        A distribution as above; a number alone is fixed.
+
+    Raises
+    ------
+    KvsimError
+        No such distribution, or a parameter out of its range.
+    """
+    name, numbers = chosen(option, text, DISTRIBUTIONS)
+    if name == "fixed":
+        return np.full(n, whole(option, text, "TOKENS", numbers[0], 1, MOST_TOKENS))
+    if name == "uniform":
+        low = whole(option, text, "LOW", numbers[0], 1, MOST_TOKENS)
+        high = whole(option, text, "HIGH", numbers[1], low, MOST_TOKENS)
+        return rng.integers(low, high, size=n, endpoint=True)
+    if name == "zipf":
+        alpha, most = numbers[0], whole(option, text, "MAX", numbers[1], 1, MOST_RANKS)
+        if alpha < 0:
+            raise KvsimError(f"{option} must have an ALPHA of at least 0, got {text!r}")
+        return zipf_ranks(alpha, most, n, rng) + 1
+    mean, sigma = numbers
+    if not 1 <= mean <= MOST_TOKENS or sigma < 0:
+        raise KvsimError(
+            f"{option} must have a MEAN from 1 to {MOST_TOKENS:,} and a SIGMA of at least 0, got {text!r}"
+        )
+    with np.errstate(over="ignore"):
+        drawn = np.exp(math.log(mean) - sigma**2 / 2 + sigma * rng.standard_normal(n))
+    return np.rint(np.clip(drawn, 1, MOST_TOKENS)).astype(np.int64)
+
+
+def zipf_ranks(alpha: float, ranks: int, n: int, rng: np.random.Generator) -> Int64Column:
+    """Ranks from 0, the probability of rank k proportional to (k + 1)**-alpha."""
+    up_to = np.cumsum(np.arange(1, ranks + 1, dtype=np.float64) ** -alpha)
+    drawn = np.searchsorted(up_to, rng.random(n) * up_to[-1], side="right")
+    return np.minimum(drawn, ranks - 1).astype(np.int64)

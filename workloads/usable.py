@@ -1,0 +1,136 @@
+"""What the loaders of others' formats have in common: rows that can be used, and notes on those that cannot.
+
+    ContextTokens   GeneratedTokens
+              374                44     a request
+              396                 0     left out: output of 0 tokens
+                                 12     left out: prompt length missing
+
+Real traces hold failed calls and gaps. A row is left out for the first reason that it gives, and every
+reason is a note with its count. What is no number at all is a mistake in the file: the reader's to name.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.content import Texts
+from sim.errors import KvsimError
+from workloads.lengths import Lengths
+
+FloatColumn = npt.NDArray[np.float64]
+
+MOST_TOKENS = 1_000_000_000
+MOST_TIME = 1e15
+"""In seconds or milliseconds: beyond any date, and precise to a second."""
+
+
+def requests(
+    path: str,
+    source: str,
+    prompt_tokens: FloatColumn,
+    output_tokens: FloatColumn,
+    arrival_s: FloatColumn | None = None,
+    *,
+    texts: Texts | None = None,
+    labels: Mapping[str, npt.NDArray[np.generic]] | None = None,
+    no_output: str = "output of 0 tokens",
+    left_out: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
+) -> Lengths:
+    """The rows that can be used, in order of arrival.
+
+    Parameters
+    ----------
+    source : str
+        The format, as the notes name it.
+    prompt_tokens, output_tokens, arrival_s : float64 arrays, shape (n,)
+        What the file says: whole numbers and seconds, NaN where it says nothing.
+    texts : Texts or None
+    labels : mapping of str to arrays of shape (n,), or None
+        As in Lengths, for all rows.
+    no_output : str
+        Why a row without output is left out.
+    left_out : mapping of str to int, or None
+        Rows that are not among these, by reason.
+    notes : sequence of str
+        What else is to be said of the file.
+
+    Raises
+    ------
+    KvsimError
+        No row that can be used.
+    """
+    kept = np.ones(len(prompt_tokens), dtype=bool)
+    reasons = dict(left_out or {})
+    for reason, rows in _reasons(prompt_tokens, output_tokens, arrival_s, no_output):
+        if count := int(np.count_nonzero(rows & kept)):
+            reasons[reason] = reasons.get(reason, 0) + count
+            kept &= ~rows
+    left = [
+        f"{count:,} row{'s' * (count > 1)} left out: {reason}" for reason, count in reasons.items() if count
+    ]
+    order = np.flatnonzero(kept)
+    if not len(order):
+        why = "; ".join(left) or "no rows"
+        raise KvsimError(f"trace {path} must have at least one request that can be used, got none ({why})")
+    when = "which has no arrivals"
+    if arrival_s is not None:
+        when = "at its own arrivals"
+        if (np.diff(arrival_s[order]) < 0).any():
+            order = order[np.argsort(arrival_s[order], kind="stable")]
+            when += ", by which its rows were sorted"
+    what = f"{len(order):,} request{'s' * (len(order) > 1)} of trace {Path(path).name} ({source})"
+    return Lengths(
+        name=Path(path).stem,
+        prompt_tokens=prompt_tokens[order].astype(np.int64),
+        output_tokens=output_tokens[order].astype(np.int64),
+        notes=(f"{what}, {when}.", *(f"{note}." for note in left), *notes),
+        arrival_s=None if arrival_s is None else arrival_s[order],
+        texts=texts and texts.rows(order),
+        labels={name: column[order] for name, column in (labels or {}).items()},
+    )
+
+
+def _reasons(
+    prompt: FloatColumn, output: FloatColumn, arrival_s: FloatColumn | None, no_output: str
+) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """Each reason to leave rows out, with the rows."""
+    found = [
+        ("prompt length missing", np.isnan(prompt)),
+        ("negative prompt length", prompt < 0),
+        ("prompt of 0 tokens", prompt == 0),
+        ("output length missing", np.isnan(output)),
+        ("negative output length", output < 0),
+        (no_output, output == 0),
+    ]
+    if arrival_s is not None:
+        found += [("arrival missing", np.isnan(arrival_s)), ("arrival before 0", arrival_s < 0)]
+    return found
+
+
+def from_first(arrival_s: FloatColumn) -> FloatColumn:
+    """Seconds from the earliest row."""
+    first = np.fmin.reduce(arrival_s, initial=np.inf)
+    return arrival_s - first if np.isfinite(first) else arrival_s
+
+
+def possible(value: float, whole: bool) -> bool:
+    """Whether a trace can have this number; NaN is none."""
+    if math.isnan(value):
+        return True
+    return abs(value) <= MOST_TOKENS and value.is_integer() if whole else abs(value) <= MOST_TIME
+
+
+def all_possible(values: FloatColumn, whole: bool) -> bool:
+    """Whether a trace can have all these numbers."""
+    given = values[~np.isnan(values)]
+    fit = np.abs(given) <= (MOST_TOKENS if whole else MOST_TIME)
+    return bool((fit & (np.floor(given) == given) if whole else fit).all())
+
+
+def allowed(whole: bool) -> str:
+    """What is possible, in words."""
+    return f"a whole number of at most {MOST_TOKENS:,}" if whole else f"a number of at most {MOST_TIME:g}"

@@ -1,0 +1,25 @@
+"""Vidur's processed traces: tokens to prefill and to decode, with arrivals in seconds or without.
+
+    arrived_at,num_prefill_tokens,num_decode_tokens
+
+Ignores what follows from these (`num_total_tokens`, `pd_ratio`).
+"""
+
+from workloads.delimited import has_column, read_csv
+from workloads.lengths import Lengths
+from workloads.usable import requests
+
+
+def load_vidur(path: str) -> Lengths:
+    """The requests of a file, in order of arrival where they have one.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or a cell that is no number.
+    """
+    kinds = {"num_prefill_tokens": "tokens", "num_decode_tokens": "tokens"}
+    if has_column(path, "arrived_at"):
+        kinds["arrived_at"] = "seconds"
+    prompt_tokens, output_tokens, *arrival_s = read_csv(path, kinds).values()
+    return requests(path, "Vidur", prompt_tokens, output_tokens, *arrival_s)
