@@ -199,7 +199,8 @@ class PagedPrefix(Paged):
         super().fork(parent, child, tokens)
         shared = len(self._tables[child])
         self._full[child], self._own[child] = self._full[parent], (NOBODY, shared)
-        self._own[parent] = self._own[parent][0], shared
+        own, shareable = self._own[parent]
+        self._own[parent] = own, max(shareable, shared)
         return True
 
     def swap_in(self, seqs: Sequence[int]) -> bool:
@@ -222,20 +223,20 @@ class PagedPrefix(Paged):
     def grow_many(self, seqs: Sequence[int]) -> None:
         if self._part_filled or len(seqs) > len(self._queue):
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
-        tables, queue, key = self._tables, self._queue, self._key
-        if self._keys:
-            for seq in seqs:
-                if seq in self._keys:
-                    self.fill(seq, len(tables[seq]) * self.block_size)
+        tables, queue, key, filling = self._tables, self._queue, self._key, self._keys
         self.evicted_by = []
         may_evict, pop = self.cached_slots > 0, queue.popitem
         for index, seq in enumerate(seqs):
+            if seq in filling:
+                cached = self.cached_slots
+                self.fill(seq, len(tables[seq]) * self.block_size)
+                self.evicted_by += [index] * ((cached - self.cached_slots) // self.block_size)
             block, _ = pop(False)
             if may_evict and block in key:
                 self._forget(block)
                 self.evicted_by.append(index)
+                self.cached_slots -= self.block_size
             tables[seq].append(block)
-        self.cached_slots -= len(self.evicted_by) * self.block_size
         self.used_slots += len(seqs) * self.block_size
 
     def growth_budget(self) -> int:

@@ -149,7 +149,8 @@ class Decoding(ABC):
                 self._set_internal(running[seq], self.allocator.capacity(seq) - running[seq].final_tokens)
         else:
             for seq in due:
-                self._plan_growth(running[seq])
+                if seq in running:  # by priority, who grew may be evicted in the same step
+                    self._plan_growth(running[seq])
 
     def guaranteed_steps(self, at_most: int) -> int:
         """Decode steps, this one included, in which nobody ends early and all growth is guaranteed."""

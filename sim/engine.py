@@ -1,8 +1,7 @@
 """The loop: admit -> form batch -> cost -> wait -> apply, on SimPy's clock in whole picoseconds.
 
-SimPy runs whatever brings requests: `_arrive` is its process that puts them into the queue when their
-time comes. `_serve` runs the engine's steps: it lets SimPy catch up, lets the scheduler decide, asks the
-cost model how long the step takes, and applies it.
+SimPy runs whatever brings requests (sim/arrivals.py). `_serve` runs the engine's steps: it lets SimPy
+catch up, lets the scheduler decide, asks the cost model how long the step takes, and applies it.
 
 A decode step that changes nobody's place is repeated: a *span* of such steps is taken at once. It ends at
 the next finish, before the first step whose memory is not guaranteed, and, while the queue is empty,
@@ -15,7 +14,7 @@ is decided, so an arrival at t is seen by it.
 
 import gc
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from math import inf
@@ -23,19 +22,15 @@ from math import inf
 import simpy
 
 from allocators.base import InvariantError
+from sim.arrivals import Arrivals
 from sim.cost import CostModel
 from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
-from sim.request import Group, Request, State
+from sim.request import Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 from sim.workload import Workload
 
-ROWS_AT_ONCE = 8192
-"""Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
-
 UNLIMITED = 1 << 40
-
-Process = Generator[simpy.Event, None, None]
 
 
 @contextmanager
@@ -83,79 +78,19 @@ class Engine:
         self.server = server
         self.scheduler = scheduler
         self.cost = cost
-        self.longest = max_model_len if scheduler.limits_length else UNLIMITED
         self.max_span = 1 if step_log else max_span
+        self._waits = workload.waits is not None
         self.check = check
         self.recorder = Recorder(workload, step_log, timeline_rows, server.allocator.slots_per_token)
+        longest = max_model_len if scheduler.limits_length else UNLIMITED
+        self.arrivals = Arrivals(self.env, workload, server, scheduler, self.recorder, longest)
 
     def run(self) -> Result:
         """Serve every request and return what was written down."""
-        self.env.process(self._arrive())
+        self.arrivals.begin()
         with _no_cycle_collection():
             self._serve()
         return self.recorder.result(self.server)
-
-    # -- arrivals -----------------------------------------------------------------------------
-
-    def _arrive(self) -> Process:
-        """Put the requests into the queue, each in its time; those that can never be served are counted."""
-        env, waiting, workload, longest = self.env, self.server.waiting, self.workload, self.longest
-        contents = workload.content
-        plain = workload.samples is None and workload.priority is None and not self.scheduler.forks
-        plain = plain and self.server.allocator.fits(longest, longest)
-        now = 0
-        for start in range(0, len(workload), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            columns = (workload.arrival_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            for index, (arrival_ps, prompt, output) in enumerate(rows, start):
-                if arrival_ps > now:
-                    yield env.timeout(arrival_ps - now)
-                    now = arrival_ps
-                if plain and prompt + output <= longest:
-                    request = Request(index, prompt, output)
-                    if contents is not None and contents[index]:
-                        request.write(contents[index])
-                    waiting.append(request)
-                else:
-                    self._accept(index, prompt, output)
-
-    def _accept(self, index: int, prompt: int, output: int) -> None:
-        """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
-        longest, recorder, scheduler = self.longest, self.recorder, self.scheduler
-        if prompt >= longest:
-            recorder.reject(f"prompt leaves no room for an answer within {longest:,} tokens")
-            return
-        kept = min(output, longest - prompt)
-        request = Request(index, prompt, kept)
-        reason = scheduler.refusal(self.server, request)
-        if reason:
-            recorder.reject(reason)
-            return
-        if kept < output:
-            recorder.truncate(index, kept)
-        for sample in self._samples(request):
-            self.server.waiting.append(sample)
-
-    def _samples(self, request: Request) -> list[Request]:
-        """What waits for a request: one object for each answer, or a group that will fork."""
-        workload, index = self.workload, request.index
-        if workload.content is not None:
-            request.write(workload.content[index])
-        if workload.priority is not None:
-            request.priority = int(workload.priority[index])
-        lengths = [request.output_tokens]
-        if workload.samples is not None:
-            first, end = workload.samples.offsets[index : index + 2].tolist()
-            room = self.longest - request.prompt_tokens
-            lengths = [min(length, room) for length in workload.samples.tokens[first:end].tolist()]
-            request.own = first
-        if self.scheduler.forks:
-            request.group = Group(request, lengths, workload.beam.width if workload.beam else 1)
-            return [request]
-        if workload.samples is not None:
-            request.set_output(lengths[0])
-        return [request, *(request.as_sample(k, length) for k, length in enumerate(lengths[1:], 1))]
 
     # -- steps --------------------------------------------------------------------------------
 
@@ -217,8 +152,9 @@ class Engine:
 
     def _reject(self) -> None:
         """Write down whom the scheduler dropped."""
-        for reason in self.server.rejected:
+        for row, reason in self.server.rejected:
             self.recorder.reject(reason)
+            self.arrivals.answered(row, self.server.now_ps)
         self.server.rejected.clear()
 
     def _stall(self) -> int:
@@ -226,7 +162,8 @@ class Engine:
         server = self.server
         if server.evicted:
             duration = self.cost.step_ps(server.shape(0))
-            self._record_empty(self.recorder.saturated, duration)
+            waits = server.waiting or server.swapped
+            self._record_empty(self.recorder.saturated if waits else self.recorder.unsaturated, duration)
             return duration
         if server.cleared:  # who left made room: decide again
             return 0
@@ -306,5 +243,6 @@ class Engine:
 
     def _finish(self, request: Request, now: int) -> None:
         request.move(State.FINISHED)
-        self.recorder.finish(request, now, self.server.step - 1)
+        if self.recorder.finish(request, now, self.server.step - 1) and self._waits:
+            self.arrivals.answered(request.index, now)
         self.scheduler.finish(self.server, request)

@@ -58,14 +58,14 @@ class GroupServer(Server):
         group = self.group_of(request)
         group.sequences.remove(request)
         self.release(request)
+        self._settle(group)
         if not group.sequences:
             del self.groups[group]
             self.beams.pop(group, None)
 
     def drop_head(self, reason: str) -> None:
         """The head of the queue can never be served."""
-        self.waiting.popleft()
-        self.rejected.append(reason)
+        self.rejected.append((self.waiting.popleft().index, reason))
         self.cleared = self.moved = True
 
     def drop_running(self, group: Group, reason: str) -> None:
@@ -77,7 +77,7 @@ class GroupServer(Server):
         self._find_next_finish()
         del self.groups[group]
         self.beams.pop(group, None)
-        self.rejected.append(reason)
+        self.rejected.append((group.index, reason))
         self.cleared = self.evicted = self.moved = True
 
     def drop_swapped(self, group: Group, reason: str) -> None:
@@ -86,7 +86,7 @@ class GroupServer(Server):
             self.allocator.release(request.seq)
         self.swapped_groups.remove(group)
         self.swapped -= len(group.sequences)
-        self.rejected.append(reason)
+        self.rejected.append((group.index, reason))
         self.cleared = self.moved = True
 
     # -- forking ------------------------------------------------------------------------------
@@ -116,6 +116,8 @@ class GroupServer(Server):
                 self._unwritten[sequence.seq] = sequence
             else:
                 self.prefill_held -= sequence.computed
+        self._set_internal(request, 0)
+        self._settle(group)
 
     def _fork(self, parent: Request, child: Request) -> None:
         """Let a new sequence share all that its parent holds."""
@@ -130,8 +132,6 @@ class GroupServer(Server):
         if not self.allocator.fork(parent.seq, child.seq, child.computed):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self.running[child.seq] = child
-        if len(self.running) > self.max_running:
-            self.max_running = len(self.running)
         self.moved = True
 
     def branch(self, group: Group, parents: Sequence[int]) -> None:
@@ -166,8 +166,17 @@ class GroupServer(Server):
         group.sequences.remove(candidate)
         group.sequences[0].preemptions += candidate.preemptions
         self.release(candidate)
+        self._settle(group)
         self._find_next_finish()
         self.moved = True
+
+    def _settle(self, group: Group) -> None:
+        """Write down what those who have not written yet will never fill, of blocks that they own alone."""
+        for request in group.sequences:
+            if request.seq in self._unwritten:
+                self._set_internal(
+                    request, max(self.allocator.capacity(request.seq) - request.final_tokens, 0)
+                )
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -201,9 +210,9 @@ class GroupServer(Server):
 
     # -- preempting ---------------------------------------------------------------------------
 
-    def evict(self, request: Request) -> None:
+    def evict(self, request: Request, requeue: bool = True) -> None:
         """Preempt a group of one sequence by recomputation."""
-        super().evict(request)
+        super().evict(request, requeue)
         del self.groups[self.group_of(request)]
 
     def swap_out(self, group: Group) -> bool:

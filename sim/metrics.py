@@ -32,7 +32,7 @@ def request_table(result: Result) -> dict[str, Column]:
         name: np.where(done, _seconds(result.requests[f"{name[:-2]}_ps"]), np.nan)
         for name in ("first_scheduled_s", "first_token_s", "finish_s")
     }
-    arrival_s = _seconds(workload.arrival_ps)
+    arrival_s = _seconds(result.arrival_ps)
     e2e_s = times["finish_s"] - arrival_s
     ttft_s = times["first_token_s"] - arrival_s
     status = np.where(done, "finished", "rejected").astype("U9")  # "truncated" is longer

@@ -114,6 +114,7 @@ class Result:
     """
 
     workload: Workload
+    arrival_ps: Int64Column
     output_tokens: Int64Column
     finished: np.ndarray[tuple[int], np.dtype[np.bool_]]
     truncated: int
@@ -161,6 +162,7 @@ class Recorder:
     token_gaps: Histogram = field(default_factory=Histogram)
     next_sample_ps: int = 0
     peak_used_slots: int = 0
+    max_running: int = 0
     end_ps: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     truncated: int = 0
@@ -172,6 +174,9 @@ class Recorder:
         self._finished = bytearray(rows)
         self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
         self._output_tokens = self.workload.output_tokens.copy()
+        self._arrivals = self.workload.arrival_ps
+        if self.workload.waits is not None:
+            self._arrivals = self._arrivals.copy()
         self._answers: dict[str, array[int]] | None = None
         self._unfinished: array[int] | None = None  # samples of each request, where there are several
         self._begun: set[int] = set()  # requests of which some sample is finished, but not all
@@ -200,8 +205,12 @@ class Recorder:
         self.truncated += 1
         self._output_tokens[index] = output_tokens
 
-    def finish(self, request: Request, now_ps: int, step: int) -> None:
-        """Write down a finished request, or one of its samples: it is finished when the last of them is."""
+    def arrive(self, index: int, now_ps: int) -> None:
+        """Note when a request came that waited for another one's answer."""
+        self._arrivals[index] = now_ps
+
+    def finish(self, request: Request, now_ps: int, step: int) -> bool:
+        """Write down a finished request, or one of its samples: True when it was the last of them."""
         index, columns = request.index, self._columns
         if self._unfinished is None:
             columns["first_scheduled_ps"][index] = request.first_scheduled_ps or 0
@@ -210,12 +219,13 @@ class Recorder:
             columns["first_scheduled_step"][index] = request.first_scheduled_step
             columns["first_token_step"][index] = request.first_token_step
         elif not self._finish_sample(request, now_ps, step):
-            return
+            return False
         columns["finish_ps"][index] = now_ps
         columns["finish_step"][index] = step
         self._finished[index] = 1
         self.finished_count += 1
         self.end_ps = now_ps
+        return True
 
     def _finish_sample(self, request: Request, now_ps: int, step: int) -> bool:
         """Whether this was the last sample of its request."""
@@ -268,6 +278,7 @@ class Recorder:
         sums.running += sum(map(mul, running, totals))
         peak = max(map(add, map(sub, held, more), map(mul, more, steps)))
         self.peak_used_slots = max(self.peak_used_slots, peak)
+        self.max_running = max(self.max_running, *running)
         self.token_gaps.add_spans(ends, decoding)
 
     def sample(self, server: Server, now_ps: int, held: int) -> None:
@@ -347,6 +358,7 @@ class Recorder:
         steps = np.array(self._steps, dtype=np.int64).reshape(-1, len(STEP_COLUMNS))
         return Result(
             workload=self.workload,
+            arrival_ps=self._arrivals,
             output_tokens=self._output_tokens,
             finished=np.frombuffer(self._finished, dtype=np.bool_),
             truncated=self.truncated,
@@ -361,7 +373,7 @@ class Recorder:
             capacity_slots=server.allocator.capacity_slots,
             end_ps=self.end_ps,
             step_count=server.step,
-            max_running=server.max_running,
+            max_running=self.max_running,
             peak_used_tokens=self.peak_used_slots // self.slots_per_token,
             preemptions=server.preemptions,
             swap_outs=server.swap_outs,

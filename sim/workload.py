@@ -83,6 +83,38 @@ class Beam(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Chain:
+    """Requests that come some time after the answer to an earlier one.
+
+    Attributes
+    ----------
+    after : int64 array, shape (n,)
+        The row whose answer request i waits for, an earlier one; -1 for those that come at `arrival_ps`.
+    think_ps : int64 array, shape (n,)
+        Time from that answer to the request.
+    """
+
+    after: Int64Column
+    think_ps: Int64Column
+
+
+@dataclass(frozen=True)
+class Clients:
+    """A closed loop: each client asks the next request some time after its last answer.
+
+    Attributes
+    ----------
+    clients : int
+        How many ask at once, at least 1; all of them begin at 0.
+    think_ps : int64 array, shape (n,)
+        Time from the answer before to request i.
+    """
+
+    clients: int
+    think_ps: Int64Column
+
+
+@dataclass(frozen=True)
 class Workload:
     """Requests in order of arrival.
 
@@ -106,6 +138,9 @@ class Workload:
         Streams are numbered from 0. None when nothing is shared.
     priority : int64 array, shape (n,), or None
         Lower is served first, under `--policy priority`.
+    waits : Chain, Clients or None
+        Which requests wait for an answer before they come; None: all come at `arrival_ps`, which then never
+        decreases. Where they wait, the run finds out when.
     labels : mapping of str to arrays of shape (n,)
         Columns of the trace that the simulation does not need (session, turn, client), kept for the results.
     """
@@ -119,6 +154,7 @@ class Workload:
     beam: Beam | None = None
     content: Sequence[Content] | None = None
     priority: Int64Column | None = None
+    waits: Chain | Clients | None = None
     labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,8 +171,11 @@ class Workload:
                 raise KvsimError(f"{column} must be whole numbers, got {found}")
             if n and values.min() < 1:
                 raise KvsimError(f"{column} must be at least 1, got {values.min()} in row {values.argmin()}")
-        if n and (self.arrival_ps[0] < 0 or (np.diff(self.arrival_ps) < 0).any()):
+        ordered = self.waits is not None or not (np.diff(self.arrival_ps) < 0).any()
+        if n and (self.arrival_ps.min() < 0 or not ordered):
             raise KvsimError("arrival_ps must be non-negative and never decrease")
+        if self.waits is not None:
+            self._check_waits(self.waits)
         optional = {"content": self.content, "priority": self.priority, **self.labels}
         for name, rows in optional.items():
             if rows is not None and len(rows) != n:
@@ -149,6 +188,16 @@ class Workload:
             if self.beam is not None:
                 raise KvsimError("samples must be left out with beam search")
             self.samples.check(self.output_tokens)
+
+    def _check_waits(self, waits: Chain | Clients) -> None:
+        n = len(self)
+        if len(waits.think_ps) != n or (n and waits.think_ps.min() < 0):
+            raise KvsimError(f"think_ps must have {n} rows of at least 0, got {len(waits.think_ps)} rows")
+        if isinstance(waits, Clients):
+            if waits.clients < 1:
+                raise KvsimError(f"clients must be at least 1, got {waits.clients}")
+        elif len(waits.after) != n or (waits.after >= np.arange(n)).any() or (n and waits.after.min() < -1):
+            raise KvsimError(f"after must name an earlier row, or -1, for each of {n} rows")
 
     def __len__(self) -> int:
         return len(self.arrival_ps)

@@ -84,7 +84,7 @@ def everything(result) -> dict[str, object]:
     found = {}
     for field in fields(result):
         value = getattr(result, field.name)
-        if field.name in ("requests", "timeline"):
+        if isinstance(value, dict) and all(isinstance(column, np.ndarray) for column in value.values()):
             value = {name: column.tolist() for name, column in value.items()}
         elif field.name == "token_gaps":
             value = (value.bins(), value.count, value.total, value.maximum)

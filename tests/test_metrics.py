@@ -62,6 +62,7 @@ def made_up(finished=(True, True, True, False), **changes):
     )
     facts = {
         "workload": Workload("test", seconds(0, 1, 2, 3), column(10, 20, 30, 9_999), column(1, 5, 9, 7)),
+        "arrival_ps": seconds(0, 1, 2, 3),
         "output_tokens": column(1, 5, 2, 7),
         "finished": np.array(finished),
         "truncated": 1,

@@ -57,7 +57,9 @@ class Scheduler(ABC):
         for name in settings:
             value, default = getattr(self.config, name), getattr(EngineConfig, name)
             if value != default:
-                raise KvsimError(f"{name} must be left out for scheduler {self.config.scheduler}, got {value!r}")
+                raise KvsimError(
+                    f"{name} must be left out for scheduler {self.config.scheduler}, got {value!r}"
+                )
 
     def only_recomputes(self) -> None:
         """Raise KvsimError if evicted sequences are to be swapped, as this engine cannot."""
@@ -74,8 +76,8 @@ class Scheduler(ABC):
     def schedule(self, server: Server) -> None:
         """Evict, grow and admit for the step that starts now."""
 
-    def refusal(self, server: Server, request: Request) -> str:
-        """Why a request can never be served, or ""."""
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """Why a request with so many samples, or candidates, can never be served, or ""."""
         allocator = server.allocator
         if allocator.fits(request.final_tokens, server.bound(request)):
             return ""

@@ -54,6 +54,8 @@ class VllmV0(Scheduler):
             for name in ("enable_chunked_prefill", "enable_prefix_caching"):
                 if getattr(config, name):
                     raise KvsimError(f"{name} must be off for scheduler vllm-v0@0.1.7, which lacks it")
+        if config.enable_chunked_prefill and config.enable_prefix_caching:
+            raise KvsimError("enable_prefix_caching must be off for scheduler vllm-v0 with chunked prefill")
         self._chunked = config.enable_chunked_prefill
         self._longest_prompt = max_model_len
         if not self._chunked:
@@ -61,6 +63,7 @@ class VllmV0(Scheduler):
         if config.enable_prefix_caching:
             self.cache, self.order = CacheRules(), Order.QUEUE
         self._survivors: Survivors | None = None
+        self._evicted: list[Request] = []  # in this step, with chunked prefill: back in the queue at its end
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose requests may be several sequences."""
@@ -92,14 +95,13 @@ class VllmV0(Scheduler):
             self._swap_in(server, budget - server.decoding)
 
     def _schedule_chunked(self, server: GroupServer) -> None:
-        waiting_before = len(server.waiting)
         budget = self._decode(server, self.config.max_num_batched_tokens)
         if server.swapped_groups and not server.evicted:
             budget -= self._swap_in(server, budget)
-        preempted = [server.waiting.popleft() for _ in range(len(server.waiting) - waiting_before)]
         self._admit(server, budget)
-        for request in reversed(preempted):
+        for request in self._evicted:
             server.waiting.appendleft(request)
+        self._evicted.clear()
 
     def _admit(self, server: GroupServer, budget: int) -> None:
         waiting, allocator = server.waiting, server.allocator
@@ -139,15 +141,21 @@ class VllmV0(Scheduler):
         if tokens > self._longest_prompt:
             return f"prompt or recomputation is longer than the {self._longest_prompt:,} tokens of a step"
         allocator = server.allocator
-        if allocator.capacity_slots - allocator.slots_needed(known, known) < self.watermark_slots:
+        least = self.watermark_slots
+        if known > self.config.max_num_batched_tokens:  # every chunk after the first wants a free block
+            least = max(least, self.unit)
+        if allocator.capacity_slots - allocator.slots_needed(known, known) < least:
             return "does not fit an empty arena above the watermark"
         return ""
 
-    def refusal(self, server: Server, request: Request) -> str:
-        """Why a request can never be served, or ""."""
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """Why a request with so many samples, or candidates, can never be served, or ""."""
+        seats = self.config.max_num_seqs
+        if sequences > seats:
+            return f"more answers or candidates than the {seats:,} sequences that may run"
         prompt = request.prompt_tokens
         tokens = min(prompt, self.config.max_num_batched_tokens) if self._chunked else prompt
-        return super().refusal(server, request) or self._never(server, prompt, tokens)
+        return super().refusal(server, request, sequences) or self._never(server, prompt, tokens)
 
     # -- decoding -----------------------------------------------------------------------------
 
@@ -192,7 +200,9 @@ class VllmV0(Scheduler):
         first = group.sequences[0]
         alone = group.seats == 1 and self.config.preemption != "swap"
         if alone or first.state is State.PREFILL:
-            server.evict(first)
+            server.evict(first, requeue=not self._chunked)
+            if self._chunked:
+                self._evicted.append(first)
         elif not server.swap_out(group):
             server.drop_running(
                 group, f"no room in the host pool of {server.allocator.host_capacity_slots:,} slots"
