@@ -3,6 +3,7 @@
     sim run        one server under one workload -> tables, figures, a run directory
     sim compare    the same workload under several allocators, side by side
     sim plot       the figures again, from run directories
+    sim reproduce  the figures of a paper, published beside simulated
     sim models, gpus, allocators, schedulers, traces    what there is to choose from
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 
 _workload = partial(typer.Option, rich_help_panel="Workload")
+_arrivals = partial(typer.Option, rich_help_panel="Arrivals")
 _engine = partial(typer.Option, rich_help_panel="Engine")
 _memory = partial(typer.Option, rich_help_panel="Memory")
 _hardware = partial(typer.Option, rich_help_panel="Model and GPU")
@@ -69,13 +71,32 @@ class Traffic:
         int | None,
         _workload(help="How many; beyond the trace's own, drawn from it.", show_default="1000; all of FILE"),
     ] = None
-    request_rate: Annotated[
+    start: Annotated[
+        float, _workload(metavar="S", help="Only what arrives from this second of the trace on.")
+    ] = 0.0
+    duration: Annotated[
         float | None,
-        _workload(help="Requests per second; inf: all at once.", show_default="2.0, or FILE's own arrivals"),
+        _workload(metavar="S", help="Only so many seconds of the trace.", show_default="to its end"),
     ] = None
-    burstiness: Annotated[
-        float | None,
-        _workload(help="1: Poisson arrivals; less: in bursts; more: regular.", show_default="1.0"),
+    input_len: Annotated[
+        str | None,
+        _workload(
+            metavar="DIST",
+            help="Prompts: TOKENS, uniform:LOW:HIGH, lognormal:MEAN:SIGMA, zipf:ALPHA:MAX, trace:NAME.",
+            show_default="the trace's; synthetic: 1024",
+        ),
+    ] = None
+    output_len: Annotated[
+        str | None,
+        _workload(metavar="DIST", help="Answers likewise.", show_default="the trace's; synthetic: 128"),
+    ] = None
+    shared_prefix: Annotated[
+        str | None,
+        _workload(
+            metavar="GxT",
+            help="One of G system prompts of T tokens before each prompt; GxT:ALPHA: zipf.",
+            show_default="none",
+        ),
     ] = None
     n: Annotated[int, _workload(help="Answers to each prompt, where the trace does not say.")] = 1
     beam_width: Annotated[int, _workload(help="Candidates of a beam search (vllm-v0); 1: none.")] = 1
@@ -83,6 +104,47 @@ class Traffic:
         str, _workload(metavar="NAME:X", help="How the candidates that survive are drawn.")
     ] = "replace:0.1"
     seed: Annotated[int, _workload(help="The same seed gives the same bytes.")] = 0
+    arrivals: Annotated[
+        str | None,
+        _arrivals(
+            metavar="NAME",
+            help="poisson, gamma, onoff:ON_S:OFF_S, diurnal:PERIOD_S:PEAK_TO_MEAN, trace, trace:FILE.",
+            show_default="the trace's own, else gamma",
+        ),
+    ] = None
+    request_rate: Annotated[
+        float | None,
+        _arrivals(help="Requests per second; inf: all at once.", show_default="2.0, or FILE's own arrivals"),
+    ] = None
+    burstiness: Annotated[
+        float | None,
+        _arrivals(help="1: Poisson arrivals; less: in bursts; more: regular.", show_default="1.0"),
+    ] = None
+    rate_scale: Annotated[
+        float, _arrivals(metavar="X", help="Divide the trace's own arrival times by X.")
+    ] = 1.0
+    spread: Annotated[
+        float, _arrivals(metavar="S", help="Spread arrivals of one rounded time over the next S seconds.")
+    ] = 0.0
+    clients: Annotated[
+        int | None,
+        _arrivals(
+            metavar="N",
+            help="N clients instead, each asking when it has its answer.",
+            show_default="none: open arrivals",
+        ),
+    ] = None
+    think_time: Annotated[
+        str | None,
+        _arrivals(
+            metavar="S",
+            help="Seconds from an answer to the next request, or exponential:MEAN_S.",
+            show_default="0",
+        ),
+    ] = None
+    closed_sessions: Annotated[
+        bool, _arrivals("--closed-sessions", help="A turn of a session waits for the answer before it.")
+    ] = False
 
     @classmethod
     def from_json(cls, options: Mapping[str, Any]) -> Self:
@@ -112,11 +174,12 @@ class Traffic:
         return workloads.build(**self._named() | {"trace": self._lengths})
 
     def _named(self) -> dict[str, Any]:
-        """All options, also those that were left open; only a trace's own arrivals remain None."""
+        """All options, also those that were left open; None where there is nothing to choose."""
         import workloads
 
-        usual = workloads.usual(self.trace, self._lengths)
-        return {name: usual.get(name) if value is None else value for name, value in asdict(self).items()}
+        given = asdict(self)
+        usual = workloads.usual(self._lengths, given)
+        return {name: usual.get(name) if value is None else value for name, value in given.items()}
 
     @cached_property
     def _lengths(self) -> "Lengths":
@@ -399,6 +462,57 @@ def plot(
         runs = [replace(run, label=run.path.resolve().name) for run in runs]
     for path in write_figures(out or directories[0], runs, fmt):
         print(path)
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which one: pagedattention.")],
+    figure: Annotated[
+        str | None,
+        typer.Option(metavar="N,...", help="Its figures, as in 2,12,19a.", show_default="all"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short traces, no open choices: a look, not a verdict.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes at once.", show_default="one per core")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory for the results.", show_default="a new one in runs/"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier reproduction there.")] = False,
+) -> None:
+    """Simulate the figures of a paper, and put what was published beside them."""
+    from rich.console import Console
+
+    import workloads
+    from reports.papers import checks, declared, report, running, terminal
+    from reports.papers.cells import cache_directory
+
+    found = declared.read_paper(paper)
+    figures = declared.chosen_figures(found, figure)
+    target = Output(out=out, force=force).target(paper)
+    findings = running.carry_out_all(
+        found,
+        figures,
+        workloads.build,
+        quick=quick,
+        jobs=(os.cpu_count() or 1) if jobs is None else jobs,
+        store=cache_directory(),
+    )
+    results = [checks.judged(found, each, findings) for each in figures]
+    report.write_report(target, found, findings, results, quick=quick, force=force)
+    console = Console(highlight=False)
+    console.print(terminal.figure_tables(results))
+    if quick:
+        console.print("\nQuick: short traces, no open choices. These verdicts are no verdicts.")
+    console.print(
+        f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s, {findings.spent_cpu_s:,.0f} of them now"
+        f"\nwritten to {target}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @app.command()

@@ -190,6 +190,8 @@ class Allocator(ABC):
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
+    windows: ClassVar[bool] = False
+    """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 

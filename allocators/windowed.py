@@ -72,6 +72,8 @@ class Windowed(Allocator):
         Which free block to lend: STACK or QUEUE.
     """
 
+    windows = True
+
     def __init__(
         self, capacity_slots: int, groups: Groups, block_size: int = 16, order: Order = Order.STACK
     ) -> None:

@@ -78,10 +78,10 @@ class Decoding(ABC):
         finish = request.finish_clock = self.clock + request.output_tokens - request.generated
         self.decoding += 1
         self._base_sum += request.base
-        if request.open_stream is not None:
-            self.open_streams.setdefault(request.open_stream, []).append(request)
         if self.pauses:
             self.joined[request.seq] = request.last_token_ps
+        if request.open_stream is not None:
+            self.open_streams.setdefault(request.open_stream, []).append(request)
         heappush(self._finishes, finish << SEQ_BITS | request.seq)
         if finish < self.next_finish:
             self.next_finish = finish
@@ -120,8 +120,9 @@ class Decoding(ABC):
         """Drop the finishes of those that left meanwhile, and may be back with another one."""
         finishes, running = self._finishes, self.running
         while finishes:
-            request = running.get(finishes[0] & SEQ_MASK)
-            if request is not None and request.finish_clock == finishes[0] >> SEQ_BITS:
+            first = finishes[0]
+            request = running.get(first & SEQ_MASK)
+            if request and request.finish_clock == first >> SEQ_BITS:
                 self.next_finish = request.finish_clock
                 return
             heappop(finishes)

@@ -115,8 +115,6 @@ class Engine:
             if server.moved:
                 server.begin_step()
             schedule(server)
-            if pauses and server.rejected:
-                self._reject()
             held, contexts = server.tokens()
             if now >= recorder.next_sample_ps:
                 recorder.sample(server, now, held)
@@ -124,6 +122,8 @@ class Engine:
                 server.check()
             decodes = server.decoding
             if pauses:
+                if server.rejected:
+                    self._reject()
                 decodes = 0 if server.paused else decodes
                 late = server.late_tokens() if decodes else []
             if decodes and not server.moved and not late:
@@ -207,14 +207,15 @@ class Engine:
             recorder.other_gaps += [(end_ps - last_ps, count) for last_ps, count in late]
             decodes = 0
         running = len(server.running) - server.idle_seats
-        shared, internal = allocator.shared_tokens, server.internal
-        if shared:
-            internal += allocator.idle_slots()
+        internal = server.internal
+        if server.special or server.has_external:
+            shared = allocator.shared_tokens
+            if shared:
+                internal += allocator.idle_slots()
+            sums.add_rest(ends[-1], server.external_slots(), allocator.cached_slots, shared)
         spans.append((ends, decodes, running, held, allocator.used_slots, internal))
         if len(spans) == SPANS_AT_ONCE:
             recorder.flush()
-        if shared or server.has_external or allocator.cached_slots:
-            sums.add_rest(ends[-1], server.external_slots(), allocator.cached_slots, shared)
         if recorder.step_log:
             recorder.log_start(server, held, ends[-1])
         if len(ends) > 1:

@@ -34,6 +34,7 @@ class GroupServer(Server):
         pauses: bool = True,
     ) -> None:
         super().__init__(allocator, bound, policy, fills_late, pauses)
+        self.special = True
         self.groups: dict[Group, None] = {}
         self.swapped_groups: list[Group] = []
         self.beams: dict[Group, None] = {}

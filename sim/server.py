@@ -52,6 +52,7 @@ class Server(Decoding):
         self.swapped = 0  # sequences in the host pool
         self.rejected: list[tuple[int, str]] = []  # rows dropped since the engine last looked, and why
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
+        self.special = allocator.caches or allocator.windows  # are there more books to keep than most have?
         # in this step
         self.chunks: list[Request] = []  # who prefills
         self.chunk_tokens = 0
@@ -92,13 +93,15 @@ class Server(Decoding):
 
         The slots that hold a token, and the sum of the contexts of all seats that decode.
         """
-        clock = self.clock if self.paused else self.clock + 1
-        contexts = self._base_sum + self.decoding * clock
-        allocator = self.allocator
-        held = (contexts + self.prefill_held) * allocator.slots_per_token
-        held -= allocator.shared_tokens + allocator.expired_slots
-        if self.idle_seats:
-            contexts += self._idle_base + self.idle_seats * clock
+        contexts = self._base_sum + self.decoding * (self.clock + 1)
+        if self.paused:
+            contexts -= self.decoding
+        held = contexts + self.prefill_held
+        if self.special:
+            allocator = self.allocator
+            held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
+            if self.idle_seats:
+                contexts += self._idle_base + self.idle_seats * (self.clock + 1)
         return held, 0 if self.paused else contexts
 
     def shape(self, contexts: int) -> StepShape:
@@ -277,6 +280,7 @@ class Server(Decoding):
     def keep_seat(self, request: Request) -> None:
         """A static batch keeps a finished sequence: its memory is dead weight, its seat computes on."""
         self._set_internal(request, self.allocator.retire(request.seq))
+        self.special = True
         self.idle_seats += 1
         self._idle_base += request.final_tokens - self.clock
 

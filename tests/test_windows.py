@@ -401,7 +401,7 @@ def test_without_windows_nothing_changes():
             "sliding window, got on (scheduler nano-vllm)",
         ),
         (
-            ["--model", "gemma-3-27b", "--scheduler", "vllm-v0"],
+            ["--model", "gemma-3-27b", "--scheduler", "vllm-v0", "--max-model-len", "8192"],
             "error: scheduler must be vllm-v1, orca or static for model gemma-3-27b, which frees memory "
             "behind its sliding window, got vllm-v0; or use --disable-hybrid-kv-cache-manager",
         ),
@@ -416,7 +416,9 @@ def test_what_does_not_go_with_windows_is_refused_with_the_way_out(arguments, me
     assert capsys.readouterr().err.strip() == message
 
 
-@pytest.mark.parametrize("switch", [["--enable-prefix-caching"], ["--scheduler", "vllm-v0"]])
+@pytest.mark.parametrize(
+    "switch", [["--enable-prefix-caching"], ["--scheduler", "vllm-v0", "--max-model-len", "8192"]]
+)
 def test_the_switch_lets_them_in(switch, tmp_path, capsys):
     arguments = ["--model", "gemma-3-27b", "--gpu", "h100", "--num-prompts", "5", "--no-plots", "-q", *switch]
     out = ["--out", str(tmp_path / "run"), "--disable-hybrid-kv-cache-manager"]

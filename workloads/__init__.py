@@ -1,30 +1,37 @@
 """Who arrives, when, how long, and with what in common: a trace becomes a Workload.
 
-    trace --loader--> Lengths --take--> n rows ---------------+
-    seed ---spawn---> two streams                             +--> Workload
-    request_rate, burstiness, or the trace's own -> arrivals -+
-    texts, samples ------------------------------> content ---+
+    trace --loader--> Lengths --part, take--> n rows ---------+
+    seed ---spawn---> a stream for each choice                +--> Workload
+    its own arrivals, a process, or clients -----> when ------+
+    texts, shared prefixes, samples -------------> content ---+
 
-Lengths and arrivals draw from streams of their own, so the lengths do not depend on the rate, and
-twice the rate gives the same arrivals at half the time. Adding a trace is one file and one line here.
+Whatever is drawn has a stream of its own, so the lengths do not depend on the rate, nor anything else on
+what it has nothing to do with; twice the rate gives the same arrivals at half the time. Adding a trace is
+one file and one line here.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.content import shared_content
 from sim.errors import KvsimError, unknown
-from sim.workload import PS_PER_S, Beam, Int64Column, Samples, Workload, gathered
-from workloads.arrivals import arrival_times_ps
-from workloads.lengths import MOST_SAMPLES, Lengths, take
+from sim.workload import Beam, Samples, Workload, gathered
+from workloads.lengths import MOST_SAMPLES, Lengths, take, within_clock
+from workloads.prefixes import with_shared_prefix
+from workloads.replay import part_of
+from workloads.synthetic import USUAL_LENGTHS, draw_lengths
+from workloads.when import TRACE, When
 
 TRACES: dict[str, str] = {
     "sharegpt": "workloads.sharegpt:load_lengths",
     "alpaca": "workloads.histogram:load_alpaca",
     "sharegpt-paper": "workloads.histogram:load_sharegpt_paper",
+    "synthetic": "workloads.synthetic:load_lengths",
 }
 """Name of a trace -> `module:function` that returns its Lengths; imported only when asked for."""
 
@@ -32,8 +39,24 @@ FILE_ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
 """What ends so is a file, even where there is none; a file that is there may be named anything."""
 
 USUAL_PROMPTS = 1000
-USUAL_RATE_AND_BURSTINESS = (2.0, 1.0)
-"""What a run has when nothing else is said: rows of a built-in trace, arrivals of a trace without."""
+"""Rows of a built-in trace in a run, when nothing else is said."""
+
+
+class Streams(NamedTuple):
+    """One stream of random numbers for each thing that is drawn; a new one goes to the end."""
+
+    rows: np.random.Generator
+    arrivals: np.random.Generator
+    input_len: np.random.Generator
+    output_len: np.random.Generator
+    shared_prefix: np.random.Generator
+    spread: np.random.Generator
+    think_time: np.random.Generator
+
+    @classmethod
+    def of(cls, seed: int) -> "Streams":
+        """Those of a seed."""
+        return cls(*map(np.random.default_rng, np.random.SeedSequence(seed).spawn(len(cls._fields))))
 
 
 def trace_names() -> list[str]:
@@ -83,6 +106,17 @@ def build(
     request_rate: float | None,
     burstiness: float | None,
     seed: int,
+    start: float = 0.0,
+    duration: float | None = None,
+    input_len: str | None = None,
+    output_len: str | None = None,
+    shared_prefix: str | None = None,
+    arrivals: str | None = None,
+    rate_scale: float = 1.0,
+    spread: float = 0.0,
+    clients: int | None = None,
+    think_time: str | None = None,
+    closed_sessions: bool = False,
     n: int = 1,
     beam_width: int = 1,
     beam_process: str = "replace:0.1",
@@ -103,6 +137,20 @@ def build(
         1, or None, is a Poisson process, less is burstier, more is more regular.
     seed : int
         At least 0.
+    start, duration : float, float or None
+        Only the requests that arrive in this part of the trace, in its seconds, see workloads/replay.py.
+    input_len, output_len : str or None
+        A distribution of lengths, see workloads/synthetic.py, or `trace:NAME`, whose lengths are drawn with
+        replacement; None are the trace's own.
+    shared_prefix : str or None
+        System prompts in front of all prompts, see workloads/prefixes.py.
+    arrivals : str or None
+        A process, see workloads/arrivals.py; `trace`, or `trace:NAME` for those of another trace. None is the
+        trace's own, else gamma.
+    rate_scale, spread : float
+        Of arrivals that a trace tells, see workloads/replay.py.
+    clients, think_time, closed_sessions : int or None, str or None, bool
+        Requests that wait for answers, see workloads/closed.py.
     n : int
         Answers to each prompt of which the trace does not say otherwise, all of the same length.
     beam_width : int
@@ -124,52 +172,97 @@ def build(
         raise KvsimError("beam_process must be a name, as in replace:0.1, got ''")
     if n > 1 and beam_width > 1:
         raise KvsimError(f"n must be 1 with beam search (beam_width {beam_width}), got {n}")
-    lengths_seed, arrivals_seed = np.random.SeedSequence(seed).spawn(2)
+    streams = Streams.of(seed)
+    when = When(arrivals, request_rate, burstiness, rate_scale, spread, clients, think_time, closed_sessions)
     whole = load(trace) if isinstance(trace, str) else trace
-    lengths = take(whole, num_prompts, np.random.default_rng(lengths_seed))
-    arrival_ps = _arrivals(lengths, request_rate, burstiness, np.random.default_rng(arrivals_seed))
+    if when.others is not None:
+        whole = _at_times_of(whole, load(when.others), streams.rows)
+    when.check(whole)
+    if whole.endless and num_prompts is None:
+        num_prompts = USUAL_PROMPTS
+    part = when.timed(part_of(whole, start, duration), streams.spread)
+    if closed_sessions and num_prompts is not None and num_prompts > len(part):
+        most = f"at most {len(part)} with closed_sessions, the requests there are"
+        raise KvsimError(f"num_prompts must be {most}, got {num_prompts}")
+    lengths = within_clock(take(part, num_prompts, streams.rows))
+    lengths = _with_lengths(lengths, input_len, output_len, streams)
+    if shared_prefix is not None:
+        lengths = with_shared_prefix(lengths, shared_prefix, streams.shared_prefix)
+    drawn = when.drawn(lengths, streams.arrivals, streams.think_time)
     samples = _samples(lengths, n)
     if samples and beam_width > 1:
         why = f"for trace {lengths.name}, in which some requests have several answers"
         raise KvsimError(f"beam_width must be 1 {why}, got {beam_width}")
     return Workload(
         lengths.name,
-        arrival_ps,
+        drawn.arrival_ps,
         lengths.prompt_tokens,
         lengths.output_tokens,
-        lengths.notes,
+        (*lengths.notes, *drawn.notes),
         samples=samples,
         beam=Beam(beam_width, beam_process, seed) if beam_width > 1 else None,
         content=shared_content(lengths.texts, lengths.prompt_tokens, samples.counts > 1 if samples else None),
         priority=lengths.priority,
+        waits=drawn.waits,
         labels=lengths.labels,
     )
 
 
-def usual(trace: str, lengths: Lengths) -> dict[str, int | float | None]:
-    """What `num_prompts`, `request_rate` and `burstiness` are when nothing is said of them."""
-    rate, burstiness = USUAL_RATE_AND_BURSTINESS if lengths.arrival_s is None else (None, None)
-    count = USUAL_PROMPTS if trace in TRACES else len(lengths)
-    return {"num_prompts": count, "request_rate": rate, "burstiness": burstiness}
+def usual(lengths: Lengths, choices: Mapping[str, Any]) -> dict[str, int | float | str | None]:
+    """What is meant by the choices of `build` where nothing is said.
+
+    Parameters
+    ----------
+    lengths : Lengths
+        The trace, of which `choices["trace"]` is the name.
+    """
+    when = When(**{field.name: choices[field.name] for field in fields(When)})
+    part = bool(choices["start"]) or choices["duration"] is not None or when.others is not None
+    rows = USUAL_PROMPTS if choices["trace"] in TRACES else len(lengths)
+    prompt, output = USUAL_LENGTHS if lengths.endless else (None, None)
+    return {
+        "num_prompts": None if part else rows,
+        "input_len": prompt,
+        "output_len": output,
+        **when.usual(lengths),
+    }
 
 
-def _arrivals(
-    lengths: Lengths, request_rate: float | None, burstiness: float | None, rng: np.random.Generator
-) -> Int64Column:
-    """The trace's own arrivals, or drawn ones."""
-    if lengths.arrival_s is None:
-        rate, usual_burstiness = USUAL_RATE_AND_BURSTINESS
-        return arrival_times_ps(
-            len(lengths),
-            rate if request_rate is None else request_rate,
-            usual_burstiness if burstiness is None else burstiness,
-            rng,
-        )
-    for name, value in (("request_rate", request_rate), ("burstiness", burstiness)):
-        if value is not None:
-            why = f"for trace {lengths.name}, which has its own arrivals"
-            raise KvsimError(f"{name} must be left out {why}, got {value}")
-    return np.rint(lengths.arrival_s * PS_PER_S).astype(np.int64)
+def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator) -> Lengths:
+    """As many requests as the other trace has, at its arrivals."""
+    if other.arrival_s is None:
+        raise KvsimError(f"arrivals must be those of a trace that has some, got trace {other.name}")
+    rows = take(replace(lengths, arrival_s=None), len(other), rng)
+    notes = (*rows.notes, f"At the arrivals of trace {other.name}.")
+    return replace(rows, arrival_s=other.arrival_s, notes=notes, endless=False)
+
+
+def _with_lengths(
+    lengths: Lengths, input_len: str | None, output_len: str | None, streams: Streams
+) -> Lengths:
+    """The requests with lengths that are drawn, where this is asked for."""
+    for option, column, text, rng in (
+        ("input_len", "prompt_tokens", input_len, streams.input_len),
+        ("output_len", "output_tokens", output_len, streams.output_len),
+    ):
+        if text is None:
+            continue
+        why = None
+        if lengths.texts is not None:
+            why = "tells what its requests consist of"
+        elif lengths.samples is not None and column == "output_tokens":
+            why = "tells how many answers there are"
+        if why:
+            raise KvsimError(f"{option} must be left out for trace {lengths.name}, which {why}, got {text!r}")
+        kind, _, source = text.partition(":")
+        if kind == TRACE and source:
+            known = getattr(load(source), column)
+            tokens = known[rng.integers(len(known), size=len(lengths))]
+        else:
+            tokens = draw_lengths(option, text, len(lengths), rng)
+        notes = (*lengths.notes, f"{option.capitalize().replace('_len', ' lengths')} drawn: {text}.")
+        lengths = replace(lengths, notes=notes, **{column: tokens})
+    return lengths
 
 
 def _samples(lengths: Lengths, n: int) -> Samples | None:

@@ -5,17 +5,38 @@
 The mean gap is 1 / request_rate, its coefficient of variation 1 / sqrt(burstiness): 1 is a Poisson
 process, less is burstier, more is more regular. The first request comes after the first gap. The
 gaps are left as drawn; newer versions of vLLM stretch them to end at exactly n / request_rate.
+
+Where the rate changes, time runs faster or slower for that same process: a request comes when as many
+were expected as without the change, so the mean over whole cycles remains request_rate.
+
+    onoff:ON_S:OFF_S               request_rate * (ON_S + OFF_S) / ON_S for ON_S seconds, none for OFF_S
+    diurnal:PERIOD_S:PEAK_TO_MEAN  request_rate * (1 - (PEAK_TO_MEAN - 1) * cos(2 pi t / PERIOD_S))
+
+The first cycle begins with a burst, or at the quietest hour.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.errors import KvsimError
 from sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Int64Column
+from workloads.choices import chosen
+
+FloatColumn = npt.NDArray[np.float64]
+
+PROCESSES = {"poisson": "", "gamma": "", "onoff": "ON_S:OFF_S", "diurnal": "PERIOD_S:PEAK_TO_MEAN"}
+"""Name of a process -> its parameters; all but `poisson` take a burstiness."""
+
+HALVINGS = 50
+"""Steps of the bisection that finds when a rate that changes has let so many arrive."""
 
 
-def arrival_times_ps(n: int, request_rate: float, burstiness: float, rng: np.random.Generator) -> Int64Column:
+def arrival_times_ps(
+    n: int, request_rate: float, burstiness: float, rng: np.random.Generator, process: str = "gamma"
+) -> Int64Column:
     """Arrival times of n requests.
 
     Parameters
@@ -28,6 +49,8 @@ def arrival_times_ps(n: int, request_rate: float, burstiness: float, rng: np.ran
         Shape of the gamma distribution; has no effect at an infinite rate.
     rng : numpy Generator
         The only randomness: the same state gives the same gaps, in units of the mean gap, at any rate.
+    process : str
+        One of `PROCESSES` with its parameters; `poisson` needs a burstiness of 1.
 
     Returns
     -------
@@ -37,16 +60,24 @@ def arrival_times_ps(n: int, request_rate: float, burstiness: float, rng: np.ran
     Raises
     ------
     KvsimError
-        A rate or burstiness that is not positive, or an arrival too late for the clock.
+        A rate or burstiness that is not positive, a process that cannot be, or an arrival too late for the
+        clock.
     """
     if not request_rate > 0:
         raise KvsimError(f"request_rate must be above 0 requests/s (inf: all at once), got {request_rate}")
     if not 0 < burstiness < math.inf:
         raise KvsimError(f"burstiness must be above 0 and finite, got {burstiness}")
+    name, numbers = _checked(process)
+    if name == "poisson" and burstiness != 1:
+        raise KvsimError(f"burstiness must be 1 for poisson arrivals (gamma takes others), got {burstiness}")
     if math.isinf(request_rate):
+        if numbers:
+            raise KvsimError(f"request_rate must be finite for arrivals {process}, got {request_rate}")
         return np.zeros(n, dtype=np.int64)
     with np.errstate(over="ignore"):
         times_s = np.cumsum(rng.standard_gamma(burstiness, n) / burstiness / request_rate)
+        if times_s.max(initial=0.0) <= LATEST_ARRIVAL_S:
+            times_s = CHANGES.get(name, _unchanged)(times_s, *numbers)
     last_s = times_s.max(initial=0.0)
     if not last_s <= LATEST_ARRIVAL_S:
         raise KvsimError(
@@ -54,3 +85,41 @@ def arrival_times_ps(n: int, request_rate: float, burstiness: float, rng: np.ran
             f"{last_s:.3g} s, the clock ends at {LATEST_ARRIVAL_S:.3g} s"
         )
     return np.rint(times_s * PS_PER_S).astype(np.int64)
+
+
+def _checked(process: str) -> tuple[str, list[float]]:
+    """A process and its parameters."""
+    name, numbers = chosen("arrivals", process, PROCESSES)
+    if name == "onoff" and not (numbers[0] > 0 and numbers[1] >= 0):
+        must = "an ON_S above 0 and an OFF_S of at least 0"
+    elif name == "diurnal" and not (numbers[0] > 0 and 1 <= numbers[1] <= 2):
+        must = "a PERIOD_S above 0 and a PEAK_TO_MEAN from 1 to 2"
+    else:
+        return name, numbers
+    raise KvsimError(f"arrivals must have {must}, got {process!r}")
+
+
+def _in_bursts(times_s: FloatColumn, on_s: float, off_s: float) -> FloatColumn:
+    """The same arrivals with pauses: only seconds of bursts count."""
+    busy_s = times_s * (on_s / (on_s + off_s))
+    return busy_s + np.floor(busy_s / on_s) * off_s
+
+
+def _by_the_hour(times_s: FloatColumn, period_s: float, peak_to_mean: float) -> FloatColumn:
+    """The same arrivals at the times x at which x - a sin(x) is what it was, a whole cycle being 2 pi."""
+    cycles = np.floor(times_s / period_s)
+    part = times_s / period_s - cycles
+    low, high = np.zeros_like(part), np.ones_like(part)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        early = middle - (peak_to_mean - 1) / math.tau * np.sin(math.tau * middle) < part
+        low, high = np.where(early, middle, low), np.where(early, high, middle)
+    return (cycles + low) * period_s
+
+
+def _unchanged(times_s: FloatColumn) -> FloatColumn:
+    return times_s
+
+
+CHANGES: dict[str, Callable[..., FloatColumn]] = {"onoff": _in_bursts, "diurnal": _by_the_hour}
+"""Name of a process whose rate changes -> what becomes of arrivals at the mean rate."""

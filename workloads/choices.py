@@ -1,4 +1,4 @@
-"""Choices written as a name and numbers, `uniform:100:2000`: what options of the command line have in common."""
+"""Choices written as a name and numbers, as in `uniform:100:2000`."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -36,7 +36,7 @@ def chosen(option: str, text: str, forms: Mapping[str, str]) -> tuple[str, list[
     return name, numbers
 
 
-def whole(option: str, text: str, what: str, value: float, least: int, most: int) -> int:
+def whole(option: str, text: str, what: str, value: float, *, least: int, most: int) -> int:
     """A number of a choice that counts something; `what` is its name there, as in `LOW`."""
     if value != int(value) or not least <= value <= most:
         must = f"a whole number from {least} to {most:,}"

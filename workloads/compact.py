@@ -42,10 +42,11 @@ def load_compact(path: str) -> Lengths:
         return _load(path)
     except KvsimError:
         raise
-    except OSError as error:
-        raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise KvsimError(f"trace {path} is damaged: {str(error).splitlines()[0]}") from error
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise KvsimError(f"trace {path} cannot be read: {error.strerror}") from error
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        raise KvsimError(f"trace {path} is damaged: {what}") from error
 
 
 def _load(path: str) -> Lengths:
@@ -89,7 +90,7 @@ def _numbers(path: str, table: "pa.Table", name: str, whole: bool) -> FloatColum
     column = table[name]
     if not (kind.is_integer(column.type) or kind.is_floating(column.type) or kind.is_null(column.type)):
         raise KvsimError(f"trace {path}: column {name} must be numbers, got {column.type}")
-    values = column.to_numpy().astype(np.float64)
+    values: FloatColumn = column.to_numpy().astype(np.float64)
     if not all_possible(values, whole):
         row = next(row for row, value in enumerate(values.tolist()) if not possible(value, whole))
         raise KvsimError(f"trace {path}, row {row}: {name} must be {allowed(whole)}, got {values[row]:g}")

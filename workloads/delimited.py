@@ -15,6 +15,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ from workloads.values import shown
 NOTHING = ("", "NaN", "nan", "NAN", "null", "NULL", "None", "NA", "N/A")
 """Cells without a value."""
 
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d(?:[ T]\d\d(?::\d\d(?::\d\d)?)?)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
 _NO_TIME = np.iinfo(np.int64).min
 """What numpy takes for no time."""
 
@@ -104,7 +107,8 @@ def _well_formed(
         return None
     found: dict[str, FloatColumn] = {}
     for name, kind in columns.items():
-        values = np.concatenate([[], *parts.pop(name)] if kind != "time" else parts.pop(name))
+        none = np.zeros(0, dtype=np.int64 if kind == "time" else np.float64)
+        values = np.concatenate([none, *parts.pop(name)])
         found[name] = _seconds(values) if kind == "time" else values
         if kind != "time" and not all_possible(found[name], kind == "tokens"):
             return None
@@ -113,12 +117,14 @@ def _well_formed(
 
 def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
     """The columns, or the first mistake."""
-    found = {name: array("q" if kind == "time" else "d") for name, kind in columns.items()}
+    found: dict[str, array[Any]] = {
+        name: array("q" if kind == "time" else "d") for name, kind in columns.items()
+    }
     for line, row in _rows(path):
         for name, kind in columns.items():
             cell = row[name].strip()
             try:
-                value = _nanoseconds(cell) if kind == "time" else _number(cell, kind == "tokens")
+                value: float = _nanoseconds(cell) if kind == "time" else _number(cell, kind == "tokens")
             except ValueError:
                 must = "a date and time" if kind == "time" else allowed(kind == "tokens")
                 place = f"trace {path}, line {line}, column {name}"

@@ -49,7 +49,7 @@ class BlockTexts:
         block = self._block
         blocks = -(-prompt_tokens // block)
         self.short += int(np.count_nonzero((counts < blocks) & (counts > 0)))
-        self.long += int(np.count_nonzero(counts > blocks))
+        self.long += int(np.count_nonzero((counts > blocks) & (blocks > 0)))
         used = np.minimum(counts, blocks)
         ends = np.concatenate([[0], np.cumsum(used)])
         before = np.concatenate([[0], np.cumsum(counts)])[:-1]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sim.content import Texts
 from sim.errors import KvsimError
-from sim.workload import Int64Column, Samples
+from sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Lengths:
     priority : int64 array, shape (n,), or None
     labels : mapping of str to arrays of shape (n,)
         As in a Workload.
+    endless : bool
+        The rows are no table but what every request is like: as many as one likes, and no word of it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Lengths:
     texts: Texts | None = None
     priority: Int64Column | None = None
     labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    endless: bool = False
 
     def __post_init__(self) -> None:
         prompts, outputs = len(self.prompt_tokens), len(self.output_tokens)
@@ -88,6 +91,8 @@ def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) ->
     if not 1 <= num_prompts <= MOST_PROMPTS:
         limits = "at least 1" if num_prompts < 1 else f"at most {MOST_PROMPTS:,}"
         raise KvsimError(f"num_prompts must be {limits}, got {num_prompts}")
+    if lengths.endless:
+        return lengths.rows(np.arange(num_prompts) % rows)
     if num_prompts < rows:
         chosen = np.arange(num_prompts)
         note = f"The first {num_prompts:,} of the {rows:,} rows of {lengths.name}."
@@ -100,3 +105,17 @@ def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) ->
         chosen = rng.integers(rows, size=num_prompts)
         note = f"{num_prompts:,} rows drawn with replacement from the {rows:,} of {lengths.name}."
     return replace(lengths.rows(chosen), notes=(*lengths.notes, note))
+
+
+def within_clock(lengths: Lengths) -> Lengths:
+    """Those requests whose own arrivals the clock can tell; a note counts the others."""
+    if lengths.arrival_s is None or lengths.arrival_s[-1] <= LATEST_ARRIVAL_S:
+        return lengths
+    kept = int(np.searchsorted(lengths.arrival_s, LATEST_ARRIVAL_S, side="right"))
+    ends = f"the clock ends at {LATEST_ARRIVAL_S:,.0f} s ({LATEST_ARRIVAL_S / 86_400:.0f} days)"
+    if not kept:
+        first = f"the first request arrives at {lengths.arrival_s[0]:,.0f} s"
+        raise KvsimError(f"trace {lengths.name} begins too late: {first}, {ends}")
+    late = len(lengths) - kept
+    note = f"{late:,} request{'s' * (late > 1)} left out: arrival too late, {ends}."
+    return replace(lengths.rows(np.arange(kept)), notes=(*lengths.notes, note))

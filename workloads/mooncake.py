@@ -14,6 +14,9 @@ from workloads.usable import FloatColumn, requests
 
 BLOCK_TOKENS = 512
 
+FEWEST_ROWS = 100
+"""Fewer say nothing of how arrivals are rounded."""
+
 
 def load_mooncake(path: str) -> Lengths:
     """The requests of a file, in order of arrival.
@@ -40,9 +43,9 @@ def load_mooncake(path: str) -> Lengths:
 def rounded(arrival_s: FloatColumn) -> list[str]:
     """A note where most requests come at the same time as another."""
     different = len(np.unique(arrival_s))
-    if different * 2 > len(arrival_s):
+    if different * 2 > len(arrival_s) or len(arrival_s) < FEWEST_ROWS:
         return []
     return [
-        f"Arrivals are rounded: {len(arrival_s):,} rows have {different:,} different times, so latencies show "
-        "bursts that were not there."
+        f"Arrivals are rounded: {len(arrival_s):,} rows have {different:,} different times, so latencies "
+        "show bursts that were not there."
     ]

@@ -1,6 +1,6 @@
 """ShareGPT: conversations with chat assistants, as text in one large JSON array.
 
-    [{"id": "QWJhYvA_0", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}, ...]}, ...]
+    [{"id": "QWJhYvA_0", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}]}, ...]
 
     first    the table that benchmarks use: the first question is the prompt, the first answer the output;
              a conversation that does not begin with these is left out, and lengths below 4 tokens

@@ -53,13 +53,13 @@ def draw_lengths(option: str, text: str, n: int, rng: np.random.Generator) -> In
     """
     name, numbers = chosen(option, text, DISTRIBUTIONS)
     if name == "fixed":
-        return np.full(n, whole(option, text, "TOKENS", numbers[0], 1, MOST_TOKENS))
+        return np.full(n, whole(option, text, "TOKENS", numbers[0], least=1, most=MOST_TOKENS))
     if name == "uniform":
-        low = whole(option, text, "LOW", numbers[0], 1, MOST_TOKENS)
-        high = whole(option, text, "HIGH", numbers[1], low, MOST_TOKENS)
+        low = whole(option, text, "LOW", numbers[0], least=1, most=MOST_TOKENS)
+        high = whole(option, text, "HIGH", numbers[1], least=low, most=MOST_TOKENS)
         return rng.integers(low, high, size=n, endpoint=True)
     if name == "zipf":
-        alpha, most = numbers[0], whole(option, text, "MAX", numbers[1], 1, MOST_RANKS)
+        alpha, most = numbers[0], whole(option, text, "MAX", numbers[1], least=1, most=MOST_RANKS)
         if alpha < 0:
             raise KvsimError(f"{option} must have an ALPHA of at least 0, got {text!r}")
         return zipf_ranks(alpha, most, n, rng) + 1
@@ -70,11 +70,12 @@ def draw_lengths(option: str, text: str, n: int, rng: np.random.Generator) -> In
         )
     with np.errstate(over="ignore"):
         drawn = np.exp(math.log(mean) - sigma**2 / 2 + sigma * rng.standard_normal(n))
-    return np.rint(np.clip(drawn, 1, MOST_TOKENS)).astype(np.int64)
+    tokens: Int64Column = np.rint(np.clip(drawn, 1, MOST_TOKENS)).astype(np.int64)
+    return tokens
 
 
 def zipf_ranks(alpha: float, ranks: int, n: int, rng: np.random.Generator) -> Int64Column:
     """Ranks from 0, the probability of rank k proportional to (k + 1)**-alpha."""
     up_to = np.cumsum(np.arange(1, ranks + 1, dtype=np.float64) ** -alpha)
-    drawn = np.searchsorted(up_to, rng.random(n) * up_to[-1], side="right")
-    return np.minimum(drawn, ranks - 1).astype(np.int64)
+    drawn: Int64Column = np.searchsorted(up_to, rng.random(n) * up_to[-1], side="right").astype(np.int64)
+    return np.minimum(drawn, ranks - 1)

@@ -1,0 +1,87 @@
+"""Closed loops: requests that wait for an answer, then think, then come.
+
+    --clients 2          client 1   |ask......answer| think |ask...answer| think |ask
+                         client 2   |ask...answer| think |ask..........answer| think
+    --closed-sessions    session    |turn 0...answer| think |turn 1......answer| think |turn 2
+
+Clients take the requests of a trace in its order, whoever is free first; they ignore its arrivals. In closed
+sessions each turn follows the answer of the one before it, and only first turns have an arrival: faster
+servers then get later turns sooner, as from real users. Turns follow in the order of the trace's rows.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sim.errors import KvsimError
+from sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column
+from workloads.choices import chosen
+from workloads.lengths import Lengths
+
+THINK_TIMES = {"fixed": "S", "exponential": "MEAN_S"}
+"""Name of a distribution of think times -> its parameter."""
+
+USUAL_THINK_TIME = "fixed:0"
+MOST_CLIENTS = 1_000_000
+
+
+def think_times_ps(text: str, n: int, rng: np.random.Generator) -> Int64Column:
+    """Time from an answer to the request that waited for it, for n requests.
+
+    Raises
+    ------
+    KvsimError
+        No such distribution, or a time that cannot be.
+    """
+    name, (mean_s,) = chosen("think_time", text, THINK_TIMES)
+    if not 0 <= mean_s <= LATEST_ARRIVAL_S / 100:
+        raise KvsimError(f"think_time must be from 0 to {LATEST_ARRIVAL_S / 100:,.0f} s, got {text!r}")
+    shape = rng.standard_exponential(n) if name == "exponential" else np.ones(n)
+    return np.rint(shape * mean_s * PS_PER_S).astype(np.int64)
+
+
+def closed_loop(clients: int, think_time: str | None, n: int, rng: np.random.Generator) -> Clients:
+    """So many clients for n requests.
+
+    Raises
+    ------
+    KvsimError
+        No client, or a think time that cannot be.
+    """
+    if not 1 <= clients <= MOST_CLIENTS:
+        raise KvsimError(f"clients must be from 1 to {MOST_CLIENTS:,}, got {clients}")
+    return Clients(clients, think_times_ps(think_time or USUAL_THINK_TIME, n, rng))
+
+
+def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Generator) -> Chain:
+    """Each turn after the one before it.
+
+    Raises
+    ------
+    KvsimError
+        A trace without sessions, or a think time that cannot be.
+    """
+    if "session" not in lengths.labels:
+        raise KvsimError(f"closed_sessions needs a trace with sessions, which {lengths.name} has not")
+    after = _turns_before(lengths.labels["session"].tolist())
+    return Chain(after, think_times_ps(think_time or USUAL_THINK_TIME, len(lengths), rng))
+
+
+def _turns_before(sessions: Sequence[object]) -> Int64Column:
+    """For each row the row before it in its session, -1 where there is none."""
+    last: dict[object, int] = {}
+    after = np.full(len(sessions), -1, dtype=np.int64)
+    for row, name in enumerate(sessions):
+        if name is not None:
+            after[row] = last.get(name, -1)
+            last[name] = row
+    return after
+
+
+def in_words(waits: Chain | Clients, think_time: str | None) -> str:
+    """A note on who waits for what."""
+    think = think_time or USUAL_THINK_TIME
+    if isinstance(waits, Clients):
+        who = f"{waits.clients:,} client{'s' * (waits.clients > 1)}"
+        return f"Closed loop: {who}, each with its next request after its answer and a think time, {think} s."
+    return f"Closed sessions: a turn comes after the answer to the one before it and a think time, {think} s."

@@ -1,0 +1,147 @@
+"""When requests come, of all that a user may choose: at most one of these.
+
+    replayed    the trace's own arrivals, or another trace's             --rate-scale, --spread
+    drawn       a process: poisson, gamma, onoff, diurnal                --request-rate, --burstiness
+    clients     each asks again when it has its answer                   --clients, --think-time
+
+What belongs to another one is a contradiction, and named. In closed sessions later turns wait for an answer,
+whether first turns are replayed or drawn.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.errors import KvsimError
+from sim.workload import PS_PER_S, Chain, Clients, Int64Column
+from workloads.arrivals import PROCESSES, arrival_times_ps
+from workloads.closed import USUAL_THINK_TIME, closed_loop, closed_sessions, in_words
+from workloads.lengths import Lengths
+from workloads.replay import replayed
+
+USUAL_PROCESS = "gamma"
+USUAL_RATE_AND_BURSTINESS = (2.0, 1.0)
+"""What drawn arrivals are when nothing else is said."""
+
+TRACE = "trace"
+"""Arrivals of the trace itself; `trace:NAME` are another's."""
+
+
+class Arrivals(NamedTuple):
+    """What the engine is told of when requests come, and a note on it where there is something to note."""
+
+    arrival_ps: Int64Column
+    waits: Chain | Clients | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class When:
+    """The choices, as `workloads.build` has them; None where nothing is said."""
+
+    arrivals: str | None = None
+    request_rate: float | None = None
+    burstiness: float | None = None
+    rate_scale: float = 1.0
+    spread: float = 0.0
+    clients: int | None = None
+    think_time: str | None = None
+    closed_sessions: bool = False
+
+    @property
+    def others(self) -> str | None:
+        """The other trace whose arrivals are wanted."""
+        name, _, other = (self.arrivals or "").partition(":")
+        return other if name == TRACE and other else None
+
+    def replays(self, lengths: Lengths) -> bool:
+        """Whether requests come at times that a trace tells."""
+        if self.arrivals is None:
+            return self.clients is None and lengths.arrival_s is not None
+        return self.arrivals.partition(":")[0] == TRACE
+
+    def usual(self, lengths: Lengths) -> dict[str, str | float | None]:
+        """What is meant where nothing is said; None where there is nothing to choose."""
+        drawn = self.clients is None and not self.replays(lengths)
+        rate, burstiness = USUAL_RATE_AND_BURSTINESS if drawn else (None, None)
+        waits = self.clients is not None or self.closed_sessions
+        process = USUAL_PROCESS if drawn else TRACE if self.clients is None else None
+        return {
+            "arrivals": process,
+            "request_rate": rate,
+            "burstiness": burstiness,
+            "think_time": USUAL_THINK_TIME if waits else None,
+        }
+
+    def check(self, lengths: Lengths) -> None:
+        """Raise KvsimError where two choices exclude each other, for the trace they are for."""
+        if self.clients is None and not self.closed_sessions:
+            self._only("think_time", why="without clients or closed_sessions")
+        if self.clients is not None:
+            why = "with clients, who ask when they have their answers"
+            self._only(
+                "arrivals", "request_rate", "burstiness", "rate_scale", "spread", "closed_sessions", why=why
+            )
+        elif self.replays(lengths):
+            if lengths.arrival_s is None:
+                known = f"one of {', '.join(PROCESSES)}, {TRACE}:NAME"
+                why = f"for trace {lengths.name}, which has no arrivals of its own"
+                raise KvsimError(f"arrivals must be {known} {why}, got {self.arrivals!r}")
+            whose = f"trace {lengths.name}, which has its own arrivals (arrivals gamma draws others)"
+            why = f"for {whose}" if self.others is None else f"for arrivals {self.arrivals}"
+            self._only("request_rate", "burstiness", why=why)
+        else:
+            why = (
+                "for arrivals that are drawn"
+                if self.arrivals
+                else f"for trace {lengths.name}, which has no arrivals"
+            )
+            self._only("rate_scale", "spread", why=f"{why} (request_rate sets their rate)")
+
+    def timed(self, lengths: Lengths, rng: np.random.Generator) -> Lengths:
+        """The requests with the arrivals that are replayed, or without any."""
+        if self.replays(lengths):
+            return replayed(lengths, self.spread, self.rate_scale, rng)
+        if lengths.arrival_s is None:
+            return lengths
+        note = f"The arrivals of {lengths.name} are left aside."
+        return replace(lengths, arrival_s=None, notes=(*lengths.notes, note))
+
+    def drawn(
+        self, lengths: Lengths, arrivals_rng: np.random.Generator, think_rng: np.random.Generator
+    ) -> Arrivals:
+        """When each request comes, or after which."""
+        n = len(lengths)
+        if self.clients is not None:
+            loop = closed_loop(self.clients, self.think_time, n, think_rng)
+            return Arrivals(np.zeros(n, dtype=np.int64), loop, (in_words(loop, self.think_time),))
+        chain = closed_sessions(lengths, self.think_time, think_rng) if self.closed_sessions else None
+        notes: tuple[str, ...] = () if chain is None else (in_words(chain, self.think_time),)
+        if lengths.arrival_s is not None:
+            return Arrivals(np.rint(lengths.arrival_s * PS_PER_S).astype(np.int64), chain, notes)
+        first = np.ones(n, dtype=bool) if chain is None else chain.after < 0
+        arrival_ps = np.zeros(n, dtype=np.int64)
+        arrival_ps[first] = self._process(int(first.sum()), arrivals_rng)
+        process = self.arrivals or USUAL_PROCESS
+        if PROCESSES.get(process.partition(":")[0]):
+            notes += (f"Arrivals: {process}, at the mean rate.",)
+        return Arrivals(np.maximum.accumulate(arrival_ps), chain, notes)
+
+    def _process(self, n: int, rng: np.random.Generator) -> Int64Column:
+        rate, burstiness = USUAL_RATE_AND_BURSTINESS
+        return arrival_times_ps(
+            n,
+            rate if self.request_rate is None else self.request_rate,
+            burstiness if self.burstiness is None else self.burstiness,
+            rng,
+            self.arrivals or USUAL_PROCESS,
+        )
+
+    def _only(self, *names: str, why: str) -> None:
+        """These must be as they are where nothing is said."""
+        for name in names:
+            value, nothing = getattr(self, name), getattr(When, name)
+            if value != nothing:
+                must = "be left out" if nothing is None or nothing is False else f"be {nothing:g}"
+                raise KvsimError(f"{name} must {must} {why}, got {value}")
