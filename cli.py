@@ -197,7 +197,7 @@ class Server:
         str | None,
         _engine(
             help="See: sim schedulers; a release as in vllm-v1@0.11.0.",
-            show_default="vllm-v1 for paged, else orca",
+            show_default="vllm-v1 for paged and radix, else orca",
         ),
     ] = None
     max_num_seqs: Annotated[

@@ -48,7 +48,7 @@ def allocator_class(name: str) -> type[Allocator]:
 
 
 def scheduler_name(scenario: Scenario) -> str:
-    """The scheduler asked for; else what engines pair with the allocator: vLLM with paging, Orca below it."""
+    """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
     return engine.scheduler or ("vllm-v1" if engine.allocator in ("paged", "radix") else "orca")
 
