@@ -367,11 +367,6 @@ class Scenario:
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
                 f"got {self.num_gpu_blocks} and {self.kv_tokens}"
             )
-        if self.max_model_len > self.model.max_model_len:
-            raise KvsimError(
-                f"max_model_len must be at most {self.model.max_model_len}, "
-                f"the maximum of {self.model.name}, got {self.max_model_len}"
-            )
 
     @property
     def served_model(self) -> ModelSpec:

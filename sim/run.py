@@ -101,6 +101,9 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
+        longest, trained = self.scenario.max_model_len, self.scenario.model.max_model_len
+        if longest > trained:
+            notes.append(f"Sequences may grow to {longest:,} tokens, beyond the {trained:,} of the model.")
         beam = result.workload.beam
         if beam is not None:
             process = f"drawn at random ({beam.process}, seed {beam.seed})"

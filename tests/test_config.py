@@ -155,10 +155,6 @@ def test_an_engine_that_cannot_be_is_refused(settings, message):
         ({"kv_tokens": -1}, "kv_tokens must be a whole number of at least 1, got -1"),
         ({"num_gpu_blocks": 1, "kv_tokens": 16}, "give one, got 1 and 16"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype must be one of auto, fp8, .* fp32, got 'int4'"),
-        (
-            {"engine": EngineConfig(max_model_len=131_073)},
-            "max_model_len must be at most 131072, the maximum of llama-3.1-8b, got 131073",
-        ),
     ],
 )
 def test_a_scenario_that_cannot_be_is_refused(settings, message):
