@@ -4,7 +4,8 @@
     sim compare    the same workload under several allocators, side by side
     sim plot       the figures again, from run directories
     sim reproduce  the figures of a paper, published beside simulated
-    sim models, gpus, allocators, schedulers, traces    what there is to choose from
+    sim traces     all traces; one in numbers and pictures; convert or fetch one
+    sim models, gpus, allocators, schedulers    what there is to choose from
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
 `sim --help` answers at once.
@@ -15,6 +16,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from math import isfinite
@@ -71,6 +73,15 @@ class Traffic:
         int | None,
         _workload(help="How many; beyond the trace's own, drawn from it.", show_default="1000; all of FILE"),
     ] = None
+    tokenizer: Annotated[
+        str | None,
+        _workload(
+            metavar="FILE",
+            help="Counts the tokens of a trace of texts: a tokenizer.json.",
+            show_default="none",
+        ),
+    ] = None
+    turns: Annotated[str, _workload(metavar="first|all", help="Which turns of a trace of texts.")] = "first"
     start: Annotated[
         float, _workload(metavar="S", help="Only what arrives from this second of the trace on.")
     ] = 0.0
@@ -171,7 +182,8 @@ class Traffic:
         """The requests."""
         import workloads
 
-        return workloads.build(**self._named() | {"trace": self._lengths})
+        given = self._named() | {"trace": self._lengths}
+        return workloads.build(**{name: given[name] for name in given if name not in ("tokenizer", "turns")})
 
     def _named(self) -> dict[str, Any]:
         """All options, also those that were left open; None where there is nothing to choose."""
@@ -184,9 +196,7 @@ class Traffic:
     @cached_property
     def _lengths(self) -> "Lengths":
         """The trace, read once."""
-        import workloads
-
-        return workloads.load(self.trace)
+        return _counted(self.trace, self.tokenizer, self.turns)
 
 
 @dataclass(frozen=True)
@@ -283,7 +293,9 @@ class Server:
     model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
     gpu: Annotated[str, _hardware(help="See: sim gpus.")] = "a100-40gb"
     tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
-    cost: Annotated[str, _hardware(help="Time of a step: roofline, or constant:SECONDS.")] = Scenario.cost
+    cost: Annotated[str, _hardware(help="Time of a step: roofline, constant:SECONDS, or a profile.")] = (
+        Scenario.cost
+    )
 
     def scenario(self) -> Scenario:
         """The scenario, its allocator yet to be chosen."""
@@ -465,7 +477,7 @@ def plot(
 
 
 @app.command()
-def reproduce(
+def reproduce(  # noqa: PLR0917 - typer passes them by name
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which one: pagedattention.")],
     figure: Annotated[
         str | None,
@@ -474,9 +486,7 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Short traces, no open choices: a look, not a verdict.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes at once.", show_default="one per core")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes at once.", show_default="one per core")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for the results.", show_default="a new one in runs/"),
@@ -508,8 +518,8 @@ def reproduce(
     if quick:
         console.print("\nQuick: short traces, no open choices. These verdicts are no verdicts.")
     console.print(
-        f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s, {findings.spent_cpu_s:,.0f} of them now"
-        f"\nwritten to {target}",
+        f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s; spent now: "
+        f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {target}",
         markup=False,
         soft_wrap=True,
     )
@@ -553,13 +563,96 @@ def schedulers() -> None:
     _show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")
 
 
-@app.command()
-def traces() -> None:
-    """List the built-in traces."""
-    from reports.listing import names_table
-    from workloads import TRACES
+traces_app = typer.Typer(cls=_Front, help="List the traces, look at one, convert it, fetch a public one.")
+app.add_typer(traces_app, name="traces")
 
-    _show(names_table(TRACES), "Your own: --trace FILE, JSONL or parquet.")
+_Tokenizer = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Counts the tokens of texts: a tokenizer.json.", show_default="none"),
+]
+_Turns = Annotated[str, typer.Option(metavar="first|all", help="Turns of conversations that are texts.")]
+
+
+@traces_app.callback(invoke_without_command=True)
+def traces(ctx: typer.Context) -> None:
+    """List the traces, look at one, convert it, fetch a public one."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from reports.traces import list_tables
+    from workloads.listing import listed
+
+    _show(
+        list_tables(listed()),
+        "Tokens are means; CV: variation of the gaps, 1 for Poisson arrivals.\n"
+        "To fetch: sim traces fetch NAME. Not verified: no checksum is known.\n"
+        "Your own: --trace FILE, in any format of the page on traces.",
+    )
+
+
+@traces_app.command("show")
+def show_trace(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A name or a file in any format.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw its lengths and arrivals there.", show_default="no"),
+    ] = None,
+    tokenizer: _Tokenizer = None,
+    turns: _Turns = "first",
+) -> None:
+    """Show a trace in numbers, and draw it."""
+    from reports.traces import draw, show_table
+    from workloads.statistics import QUANTILES, statistics
+
+    lengths = _counted(trace, tokenizer, turns)
+    _show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
+    if out is not None:
+        columns = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
+        for path in draw(out, lengths.name, *columns):
+            print(path)
+
+
+@traces_app.command("convert")
+def convert_trace(
+    trace: Annotated[str, typer.Argument(metavar="IN", help="A name or a file in any format.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Ends with .jsonl or .parquet.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
+    tokenizer: _Tokenizer = None,
+    turns: _Turns = "first",
+) -> None:
+    """Write a trace in kvsim's own format."""
+    from reports.progress import progress
+    from workloads.convert import convert
+    from workloads.tokenized import file_of
+
+    source = file_of(trace) or trace
+    texts = tokenizer is not None or turns != "first"
+    at = (0, 0)
+
+    def wrote(rows: int, total: int) -> None:
+        nonlocal at
+        at = (rows, total)
+
+    with nullcontext() if texts else progress(trace, lambda: at[1], lambda: at[0], "rows"):
+        read = partial(_counted, trace, tokenizer, turns) if texts else None
+        done = convert(source, out, force=force, lengths=read, done=wrote)
+    for note in done.notes:
+        print(note)
+    print(f"{done.rows:,} requests written to {out}")
+
+
+@traces_app.command("fetch")
+def fetch_trace(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of those to fetch, see: sim traces.")],
+) -> None:
+    """Download a public trace, once, into the platform's cache."""
+    from reports.progress import progress
+    from workloads.catalogue import Bytes, fetch
+
+    arrived = Bytes()
+    with progress(name, lambda: arrived.total, lambda: arrived.done, "bytes"):
+        entry, found = fetch(name, arrived)
+    print(f"{entry.path}\nsha256 {found}, {'as expected' if entry.sha256 else 'not verified: none is known'}")
+    print(f"{entry.licence}, {entry.source}")
 
 
 @app.callback(invoke_without_command=True)
@@ -631,6 +724,22 @@ def _carried_out(simulation: "Simulation") -> "Outcome":
 
     with progress(simulation.label, len(simulation.engine.workload), simulation.done):
         return simulation.outcome()
+
+
+def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
+    """The trace; counting its texts, where it holds some, shows how far it is."""
+    from reports.progress import progress
+    from workloads.tokenized import file_of, load_counted
+
+    path = file_of(trace) if tokenizer else None
+    counted = 0
+
+    def heard(size: int) -> None:
+        nonlocal counted
+        counted = size
+
+    with progress(trace, os.path.getsize(path) if path else 0, lambda: counted, "bytes"):
+        return load_counted(trace, tokenizer, turns, heard)
 
 
 def _show(table: Any, remark: str = "") -> None:  # noqa: ANN401 - whatever rich can print

@@ -96,6 +96,14 @@ def draw(runs: Sequence[Run], directory: Path, fmt: str = "png") -> list[Path]:
     return paths
 
 
+def draw_picture(path: Path, headline: str, height_in: float, paint: Callable[[Figure], None]) -> None:
+    """Draw one picture of another module into a PNG, in the style of all the others."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(height_in, headline)
+        paint(figure)
+        _save_png(figure, path)
+
+
 def _save_png(figure: Figure, path: Path) -> None:
     """What `figure.savefig` does, without laying the figure out a second time."""
     canvas: Any = FigureCanvasAgg(figure)

@@ -10,16 +10,19 @@ _GLANCE_S = 0.1
 
 
 @contextmanager
-def progress(label: str, total: int, done: Callable[[], int]) -> Iterator[None]:
-    """Show how many of `total` requests are done while the block runs.
+def progress(
+    label: str, total: int | Callable[[], int], done: Callable[[], int], unit: str = "requests"
+) -> Iterator[None]:
+    """Show how many of `total` requests, or of another unit, are done while the block runs.
 
+    A total that is not known yet is asked for again and again; 0 is not known at all.
     `done` is asked ten times a second by a thread of its own, so the block need not report anything.
     """
     if not sys.stderr.isatty():
         yield
         return
     over = Event()
-    watcher = Thread(target=_watch, args=(label, total, done, over), daemon=True)
+    watcher = Thread(target=_watch, args=(label, total, done, unit, over), daemon=True)
     watcher.start()
     try:
         yield
@@ -28,23 +31,36 @@ def progress(label: str, total: int, done: Callable[[], int]) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(label: str, total: int, done: Callable[[], int], over: Event) -> None:
+def _watch(
+    label: str, total: int | Callable[[], int], done: Callable[[], int], unit: str, over: Event
+) -> None:
     if over.wait(PATIENCE_S):
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    size = total if callable(total) else lambda: total
+    of = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    word = "" if unit == "bytes" else f"{unit}, "
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("requests, {task.percentage:.0f} %,"),
+        of,
+        TextColumn(word + "{task.percentage:.0f} %,"),
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
     )
     console = Console(stderr=True)
     console.width -= len("^C ")  # what the terminal echoes must not break the line
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=total)
+        task = bar.add_task(label, total=size() or None)
         while not over.wait(_GLANCE_S):
-            bar.update(task, completed=done())
+            bar.update(task, completed=done(), total=size() or None)

@@ -239,7 +239,8 @@ def _put_in_place(part: Path, target: Path) -> None:
 def _check_replaceable(directory: Path, target: Path, force: bool) -> None:
     if not target.is_dir():
         raise KvsimError(f"cannot write {directory}: it exists and is not a directory")
-    is_run = all((target / name).is_file() for name in ("config.json", "summary.json"))
+    ours = (("config.json", "summary.json"), ("results.json", "report.md"))
+    is_run = any(all((target / name).is_file() for name in names) for names in ours)
     if not is_run and any(target.iterdir()):
         raise KvsimError(f"output directory {directory} exists and is not a kvsim run: choose another")
     if not force:

@@ -5,7 +5,7 @@ With n prompt tokens, b sequences (prompts count too) and the constants of the p
     max(floor, n * prompt)      reading the weights, or the products of the prompts where they take longer
     + b * sequence              the host's work for each sequence; attention over the contexts included
     + contexts / B * block      what blocks of B < 16 tokens add to attention; nothing from 16 on
-    + copies, swaps             2 * bytes / bandwidth; each block: so much to start, so much for its bytes
+    + copies, swaps             2 * bytes / bandwidth; slots * what one takes at this block size
 
 A variant reads the slope over sequences differently, to show how much hangs on that:
 
@@ -40,7 +40,9 @@ def profile_names() -> list[str]:
 
 
 def _read(name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(resources.files("sim.profiles").joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = json.loads(
+        resources.files("sim.profiles").joinpath(f"{name}.json").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -78,7 +80,7 @@ class AnalyticProfile(CostModel):
         sequence_ps = profile["sequence_ms"] * PS_PER_MS
         prompt = profile["prompt"]
         share = model.parameters / tp / model_named(prompt["model"]).parameters
-        self._floor_ps = round(here["floor_ms"] * PS_PER_MS)
+        self._floor_ps: int = round(here["floor_ms"] * PS_PER_MS)
         self._token_ps = (prompt["ms"] * PS_PER_MS - sequence_ps) / prompt["tokens"] * share
 
         layers_share = model.layers / tp  # of the attention kernels
@@ -91,27 +93,23 @@ class AnalyticProfile(CostModel):
         if block_size and block_size < profile["block_size"]:
             more_blocks = 1 / block_size - 1 / profile["block_size"]  # per token
             context_ps += layers_share * profile["block_us"] * PS_PER_US * more_blocks
-        self._sequence_ps = round(sequence_ps)
-        self._context_ps = round(context_ps)
+        self._sequence_ps: int = round(sequence_ps)
+        self._context_ps: int = round(context_ps)
 
         gpu, kv_bytes = scenario.gpu, scenario.served_model.kv_bytes_per_token_per_gpu(tp)
         bandwidth = gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency
         self._copy_ps = 2 * kv_bytes / bandwidth * 1e12
         swap = profile["swap"]
-        bytes_share = kv_bytes / model_named(swap["model"]).kv_bytes_per_token
-        copies_share = model.layers / model_named(swap["model"]).layers
-        self._swap = {
-            way: (
-                swap[f"{way}_ms_per_inverse_block_size"] / swap["tokens"] * copies_share * PS_PER_MS,
-                swap[f"{way}_ms"] / swap["tokens"] * bytes_share * PS_PER_MS,
-            )
-            for way in ("in", "out")
+        share = kv_bytes / model_named(swap["model"]).kv_bytes_per_token
+        sizes = swap["block_sizes"]
+        column = sizes.index(min(block_size or sizes[-1], sizes[-1]))
+        self._swap_ps: dict[str, float] = {
+            way: swap[f"{way}_ms"][column] * PS_PER_MS * share / swap["tokens"] for way in ("in", "out")
         }
 
-    def swap_ps(self, way: str, blocks: int, tokens: int) -> int:
-        """The time of moving so many blocks `in` from the host, or `out` to it."""
-        start, each = self._swap[way]
-        return round(blocks * start + tokens * each)
+    def swap_ps(self, way: str, tokens: int) -> int:
+        """The time of moving the blocks of so many slots `in` from the host, or `out` to it."""
+        return round(tokens * self._swap_ps[way])
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above; a step that computes nothing only moves what it moves."""
@@ -122,8 +120,8 @@ class AnalyticProfile(CostModel):
         if shape.copied_tokens:
             duration += round(shape.copied_tokens * self._copy_ps)
         if shape.swapped_blocks:
-            moved = shape.swapped_blocks, shape.swapped_tokens
-            duration += (self.swap_ps("in", *moved) + self.swap_ps("out", *moved)) // 2
+            moved = shape.swapped_tokens
+            duration += (self.swap_ps("in", moved) + self.swap_ps("out", moved)) // 2
         return max(duration, 1)
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
@@ -131,4 +129,3 @@ class AnalyticProfile(CostModel):
         first = self.step_ps(StepShape(decode_seqs=decode_seqs, context_tokens=context_tokens))
         delta = self._context_ps * decode_seqs
         return range(first, first + steps * delta, delta) if delta else [first] * steps
-

@@ -18,6 +18,7 @@ import typer
 import cli
 from reports import progress, rundir
 from sim import __version__
+from workloads import TRACES
 
 ROOT = Path(cli.__file__).parent
 SMALL = ("--cost", "constant:0.03", "--num-prompts", "20")
@@ -334,7 +335,8 @@ MISTAKES = {
     "(known: contiguous, dynamic, buddy, paged, radix)",
     "run --allocator no_module:Mine": "allocator 'no_module:Mine' cannot be imported: "
     "No module named 'no_module'",
-    "run --trace sharegtp": "trace 'sharegtp' is unknown; did you mean 'sharegpt'? (known: sharegpt)",
+    "run --trace sharegtp": f"trace 'sharegtp' is unknown; did you mean 'sharegpt'? "
+    f"(known: {', '.join(TRACES)})",
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
     "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",

@@ -3,7 +3,7 @@
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
 file and in one directory per file, in which `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl` and
 `path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended and, except
-beside `--config` and `steps.jsonl`, also `--num-prompts 20`, which replaces their own.
+beside `--config`, `steps.jsonl` and `--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -30,6 +30,15 @@ ROOT = Path(cli.__file__).resolve().parent
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = typer.main.get_command(cli.app).commands
+ALL_COMMANDS = {
+    **COMMANDS,
+    **{
+        f"{name} {sub}": each
+        for name in COMMANDS
+        for sub, each in getattr(COMMANDS[name], "commands", {}).items()
+    },
+}
+"""With the commands of a group, as `traces show`; they share the heading of the group."""
 SHARED_OPTIONS = "Options of run and compare"
 HF_CONFIG = {
     "model_type": "llama",
@@ -103,20 +112,20 @@ def carry_out(command, capsys):
 # -- every name has help and a heading ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_command_has_help_and_a_heading(command):
-    assert COMMANDS[command].help
-    assert f"sim {command}" in sections(named("commands"))[command]
+    assert ALL_COMMANDS[command].help
+    assert f"sim {command}" in sections(named("commands"))[command.split()[0]]
 
 
 def test_no_heading_names_a_command_that_is_not_there():
     assert sections(named("commands")).keys() == {*COMMANDS, SHARED_OPTIONS}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
-    text = parts[command] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
+    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
@@ -124,12 +133,12 @@ def test_every_option_has_help_and_is_described_with_its_default(command):
         )
         for name in names
     }
-    for option in COMMANDS[command].params:
+    for option in ALL_COMMANDS[command].params:
         if option.name == "help":
             continue
         assert option.help or option.hidden, option.name
         spellings = [*option.opts, *option.secondary_opts]
-        for spelling in spellings if option.param_type_name == "option" else ["DIR..."]:
+        for spelling in spellings if option.param_type_name == "option" else [option.metavar]:
             assert spelling in described or f"`{spelling} FILE`" in text, spelling
         line = described.get(option.opts[0], "")
         if isinstance(option.default, str | int | float) and not isinstance(option.default, bool):
@@ -153,7 +162,7 @@ def test_where_a_scheduler_has_another_default_it_stands_beside_the_common_one(n
 def test_no_option_is_described_that_is_not_there():
     there = {
         spelling
-        for command in COMMANDS.values()
+        for command in ALL_COMMANDS.values()
         for option in command.params
         for spelling in (*option.opts, *option.secondary_opts)
     }
@@ -173,7 +182,7 @@ def test_the_default_of_compare_is_described():
     [
         ("allocators", ALLOCATORS, {"Your own"}),
         ("schedulers", SCHEDULERS, {"Against a real engine"}),
-        ("traces", TRACES, {"Your own trace"}),
+        ("traces", TRACES, {"Arrivals", "Closed loops", "Shared system prompts", "Your own trace"}),
     ],
 )
 def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
@@ -277,7 +286,7 @@ def examples(page):
 def test_every_example_runs(page, workplace, capsys):
     for command in examples(page):
         short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
-        whole = any(name in command for name in ("--config", "steps.jsonl"))
+        whole = any(name in command for name in ("--config", "steps.jsonl", "--closed-sessions"))
         few = " --num-prompts 20" if short and not whole else ""
         carry_out(command + short + few, capsys)
 

@@ -221,9 +221,14 @@ def test_a_row_drawn_twice_shares_what_has_a_name_and_nothing_else():
         ({"num_prompts": 0}, "num_prompts must be at least 1, got 0"),
         (
             {"request_rate": 2.0},
-            "request_rate must be left out for trace W, which has its own arrivals, got 2.0",
+            "request_rate must be left out for trace W, which has its own arrivals (arrivals gamma draws "
+            "others), got 2.0",
         ),
-        ({"burstiness": 1.0}, "burstiness must be left out for trace W, which has its own arrivals, got 1.0"),
+        (
+            {"burstiness": 1.0},
+            "burstiness must be left out for trace W, which has its own arrivals (arrivals gamma draws "
+            "others), got 1.0",
+        ),
         ({"n": 0}, "n must be a whole number from 1 to 64, got 0"),
         ({"n": 65}, "n must be a whole number from 1 to 64, got 65"),
         ({"beam_width": 0}, "beam_width must be a whole number from 1 to 64, got 0"),
@@ -439,8 +444,21 @@ def test_a_run_of_a_file_is_named_after_it_and_repeats_from_its_config():
     assert chosen == {
         "trace": "W.jsonl",
         "num_prompts": 2,
+        "tokenizer": None,
+        "turns": "first",
+        "start": 0.0,
+        "duration": None,
+        "input_len": None,
+        "output_len": None,
+        "shared_prefix": None,
+        "arrivals": "trace",
         "request_rate": None,
         "burstiness": None,
+        "rate_scale": 1.0,
+        "spread": 0.0,
+        "clients": None,
+        "think_time": None,
+        "closed_sessions": False,
         "n": 1,
         "beam_width": 1,
         "beam_process": "replace:0.1",

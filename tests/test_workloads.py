@@ -19,6 +19,7 @@ from workloads.lengths import Lengths, take
 from workloads.sharegpt import load_lengths
 
 ROWS = 8156
+KNOWN = ", ".join(workloads.TRACES)
 COLUMNS = ("prompt_tokens", "output_tokens")
 
 
@@ -198,7 +199,7 @@ def test_more_prompts_only_add_arrivals():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"trace": "sharegtp"}, "trace 'sharegtp' is unknown; did you mean 'sharegpt'? (known: sharegpt)"),
+        ({"trace": "sharegtp"}, f"trace 'sharegtp' is unknown; did you mean 'sharegpt'? (known: {KNOWN})"),
         ({"num_prompts": 0}, "num_prompts must be at least 1, got 0"),
         ({"num_prompts": -3}, "num_prompts must be at least 1, got -3"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),

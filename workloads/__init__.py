@@ -13,6 +13,7 @@ one file and one line here.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ def trace_names() -> list[str]:
 
 
 def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = "first") -> Lengths:
-    """All requests of a built-in trace, of a file, or of the user's own `package.module:Class`.
+    """All requests of a trace: built in, public and fetched, a file, or the user's `package.module:Class`.
 
     Parameters
     ----------
@@ -85,7 +86,12 @@ def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = 
 
         return load_file(trace, count=count, turns=turns)
     if trace not in TRACES and ":" not in trace:
-        raise unknown("trace", trace, trace_names())
+        from workloads.catalogue import entries, kept
+
+        if trace not in entries():
+            near = get_close_matches(trace, entries(), 1) and not get_close_matches(trace, TRACES, 1)
+            raise unknown("trace", trace, list(entries()) if near else trace_names())
+        return replace(load(kept(trace), count=count, turns=turns), name=trace)
     module, _, attribute = TRACES.get(trace, trace).partition(":")
     try:
         made: Callable[[], Lengths] = getattr(import_module(module), attribute)

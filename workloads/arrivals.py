@@ -30,6 +30,9 @@ FloatColumn = npt.NDArray[np.float64]
 PROCESSES = {"poisson": "", "gamma": "", "onoff": "ON_S:OFF_S", "diurnal": "PERIOD_S:PEAK_TO_MEAN"}
 """Name of a process -> its parameters; all but `poisson` take a burstiness."""
 
+LEAST_S = 0.001
+"""Shortest burst or period: shorter ones are no change of the rate."""
+
 HALVINGS = 50
 """Steps of the bisection that finds when a rate that changes has let so many arrive."""
 
@@ -90,10 +93,10 @@ def arrival_times_ps(
 def _checked(process: str) -> tuple[str, list[float]]:
     """A process and its parameters."""
     name, numbers = chosen("arrivals", process, PROCESSES)
-    if name == "onoff" and not (numbers[0] > 0 and numbers[1] >= 0):
-        must = "an ON_S above 0 and an OFF_S of at least 0"
-    elif name == "diurnal" and not (numbers[0] > 0 and 1 <= numbers[1] <= 2):
-        must = "a PERIOD_S above 0 and a PEAK_TO_MEAN from 1 to 2"
+    if name == "onoff" and not (numbers[0] >= LEAST_S and numbers[1] >= 0):
+        must = f"an ON_S of at least {LEAST_S} and an OFF_S of at least 0"
+    elif name == "diurnal" and not (numbers[0] >= LEAST_S and 1 <= numbers[1] <= 2):
+        must = f"a PERIOD_S of at least {LEAST_S} and a PEAK_TO_MEAN from 1 to 2"
     else:
         return name, numbers
     raise KvsimError(f"arrivals must have {must}, got {process!r}")

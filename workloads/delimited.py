@@ -15,7 +15,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,28 +81,12 @@ def _well_formed(
 ) -> dict[str, FloatColumn] | None:
     """The columns, where nothing is wrong; times are all in this zone, or all in none."""
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyarrow import csv as arrow_csv
 
-    kinds = {"tokens": pa.float64(), "seconds": pa.float64(), "time": pa.timestamp("ns", zone)}
-    places = {name: f"{header.index(name)}" for name in columns}
     parts: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in columns}
     try:
-        with arrow_csv.open_csv(
-            path,
-            arrow_csv.ReadOptions(
-                use_threads=False, skip_rows=skip, column_names=list(map(str, range(len(header))))
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={places[name]: kinds[kind] for name, kind in columns.items()},
-                include_columns=list(places.values()),
-                null_values=NOTHING,
-            ),
-        ) as batches:
-            for batch in batches:
-                for name, column in zip(columns, batch.columns, strict=True):
-                    is_time = columns[name] == "time"
-                    values = column.cast(pa.int64()).fill_null(_NO_TIME) if is_time else column
-                    parts[name].append(values.to_numpy(zero_copy_only=False))
+        for batch in _batches(path, header, skip, columns, zone):
+            for name, values in batch.items():
+                parts[name].append(values)
     except (pa.ArrowException, ValueError, OSError):
         return None
     found: dict[str, FloatColumn] = {}
@@ -113,6 +97,93 @@ def _well_formed(
         if kind != "time" and not all_possible(found[name], kind == "tokens"):
             return None
     return found
+
+
+def _batches(
+    path: str, header: list[str], skip: int, columns: Mapping[str, str], zone: str | None
+) -> Iterator[dict[str, npt.NDArray[np.generic]]]:
+    """The columns, a part of the file at a time; times are nanoseconds."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    kinds = {"tokens": pa.float64(), "seconds": pa.float64(), "time": pa.timestamp("ns", zone)}
+    places = {name: f"{header.index(name)}" for name in columns}
+    with arrow_csv.open_csv(
+        path,
+        arrow_csv.ReadOptions(
+            use_threads=False, skip_rows=skip, column_names=list(map(str, range(len(header))))
+        ),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={places[name]: kinds[kind] for name, kind in columns.items()},
+            include_columns=list(places.values()),
+            null_values=NOTHING,
+        ),
+    ) as batches:
+        for batch in batches:
+            found = {}
+            for name, column in zip(columns, batch.columns, strict=True):
+                is_time = columns[name] == "time"
+                values = column.cast(pa.int64()).fill_null(_NO_TIME) if is_time else column
+                found[name] = values.to_numpy(zero_copy_only=False)
+            yield found
+
+
+class Parts(NamedTuple):
+    """A CSV file that comes a part at a time."""
+
+    rows: int
+    least: dict[str, float]
+    """the smallest number in each column, as the parts have it; infinity where there is none"""
+    parts: Iterator[dict[str, FloatColumn]]
+
+
+def csv_parts(path: str, columns: Mapping[str, str]) -> Parts | None:
+    """What `read_csv` returns, a part at a time; None where a slower look must tell what is wrong.
+
+    The file is read to its end before the first part comes: for the earliest time, and to be sure that
+    nothing is wrong with it.
+    """
+    import pyarrow as pa
+
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.reader(file)
+            header, skip = [name.strip() for name in next(reader)], reader.line_num
+    except (OSError, csv.Error, StopIteration):
+        return None
+    if any(header.count(name) != 1 for name in columns):
+        return None
+    for zone in (None, "UTC") if "time" in columns.values() else (None,):
+        rows, first = 0, np.iinfo(np.int64).max
+        least = dict.fromkeys(columns, math.inf)
+        try:
+            for batch in _batches(path, header, skip, columns, zone):
+                for name, values in batch.items():
+                    if columns[name] == "time":
+                        first = min(first, int(values[values != _NO_TIME].min(initial=first)))
+                        least[name] = 0.0
+                    elif all_possible(values, columns[name] == "tokens"):
+                        least[name] = float(np.fmin.reduce(values, initial=least[name]))
+                    else:
+                        return None
+                rows += len(values)
+        except (pa.ArrowException, ValueError, OSError):
+            continue
+        return Parts(rows, least, _timed(_batches(path, header, skip, columns, zone), columns, first))
+    return None
+
+
+def _timed(
+    batches: Iterator[dict[str, npt.NDArray[np.generic]]], columns: Mapping[str, str], first: int
+) -> Iterator[dict[str, FloatColumn]]:
+    """The same with times in seconds from the earliest."""
+    for batch in batches:
+        yield {
+            name: np.where(values != _NO_TIME, (values - first) / 1e9, math.nan)
+            if columns[name] == "time"
+            else values
+            for name, values in batch.items()
+        }
 
 
 def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:

@@ -40,20 +40,18 @@ def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) ->
     drawn = zipf_ranks(alpha, groups, len(lengths), rng)
     if "session" in lengths.labels:
         drawn = drawn[_first_rows(lengths.labels["session"].tolist())]
+    which = "the same system prompt" if groups == 1 else f"one of {groups:,} system prompts"
     return replace(
         lengths,
         prompt_tokens=lengths.prompt_tokens + tokens,
         texts=behind(drawn, tokens, lengths.texts),
-        notes=(
-            *lengths.notes,
-            f"In front of every prompt: one of {groups:,} system prompts, {tokens:,} tokens.",
-        ),
+        notes=(*lengths.notes, f"In front of every prompt: {which}, {tokens:,} tokens."),
     )
 
 
 def _parsed(text: str) -> tuple[int, int, float]:
     """How many prompts, how long, and how unequally popular."""
-    found = re.fullmatch(r"(\d+)x(\d+)(?::(\d+(?:\.\d*)?))?", text, re.ASCII)
+    found = re.fullmatch(r"(\d{1,12})x(\d{1,12})(?::(\d+(?:\.\d*)?))?", text, re.ASCII)
     if not found:
         must = "GROUPSxTOKENS, as in 10x200, or GROUPSxTOKENS:ALPHA"
         raise KvsimError(f"shared_prefix must be {must}, got {text!r}")

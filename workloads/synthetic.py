@@ -26,6 +26,9 @@ USUAL_LENGTHS = ("fixed:1024", "fixed:128")
 """Prompt and answer when nothing else is said: as in `vllm bench serve --dataset-name random`."""
 
 MOST_TOKENS = 1_000_000_000
+MOST_SIGMA = 20
+"""e**20 is half of `MOST_TOKENS`."""
+
 MOST_RANKS = 10_000_000
 """Largest MAX of zipf, whose probabilities are a table."""
 
@@ -64,10 +67,9 @@ def draw_lengths(option: str, text: str, n: int, rng: np.random.Generator) -> In
             raise KvsimError(f"{option} must have an ALPHA of at least 0, got {text!r}")
         return zipf_ranks(alpha, most, n, rng) + 1
     mean, sigma = numbers
-    if not 1 <= mean <= MOST_TOKENS or sigma < 0:
-        raise KvsimError(
-            f"{option} must have a MEAN from 1 to {MOST_TOKENS:,} and a SIGMA of at least 0, got {text!r}"
-        )
+    if not 1 <= mean <= MOST_TOKENS or not 0 <= sigma <= MOST_SIGMA:
+        must = f"a MEAN from 1 to {MOST_TOKENS:,} and a SIGMA from 0 to {MOST_SIGMA}"
+        raise KvsimError(f"{option} must have {must}, got {text!r}")
     with np.errstate(over="ignore"):
         drawn = np.exp(math.log(mean) - sigma**2 / 2 + sigma * rng.standard_normal(n))
     tokens: Int64Column = np.rint(np.clip(drawn, 1, MOST_TOKENS)).astype(np.int64)

@@ -65,7 +65,7 @@ def requests(
     """
     kept = np.ones(len(prompt_tokens), dtype=bool)
     reasons = dict(left_out or {})
-    for reason, rows in _reasons(prompt_tokens, output_tokens, arrival_s, no_output):
+    for reason, rows in unusable(prompt_tokens, output_tokens, arrival_s, no_output):
         if count := int(np.count_nonzero(rows & kept)):
             reasons[reason] = reasons.get(reason, 0) + count
             kept &= ~rows
@@ -94,7 +94,7 @@ def requests(
     )
 
 
-def _reasons(
+def unusable(
     prompt: FloatColumn, output: FloatColumn, arrival_s: FloatColumn | None, no_output: str
 ) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     """Each reason to leave rows out, with the rows."""

@@ -123,9 +123,8 @@ class When:
         first = np.ones(n, dtype=bool) if chain is None else chain.after < 0
         arrival_ps = np.zeros(n, dtype=np.int64)
         arrival_ps[first] = self._process(int(first.sum()), arrivals_rng)
-        process = self.arrivals or USUAL_PROCESS
-        if PROCESSES.get(process.partition(":")[0]):
-            notes += (f"Arrivals: {process}, at the mean rate.",)
+        if self.arrivals is not None and PROCESSES[self.arrivals.partition(":")[0]]:
+            notes += (f"Arrivals: {self.arrivals}, at the mean rate.",)
         return Arrivals(np.maximum.accumulate(arrival_ps), chain, notes)
 
     def _process(self, n: int, rng: np.random.Generator) -> Int64Column:
@@ -135,7 +134,7 @@ class When:
             rate if self.request_rate is None else self.request_rate,
             burstiness if self.burstiness is None else self.burstiness,
             rng,
-            self.arrivals or USUAL_PROCESS,
+            USUAL_PROCESS if self.arrivals is None else self.arrivals,
         )
 
     def _only(self, *names: str, why: str) -> None:

@@ -1,0 +1,515 @@
+"""How fast the kernels are on this GPU, beside what else there is and beside the memory's own speed.
+
+    python benchmarks/kernels.py                        everything but `tune`, under 10 minutes
+    python benchmarks/kernels.py --parts decode,blocks
+    python benchmarks/kernels.py --parts tune           other tilings and splits of the decode kernel
+    python benchmarks/kernels.py --dry-run              the same code on toy sizes, interpreted on the CPU
+
+Needs torch and triton only. Every time is the median over replays of a CUDA graph that holds at least 16
+launches over different keys and values (as the layers of a model have), divided by their number; who is
+compared takes turns. Before it is timed, each result is compared with another's. A time that implies more
+than the datasheet's bandwidth, or the measured peak of matrix products, is refused. GPU.md says what to run.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)  # not this folder, where `kernels` is this file
+if "--dry-run" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+try:
+    import torch
+    import triton
+    import triton.language as tl
+except ImportError as error:
+    sys.exit(f"error: {error.name} is not installed: pip install 'kvsim[gpu]'")
+
+from kernels.copy import copy_blocks
+from kernels.decode import decode_attention
+from kernels.launch import Tiling
+from kernels.prefill import prefill_attention
+from kernels.swap import gather_blocks, scatter_blocks
+from kernels.write import write_kv
+
+PARTS = ("ceilings", "decode", "blocks", "prefill", "moves", "tune")
+BANDWIDTH_GB_PER_S = {
+    "H200": 4800, "H100 PCIe": 2000, "H100 NVL": 3900, "H100": 3350, "A100-SXM4-80GB": 2039,
+    "A100 80GB": 1935, "A100": 1555, "B200": 7700, "L40S": 864, "L4": 300, "A10": 600, "4090": 1008,
+}  # fmt: skip
+"""By a part of the device's name, the first that fits."""
+
+LEAST_LAUNCHES, MOST_LAUNCHES = 16, 64
+COLD_BYTES = 2**30
+"""A graph reads at least so much, many times the L2."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One decode or prefill point."""
+
+    name: str
+    lengths: tuple[int, ...]
+    chunk: int = 1
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values that must be read."""
+        return 2 * sum(self.lengths) * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
+    def flops(self) -> int:
+        """Of both products, over the (query, key) pairs that are seen."""
+        pairs = sum(self.chunk * length - self.chunk * (self.chunk - 1) // 2 for length in self.lengths)
+        return 4 * self.heads * self.head_dim * pairs
+
+
+def lognormal(count: int, mean: int, seed: int = 0) -> tuple[int, ...]:
+    """Lengths with a long tail."""
+    drawn = torch.randn(count, generator=torch.Generator().manual_seed(seed)).exp()
+    return tuple((drawn / drawn.mean() * mean).int().clamp(16, 16 * mean).tolist())
+
+
+DECODE = (
+    Shape("64 x 4096", (4096,) * 64),
+    Shape("8 x 256", (256,) * 8),
+    Shape("1 x 131072", (131_072,)),
+    Shape("8 x 4096", (4096,) * 8),
+    Shape("64 x 1024", (1024,) * 64),
+    Shape("256 x 1024", (1024,) * 256),
+    Shape("64, lognormal", lognormal(64, 4096)),
+    Shape("63 x 512 and 65536", (512,) * 63 + (65_536,)),
+)
+PREFILL = (
+    Shape("2048 of 2048", (2048,), 2048),
+    Shape("8192 of 8192", (8192,), 8192),
+    Shape("2048 of 16384", (16_384,), 2048),
+    Shape("4 x 512 of 4096", (4096,) * 4, 512),
+    Shape("16 x 128 of 4096", (4096,) * 16, 128),
+)
+TOY = {"heads": 4, "kv_heads": 2, "head_dim": 32, "dtype": torch.float16}
+
+
+@triton.jit
+def read_kernel(source, out, SIZE: tl.constexpr, TURNS: tl.constexpr):
+    """Read all and keep a sum, so that nothing is left out."""
+    total = tl.zeros([SIZE], tl.float32)
+    at = tl.program_id(0).to(tl.int64) * SIZE * TURNS + tl.arange(0, SIZE)
+    for turn in range(TURNS):
+        total += tl.load(source + at + turn * SIZE)
+    tl.store(out + tl.program_id(0), tl.sum(total, 0))
+
+
+class Stage:
+    """Where launches are timed: a GPU, or a rehearsal on the CPU."""
+
+    def __init__(self, dry: bool, repeats: int) -> None:
+        if not dry and not torch.cuda.is_available():
+            sys.exit(
+                "error: no GPU that torch can use; `--dry-run` rehearses on the CPU without timing anything"
+            )
+        self.dry, self.repeats = dry, 2 if dry else repeats
+        self.device = torch.device("cpu" if dry else "cuda")
+        self.generator = torch.Generator(self.device).manual_seed(0)
+        self.name = "rehearsal" if dry else torch.cuda.get_device_name()
+        known = (rate for part, rate in BANDWIDTH_GB_PER_S.items() if part in self.name)
+        self.most_gb_per_s: float = next(known, math.inf)
+        self.most_tflops = math.inf
+        self.copy_gb_per_s = math.nan
+
+    def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Never zeros: they are faster."""
+        return torch.randn(shape, generator=self.generator, device=self.device, dtype=torch.float32).to(dtype)
+
+    def buffers(self, pool_bytes: int) -> tuple[int, int]:
+        """How many buffers to make and launches to capture, for launches that read so many bytes."""
+        if self.dry:
+            return 2, 2
+        launches = min(max(LEAST_LAUNCHES, math.ceil(COLD_BYTES / pool_bytes)), MOST_LAUNCHES)
+        room = int(0.7 * torch.cuda.mem_get_info()[0] // pool_bytes)
+        return max(2, min(launches, room)), launches
+
+    def time(self, contestants: dict[str, Sequence[Callable[[], object]]]) -> dict[str, list[float]]:
+        """Seconds of one launch, `repeats` times each, by turns."""
+        replays = {name: self._captured(launches) for name, launches in contestants.items()}
+        times: dict[str, list[float]] = {name: [] for name in replays}
+        for turn in range(self.repeats + 2):
+            for name, replay in replays.items():
+                seconds = replay() / len(contestants[name])
+                if turn >= 2:  # the first ones warm up
+                    times[name].append(seconds)
+        return times
+
+    def _captured(self, launches: Sequence[Callable[[], object]]) -> Callable[[], float]:
+        if self.dry:
+
+            def rehearse() -> float:
+                start = time.perf_counter()
+                for launch in launches:
+                    launch()
+                return time.perf_counter() - start
+
+            return rehearse
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for launch in launches[:2]:
+                launch()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for launch in launches:
+                launch()
+
+        def replay() -> float:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end) / 1000
+
+        return replay
+
+    def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
+        """One measured point, or the reason why it cannot be one; also printed."""
+        middle = median(seconds)
+        low, *_, high = quantiles(seconds, n=10) if len(seconds) > 1 else (middle, middle)
+        rate, speed = moved / middle / 1e9, flops / middle / 1e12
+        row = {"part": part, "name": name, "us": middle * 1e6, "us_p10": low * 1e6, "us_p90": high * 1e6}
+        row |= {"bytes": moved, "gb_per_s": rate, "tflops": speed, "of_copy": rate / self.copy_gb_per_s}
+        if not self.dry and (rate > self.most_gb_per_s or speed > self.most_tflops):
+            row["refused"] = f"more than {self.most_gb_per_s} GB/s or {self.most_tflops:.0f} TFLOP/s"
+        share = f"{rate / self.copy_gb_per_s:7.1%} of copy" if moved and self.copy_gb_per_s > 0 else ""
+        work = f"{rate:8.0f} GB/s" if moved else f"{speed:8.0f} TFLOP/s"
+        print(f"{part:9}{name:42}{middle * 1e6:10.1f} us +-{(high - low) / 2 / middle:5.1%}{work} {share}"
+              f"{'  REFUSED' if 'refused' in row else ''}", flush=True)  # fmt: skip
+        return row
+
+
+class Pools:
+    """Keys and values of one shape in several buffers, seen at any block size, in order or shuffled."""
+
+    def __init__(self, stage: Stage, shape: Shape) -> None:
+        self.stage, self.shape = stage, shape
+        room = [-(-length // 256) * 256 for length in shape.lengths]
+        self.slots, self.firsts = sum(room), [sum(room[:i]) for i in range(len(room))]
+        per_slot = 2 * shape.kv_heads * shape.head_dim * shape.dtype.itemsize
+        count, self.launches = stage.buffers(self.slots * per_slot)
+        size = (self.slots, shape.kv_heads, shape.head_dim)
+        self.buffers = [[stage.random(*size, dtype=shape.dtype) for _ in "kv"] for _ in range(count)]
+        queries = len(shape.lengths) * shape.chunk
+        self.query = stage.random(queries, shape.heads, shape.head_dim, dtype=shape.dtype)
+        self.lengths = self.numbers(shape.lengths)
+        self.first_queries = self.numbers([i * shape.chunk for i in range(len(room) + 1)])
+
+    def numbers(self, values: Sequence[int]) -> torch.Tensor:
+        """Integers on the device."""
+        return torch.tensor(values, dtype=torch.int32, device=self.stage.device)
+
+    def where(self, block_size: int | None, shuffle: bool = False) -> dict[str, torch.Tensor]:
+        """The argument that says where sequences lie."""
+        if block_size is None:
+            return {"starts": self.numbers(self.firsts)}
+        order = torch.arange(self.slots // block_size)
+        if shuffle:
+            order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1))
+        width = max(-(-length // block_size) for length in self.shape.lengths)
+        table = torch.zeros(len(self.firsts), width, dtype=torch.int32)
+        for row, (first, length) in enumerate(zip(self.firsts, self.shape.lengths, strict=True)):
+            blocks = -(-length // block_size)
+            table[row, :blocks] = order[first // block_size :][:blocks]
+        return {"block_table": table.to(self.stage.device)}
+
+    def attention(self, buffer: Sequence[torch.Tensor], block_size: int | None, **more) -> torch.Tensor:
+        """Our kernel over one buffer."""
+        keys, values = (pool.view(-1, block_size or 256, *pool.shape[1:]) for pool in buffer)
+        if self.shape.chunk == 1:
+            longest = max(self.shape.lengths)
+            return decode_attention(self.query, keys, values, self.lengths, longest=longest, **more)
+        return prefill_attention(
+            self.query, keys, values, self.lengths, self.first_queries,
+            most_queries=self.shape.chunk, **more,
+        )  # fmt: skip
+
+    def ours(self, block_size: int | None, shuffle: bool = False, **more) -> list[Callable[[], torch.Tensor]]:
+        """The launches of one of our kernels, one buffer after the other."""
+        more = self.where(block_size, shuffle) | more
+        return self.each(lambda buffer: self.attention(buffer, block_size, **more))
+
+    def each(
+        self, call: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+    ) -> list[Callable[[], torch.Tensor]]:
+        """A call over the buffers, as often as launches are captured."""
+        chosen = [self.buffers[i % len(self.buffers)] for i in range(self.launches)]
+        return [lambda buffer=buffer: call(buffer) for buffer in chosen]
+
+    def theirs(self) -> dict[str, list[Callable[[], torch.Tensor]]]:
+        """Torch's attention over the same numbers, unpaged; only where all lengths are equal."""
+        shape, batch = self.shape, len(self.shape.lengths)
+        if len(set(shape.lengths)) > 1 or self.slots != sum(shape.lengths):
+            return {}
+        from torch.nn import functional
+
+        query = self.query.view(batch, shape.chunk, shape.heads, shape.head_dim).transpose(1, 2)
+
+        def unpaged(pool: torch.Tensor) -> torch.Tensor:
+            return pool.view(batch, -1, *pool.shape[1:]).transpose(1, 2)
+
+        def back(out: torch.Tensor) -> torch.Tensor:
+            return out.transpose(1, 2).reshape(self.query.shape)
+
+        causal = {"is_causal": shape.chunk > 1, "enable_gqa": True}
+        table = self.where(16, shuffle=True)["block_table"].long()
+
+        def sdpa(buffer: Sequence[torch.Tensor]) -> torch.Tensor:
+            return back(functional.scaled_dot_product_attention(query, *map(unpaged, buffer), **causal))
+
+        def gathered(buffer: Sequence[torch.Tensor]) -> torch.Tensor:
+            pools = (pool.view(-1, 16, *pool.shape[1:])[table].flatten(0, 2) for pool in buffer)
+            return back(functional.scaled_dot_product_attention(query, *map(unpaged, pools), **causal))
+
+        if shape.chunk not in {1, shape.lengths[0]}:
+            return {}
+        found = {"torch SDPA, KV in order": self.each(sdpa)}
+        if shape.chunk == 1:
+            found["torch SDPA, gathering counted"] = self.each(gathered)
+            if not self.stage.dry:
+                from torch.nn.attention.flex_attention import flex_attention
+
+                flex = torch.compile(flex_attention, dynamic=False)
+                found["flex_attention, KV in order"] = self.each(
+                    lambda buffer: back(flex(query, *map(unpaged, buffer), enable_gqa=True))
+                )
+        return found
+
+    def check(self, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> dict[str, str]:
+        """Leave out of the contest who does not work, or disagrees with the first; says why."""
+        wrong, right = {}, None
+        for name in list(contestants):
+            try:
+                out = contestants[name][0]().double()
+                if "shuffled" in name or "gathering" in name:  # of other numbers: see tests/kernels
+                    agrees = bool(out.isfinite().all())
+                else:
+                    right = out if right is None else right
+                    agrees = bool((out - right).norm() <= 1e-2 * right.norm())
+                if not agrees:
+                    wrong[name] = "its result differs"
+            except Exception as error:  # whatever it is, the others go on
+                wrong[name] = f"{type(error).__name__}: {str(error)[:200]}"
+            if name in wrong:
+                del contestants[name]
+                print(f"         {name}: left out, {wrong[name]}", flush=True)
+        return wrong
+
+    def contest(self, part: str, contestants: dict) -> list[dict]:
+        """Check, time, and write down."""
+        wrong = self.check(contestants)
+        facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
+        facts |= {"buffers": len(self.buffers)}
+        rows = [{"part": part, "name": name, "refused": why} for name, why in wrong.items()]
+        work = {"moved": self.shape.kv_bytes} if self.shape.chunk == 1 else {"flops": self.shape.flops}
+        for name, seconds in self.stage.time(contestants).items():
+            rows.append(self.stage.row(part, f"{self.shape.name}: {name}", seconds, **work) | facts)
+        return rows
+
+
+def ceilings(stage: Stage) -> list[dict]:
+    """What the memory and the matrix units can do: copy, read, an 8192-cubed product."""
+    size, side = (2**14, 64) if stage.dry else (2**29, 8192)
+    count = 2 if stage.dry else 4
+    pools = [stage.random(size, dtype=torch.bfloat16).float() for _ in range(count)]
+    sums = torch.empty(size // 2**13, device=stage.device)
+    a, b = (stage.random(side, side, dtype=torch.bfloat16) for _ in "ab")
+    product = torch.empty_like(a)
+
+    def read(pool: torch.Tensor) -> None:
+        read_kernel[(len(sums),)](pool, sums, SIZE=2048, TURNS=4, num_warps=8)
+
+    pairs = list(zip(pools, pools[1:] + pools[:1], strict=True))
+    times = stage.time(
+        {
+            "copy": [lambda source=source, target=target: target.copy_(source) for source, target in pairs],
+            "read": [lambda pool=pool: read(pool) for pool in pools],
+            "product": [lambda: torch.mm(a, b, out=product)] * count,
+        }
+    )
+    stage.copy_gb_per_s = 8 * size / median(times["copy"]) / 1e9
+    rows = [
+        stage.row("ceilings", "copy, bytes read and written", times["copy"], moved=8 * size),
+        stage.row("ceilings", "read", times["read"], moved=4 * size),
+        stage.row("ceilings", f"{side}-cubed bf16 product", times["product"], flops=2 * side**3),
+    ]
+    stage.most_tflops = 1.1 * rows[2]["tflops"]
+    return rows
+
+
+def decode(stage: Stage) -> list[dict]:
+    """Every decode shape: contiguous, paged in order and shuffled at blocks of 16, and torch's."""
+    shapes = (Shape("3 x 60", (60,) * 3, **TOY), Shape("2 x 256", (256,) * 2, **TOY)) if stage.dry else DECODE
+    rows = []
+    for shape in shapes:
+        pools = Pools(stage, shape)
+        ours = {
+            "contiguous": pools.ours(None),
+            "paged 16, in order": pools.ours(16),
+            "paged 16, shuffled": pools.ours(16, shuffle=True),
+        }
+        rows += pools.contest("decode", ours | pools.theirs())
+    return rows
+
+
+def blocks(stage: Stage) -> list[dict]:
+    """The first decode shape at block sizes 16 to 256, in order and shuffled, beside the contiguous twin."""
+    pools = Pools(stage, Shape("2 x 70", (70, 70), **TOY) if stage.dry else DECODE[0])
+    contestants = {"contiguous": pools.ours(None)}
+    for size in (16, 256) if stage.dry else (16, 32, 64, 128, 256):
+        contestants[f"paged {size}, in order"] = pools.ours(size)
+        contestants[f"paged {size}, shuffled"] = pools.ours(size, shuffle=True)
+    rows = pools.contest("blocks", contestants)
+    twin = next((row["us"] for row in rows if row["name"].endswith(": contiguous") and "us" in row), math.nan)
+    for row in rows:
+        if "us" in row:
+            row["over_contiguous"] = row["us"] / twin - 1
+            print(f"         {row['name']:42}{row['over_contiguous']:+8.1%} over contiguous")
+    return rows
+
+
+def prefill(stage: Stage) -> list[dict]:
+    """Chunks behind prefixes, paged and contiguous, and torch's for whole prompts."""
+    rows = []
+    for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else PREFILL:
+        pools = Pools(stage, shape)
+        ours = {"contiguous": pools.ours(None), "paged 16, shuffled": pools.ours(16, shuffle=True)}
+        rows += pools.contest("prefill", ours | pools.theirs())
+    return rows
+
+
+def moves(stage: Stage) -> list[dict]:
+    """KV write, block copy, gather and scatter, at blocks of 16 of 8 heads of 128 in bf16."""
+    shape = (32, 16, 2, 32) if stage.dry else (65_536, 16, 8, 128)
+    token_bytes = 2 * shape[2] * shape[3] * 2
+    keys, values = (stage.random(*shape, dtype=torch.bfloat16) for _ in "kv")
+    counts = (2, 1) if stage.dry else (LEAST_LAUNCHES, 64)
+    rows = []
+    order = torch.randperm(shape[0], generator=torch.Generator().manual_seed(2)).to(stage.device).int()
+    for tokens in (8,) if stage.dry else (64, 2048, 8192):
+        key = stage.random(tokens, *shape[2:], dtype=torch.bfloat16)
+        slots = [(order[i * tokens :][:tokens].long() * 16 + i % 16) for i in range(counts[0])]
+        if any(len(some) < tokens for some in slots):
+            slots = [slots[0]] * counts[0]
+        calls = [lambda some=some, key=key: write_kv(key, key, keys, values, some) for some in slots]
+        seconds = stage.time({"": calls})[""]
+        rows.append(stage.row("moves", f"write {tokens} tokens", seconds, moved=2 * tokens * token_bytes))
+    for count in (2,) if stage.dry else (1, 64, 1024):
+        lists = [order[2 * i * count :][: 2 * count].contiguous() for i in range(counts[0])]
+        half = [some[:count].contiguous() for some in lists]
+        staging = [gather_blocks(keys, values, some) for some in half]
+        calls = {
+            "copy": [lambda some=some: copy_blocks(keys, values, some.view(-1, 2)) for some in lists],
+            "gather": [
+                lambda some=some, room=room: gather_blocks(keys, values, some, room)
+                for some, room in zip(half, staging, strict=True)
+            ],
+            "scatter": [
+                lambda some=some, room=room: scatter_blocks(keys, values, some, room)
+                for some, room in zip(half, staging, strict=True)
+            ],
+        }
+        for name, seconds in stage.time(calls).items():
+            moved = 2 * count * 16 * token_bytes
+            rows.append(stage.row("moves", f"{name} {count} blocks", seconds, moved=moved))
+    return rows
+
+
+def tune(stage: Stage) -> list[dict]:
+    """Other tilings and numbers of splits for three decode shapes, blocks of 16, shuffled; fastest first."""
+    tilings = [Tiling(*sizes) for sizes in (
+        (64, 4, 3), (64, 4, 2), (64, 4, 4), (32, 4, 3), (32, 4, 4), (32, 4, 5), (128, 4, 2), (128, 4, 3),
+        (64, 8, 3), (128, 8, 2), (128, 8, 3), (32, 2, 4), (64, 2, 3),
+    )]  # fmt: skip
+    rows = []
+    shapes = (Shape("2 x 70", (70, 70), **TOY),) if stage.dry else DECODE[:3]
+    for shape in shapes:
+        pools = Pools(stage, shape)
+        contestants = {}
+        for tiling in tilings[:2] if stage.dry else tilings:
+            name = f"tile {tiling.tile}, {tiling.warps} warps, {tiling.stages} stages"
+            contestants[name] = pools.ours(16, shuffle=True, tiling=tiling)
+        for splits in (1, 2) if stage.dry else (1, 2, 4, 8, 16, 33, 66, 132):
+            if splits * 64 <= max(shape.lengths):
+                contestants[f"{splits} splits"] = pools.ours(16, shuffle=True, splits=splits)
+        found = [row for row in pools.contest("tune", {f"{k}, shuffled": v for k, v in contestants.items()})]
+        rows += sorted(found, key=lambda row: row.get("us", math.inf))
+        best = rows[len(rows) - len(found)]
+        print(f"         {shape.name}: best is {best['name']}, {best.get('us', math.nan):.1f} us", flush=True)
+    return rows
+
+
+def clocks() -> dict[str, str]:
+    """What nvidia-smi says of the card at this moment; empty where it is not there."""
+    wanted = ("driver_version", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
+    command = ["nvidia-smi", f"--query-gpu={','.join(wanted)}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(wanted, found.stdout.splitlines()[0].split(", "), strict=False))
+
+
+def main() -> None:
+    """Measure the parts asked for and write them down, part by part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", default=",".join(PARTS[:-1]), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--out", type=Path, help="a JSON file to write")
+    parser.add_argument("--repeats", type=int, default=15, help="replays of each graph")
+    parser.add_argument("--dry-run", action="store_true", help="rehearse on the CPU: no measurement")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--parts must be of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    if "ceilings" not in parts:
+        parts = ["ceilings", *parts]  # what the others are compared with
+    stage = Stage(options.dry_run, options.repeats)
+    report = {
+        "measurement": not options.dry_run,
+        "device": stage.name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "datasheet_gb_per_s": stage.most_gb_per_s if stage.most_gb_per_s < math.inf else None,
+        "clocks": [clocks()],
+        "rows": [],
+    }
+    steps = {"ceilings": ceilings, "decode": decode, "blocks": blocks, "prefill": prefill, "moves": moves}
+    for part in parts:
+        start = time.perf_counter()
+        report["rows"] += (steps | {"tune": tune})[part](stage)
+        report["clocks"].append(clocks())
+        print(f"         {part} took {time.perf_counter() - start:.0f} s", flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if options.dry_run:
+        print("a rehearsal on the CPU: none of these times is a measurement")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Before any test: where there is no GPU, Triton's kernels are interpreted.
+
+Triton reads TRITON_INTERPRET when a kernel is defined, so it is set here, before anything imports triton.
+Torch, which takes seconds to import, is asked only where a driver is there.
+"""
+
+import os
+from pathlib import Path
+
+
+def gpu_there() -> bool:
+    """Whether torch can use a GPU."""
+    if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+if not gpu_there():
+    os.environ.setdefault("TRITON_INTERPRET", "1")

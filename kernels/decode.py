@@ -1,0 +1,318 @@
+"""Decode attention: one new token per sequence over its cached keys and values, paged or contiguous.
+
+    out[s, h] = softmax(scale * q[s, h] . K) V    over the tokens max(0, length - window) .. length - 1 of
+                                                  sequence s, in KV head h // group; zeros for length 0
+
+    bytes moved = 2 * sum(tokens seen) * kv_heads * head_dim * bytes of a KV element
+                + 2 * batch * heads * head_dim * bytes of a query element
+                + table entries read + 2 * 4 * (head_dim + 1) bytes per head and piece, when split
+
+It is bound by the first term. Each key and value is read once: the query heads that share a KV head are
+the rows of one tile, padded to 16 rows, which a matrix instruction needs anyway. A context is cut into
+pieces of equal length, one program each, so that a few long sequences fill the GPU as well as many short
+ones; then a second kernel merges the pieces of a head. A sequence has as many pieces as its own length
+needs: a skewed batch costs no empty work but programs that end at once.
+
+Paged and contiguous are the same kernel with other addresses (see tiles.py). The addresses of the next
+tile are fetched while this one is computed, so that both kinds have equally many loads in flight, and the
+difference between them is what paging costs.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.checks import (
+    HALVES,
+    INTEGERS,
+    expect_between,
+    expect_cache,
+    expect_homes,
+    expect_runnable,
+    expect_tensor,
+)
+from kernels.launch import (
+    INTERPRETED,
+    Gpu,
+    Launch,
+    Tiling,
+    decode_tiling,
+    gpu_of,
+    next_power_of_2,
+    split_count,
+)
+from kernels.tiles import fold, load_rows, scores_of, slots_of
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit(do_not_specialize=["home_stride", "chunk", "window"])
+def decode_kernel(
+    q,  # [batch, kv_heads * GROUP, HEAD_DIM]
+    k,  # [slots, kv_heads, HEAD_DIM]
+    v,
+    homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
+    lengths,  # [batch]
+    out,  # [batch, kv_heads * GROUP, HEAD_DIM]; SPLIT: float32 [batch, kv_heads * GROUP, pieces, HEAD_DIM]
+    logsum,  # SPLIT: float32 [batch, kv_heads * GROUP, pieces], in base 2
+    scale_log2,
+    value_scale,
+    row,  # elements of a slot
+    home_stride,
+    chunk,  # tokens of a piece, a multiple of TILE
+    window,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    PAGED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SPLIT: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """A piece of one sequence's context, for one KV head."""
+    kv_head, piece, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    heads, pieces = tl.num_programs(0) * GROUP, tl.num_programs(1)
+    length = tl.load(lengths + seq).to(tl.int32)
+    first = 0
+    if WINDOW:
+        first = tl.maximum(length - window, 0)
+    begin = first // TILE * TILE + piece * chunk
+    end = tl.minimum(begin + chunk, length)
+    if SPLIT:
+        if begin >= length:
+            return
+
+    r, d, t = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD), tl.arange(0, TILE)
+    mine = (r < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
+    head = seq * heads + kv_head * GROUP + r
+    query = tl.load(q + head[:, None] * HEAD_DIM + d[None, :], mask=mine, other=0.0)
+    if PAGED:
+        home = homes + seq * home_stride
+    else:
+        home = tl.load(homes + seq).to(tl.int64)
+    column = kv_head * HEAD_DIM + d
+
+    m = tl.full([ROWS], -float("inf"), tl.float32)
+    denominator = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+    token = begin + t
+    inside = (token >= first) & (token < end)
+    slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+    for _ in range(begin, end, TILE):
+        key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+        value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+        score = tl.where(inside[None, :], scores_of(query, key, scale_log2, UPCAST), -float("inf"))
+        token += TILE
+        inside = token < end
+        slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+        m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, False, UPCAST)
+
+    result = acc * (value_scale / tl.where(denominator > 0, denominator, 1.0))[:, None]
+    if SPLIT:
+        at = head * pieces + piece
+        tl.store(out + at[:, None] * HEAD_DIM + d[None, :], result, mask=mine)
+        tl.store(logsum + at, m + tl.log2(denominator), mask=r < GROUP)
+    else:
+        tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
+
+
+@triton.jit(do_not_specialize=["pieces", "chunk", "window"])
+def reduce_kernel(
+    partial,  # float32 [batch, heads, pieces, HEAD_DIM]
+    logsum,  # float32 [batch, heads, pieces], in base 2
+    lengths,  # [batch]
+    out,  # [batch, heads, HEAD_DIM]
+    pieces,
+    chunk,
+    window,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    TILE: tl.constexpr,
+    PIECES: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """All pieces of one head: out = sum(2^logsum partial) / sum(2^logsum), PIECES at a time."""
+    seq, heads = tl.program_id(1).to(tl.int64), tl.num_programs(0)
+    head = seq * heads + tl.program_id(0)
+    length = tl.load(lengths + seq).to(tl.int32)
+    begin = 0
+    if WINDOW:
+        begin = tl.maximum(length - window, 0) // TILE * TILE
+    used = tl.cdiv(length - begin, chunk)
+
+    d = tl.arange(0, HEAD_PAD)
+    m, denominator = -float("inf"), 0.0
+    acc = tl.zeros([HEAD_PAD], tl.float32)
+    for start in range(0, used, PIECES):
+        piece = start + tl.arange(0, PIECES)
+        at = head * pieces + piece
+        weight = tl.load(logsum + at, mask=piece < used, other=-float("inf"))
+        part = tl.load(
+            partial + at[:, None] * HEAD_DIM + d[None, :],
+            mask=(piece < used)[:, None] & (d < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        m_new = tl.maximum(m, tl.max(weight, 0))
+        fade = tl.exp2(m - m_new)
+        weight = tl.exp2(weight - m_new)
+        denominator = denominator * fade + tl.sum(weight, 0)
+        acc = acc * fade + tl.sum(part * weight[:, None], 0)
+        m = m_new
+    result = acc / tl.where(denominator > 0, denominator, 1.0)
+    tl.store(out + head * HEAD_DIM + d, result.to(out.dtype.element_ty), mask=d < HEAD_DIM)
+
+
+def decode_attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    longest: int,
+    block_table: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    splits: int | None = None,
+    tiling: Tiling | None = None,
+) -> torch.Tensor:
+    """Attention of one token per sequence over its cached context, the token itself included.
+
+    Parameters
+    ----------
+    query : Tensor
+        [batch, heads, head_dim], float16 or bfloat16; head_dim a multiple of 16, 32 to 256.
+    keys, values : Tensor
+        The pools, [num_blocks, block_size, kv_heads, head_dim], of the type of the query or 8-bit floats;
+        block_size 1 to 256, heads a multiple of kv_heads.
+    lengths : Tensor
+        [batch] int32 or int64: tokens of each sequence, 0 for none.
+    longest : int
+        No length is above it. The host knows it; asking the GPU would stall it.
+    block_table : Tensor
+        [batch, most blocks] int32 or int64: paged addressing. Entries behind a sequence's last block, or
+        wholly behind its window, are not read. Either this or `starts`.
+    starts : Tensor
+        [batch] int32 or int64: contiguous addressing; the slot of each sequence's token 0.
+    out : Tensor
+        Like the query; made when not given.
+    scale : float
+        Of the scores; 1 / sqrt(head_dim) when not given.
+    window : int
+        Only the last so many tokens are seen.
+    key_scale, value_scale : float
+        What stored keys and values are multiplied by (8-bit floats).
+    splits : int
+        Pieces of a context of `longest` tokens; chosen from the GPU and the batch when not given.
+    tiling : Tiling
+        Instead of the table's.
+
+    Returns
+    -------
+    Tensor
+        `out`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A tensor with a wrong type, shape or device, or a number out of range: they name the argument.
+    """
+    if out is None and isinstance(query, torch.Tensor):
+        out = torch.empty_like(query)
+    for launch in plan_decode(
+        query, keys, values, lengths, out, longest=longest, block_table=block_table, starts=starts,
+        scale=scale, window=window, key_scale=key_scale, value_scale=value_scale, splits=splits,
+        tiling=tiling,
+    ):  # fmt: skip
+        launch.run()
+    return out
+
+
+def plan_decode(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    longest: int,
+    block_table: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    splits: int | None = None,
+    tiling: Tiling | None = None,
+    gpu: Gpu | None = None,
+) -> list[Launch]:
+    """The one or two launches of `decode_attention`; tensors may be on the meta device, for a `gpu` named."""
+    expect_tensor("query", query, ("batch", "heads", "head_dim"), HALVES)
+    expect_runnable(query, INTERPRETED)
+    batch, heads, head_dim = query.shape
+    gpu = gpu or gpu_of(query.device)
+    block_size, kv_heads = expect_cache(query, keys, values, gpu.has_fp8)
+    expect_tensor("lengths", lengths, (batch,), INTEGERS, query.device)
+    expect_tensor("out", out, tuple(query.shape), (query.dtype,), query.device)
+    homes, paged = expect_homes(block_table, starts, batch, query.device), starts is None
+    expect_between("longest", longest, 0, (homes.shape[1] if paged else keys.shape[0]) * block_size)
+    expect_between("query: batch", batch, 0, 65535)
+    expect_between("window", 1 if window is None else window, 1, 2**31 - 1)
+
+    tiling = tiling or decode_tiling(head_dim, keys.element_size())
+    seen = longest if window is None else min(longest, window + tiling.tile - 1)
+    if splits is None:
+        splits = split_count(gpu, batch * kv_heads, seen, tiling.tile)
+    expect_between("splits", splits, 1, 65535)
+    chunk = max(1, -(-seen // (splits * tiling.tile))) * tiling.tile
+    pieces = max(1, -(-seen // chunk))
+    group, head_pad = heads // kv_heads, next_power_of_2(head_dim)
+    shared = {
+        "chunk": chunk,
+        "window": window or 0,
+        "HEAD_DIM": head_dim,
+        "HEAD_PAD": head_pad,
+        "TILE": tiling.tile,
+        "WINDOW": window is not None,
+    }
+    target, logsum = out, out
+    if pieces > 1:
+        target = torch.empty((batch, heads, pieces, head_dim), dtype=torch.float32, device=query.device)
+        logsum = torch.empty((batch, heads, pieces), dtype=torch.float32, device=query.device)
+    arguments = shared | {
+        "q": query,
+        "k": keys,
+        "v": values,
+        "homes": homes,
+        "lengths": lengths,
+        "out": target,
+        "logsum": logsum,
+        "scale_log2": (head_dim**-0.5 if scale is None else scale) * key_scale * LOG2_E,
+        "value_scale": value_scale,
+        "row": kv_heads * head_dim,
+        "home_stride": homes.shape[1] if paged else 0,
+        "GROUP": group,
+        "ROWS": max(16, next_power_of_2(group)),
+        "BLOCK_SIZE": block_size if paged else 1,
+        "PAGED": paged,
+        "SPLIT": pieces > 1,
+        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # whose products are wrong there
+    }
+    launches = [Launch(decode_kernel, (kv_heads, pieces, batch), arguments, tiling.warps, tiling.stages)]
+    if pieces > 1:
+        arguments = shared | {
+            "partial": target,
+            "logsum": logsum,
+            "lengths": lengths,
+            "out": out,
+            "pieces": pieces,
+            "PIECES": 16,
+        }
+        launches.append(Launch(reduce_kernel, (heads, batch, 1), arguments, 1, 2))
+    return launches

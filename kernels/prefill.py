@@ -1,0 +1,240 @@
+"""Prefill attention: a chunk of new tokens per sequence over all that is cached, the chunk itself included.
+
+    out[j, h] = softmax(scale * q[j, h] . K) V    over the tokens max(0, p - window + 1) .. p, where
+                                                  p = length - count + j' is the position of query j, the
+                                                  j'-th of `count` new tokens of its sequence
+
+    products    = 4 * heads * head_dim * (query, key) pairs seen: by them it is bound, from chunks of a few
+                  hundred tokens on
+    bytes moved >= 2 * sum(lengths) * kv_heads * head_dim * bytes of a KV element, once per query tile (they
+                  come from the cache after the first), + 2 * tokens * heads * head_dim * bytes of a query
+
+The keys and values of the chunk are written before (write.py). A query tile is ROWS // group tokens times
+the heads of one KV group, so that small chunks fill a tile too and a key is loaded once per group. Tiles of
+keys that every row sees whole are folded without a mask; those around the diagonal, or the edge of a
+window, with one. The last tiles of a prompt, which see most, start first.
+
+A context is not split: one short chunk behind a very long context does not fill a GPU.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.checks import (
+    HALVES,
+    INTEGERS,
+    expect_between,
+    expect_cache,
+    expect_homes,
+    expect_runnable,
+    expect_tensor,
+)
+from kernels.decode import LOG2_E
+from kernels.launch import INTERPRETED, Gpu, Launch, Tiling, gpu_of, next_power_of_2, prefill_tiling
+from kernels.tiles import fold, load_rows, scores_of, slots_of
+
+
+@triton.jit(do_not_specialize=["home_stride", "window"])
+def prefill_kernel(
+    q,  # [tokens, kv_heads * GROUP, HEAD_DIM]
+    k,  # [slots, kv_heads, HEAD_DIM]
+    v,
+    homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
+    lengths,  # [batch]
+    first_queries,  # [batch + 1]
+    out,  # [tokens, kv_heads * GROUP, HEAD_DIM]
+    scale_log2,
+    value_scale,
+    row,  # elements of a slot
+    home_stride,
+    window,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    PAGED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """A tile of one sequence's queries, for one KV head."""
+    QUERIES: tl.constexpr = ROWS // GROUP
+    kv_head, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    before = tl.load(first_queries + seq).to(tl.int64)
+    count = (tl.load(first_queries + seq + 1).to(tl.int64) - before).to(tl.int32)
+    start = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES
+    if start >= count:
+        return
+    length = tl.load(lengths + seq).to(tl.int32)
+
+    r, d, t = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD), tl.arange(0, TILE)
+    query_index = start + r // GROUP
+    real = (r < QUERIES * GROUP) & (query_index < count)
+    mine = real[:, None] & (d < HEAD_DIM)[None, :]
+    head = (before + query_index) * (tl.num_programs(1) * GROUP) + kv_head * GROUP + r % GROUP
+    query = tl.load(q + head[:, None] * HEAD_DIM + d[None, :], mask=mine, other=0.0)
+    position = length - count + tl.minimum(query_index, count - 1)
+    if PAGED:
+        home = homes + seq * home_stride
+    else:
+        home = tl.load(homes + seq).to(tl.int64)
+    column = kv_head * HEAD_DIM + d
+
+    first_position = length - count + start
+    end = length - count + tl.minimum(start + QUERIES, count)
+    begin = 0
+    masked = (first_position + 1) // TILE * TILE
+    if WINDOW:
+        begin = tl.maximum(first_position - window + 1, 0) // TILE * TILE
+        masked = begin
+
+    m = tl.full([ROWS], -float("inf"), tl.float32)
+    denominator = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+    token = begin + t
+    inside = token < end
+    if WINDOW:
+        inside &= token > first_position - window
+    slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+    if not WINDOW:
+        for _ in range(begin, masked, TILE):
+            key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+            value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+            score = scores_of(query, key, scale_log2, UPCAST)
+            token += TILE
+            inside = token < end
+            slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+            m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, False, UPCAST)
+    for _ in range(masked, end, TILE):
+        key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+        value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+        seen = token[None, :] <= position[:, None]
+        if WINDOW:
+            seen &= token[None, :] > position[:, None] - window
+        score = tl.where(seen, scores_of(query, key, scale_log2, UPCAST), -float("inf"))
+        token += TILE
+        inside = token < end
+        slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+        m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, WINDOW, UPCAST)
+
+    result = acc * (value_scale / denominator)[:, None]
+    tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
+
+
+def prefill_attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    first_queries: torch.Tensor,
+    *,
+    most_queries: int,
+    block_table: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    tiling: Tiling | None = None,
+) -> torch.Tensor:
+    """Causal attention of the last tokens of each sequence over its cached context, themselves included.
+
+    Parameters
+    ----------
+    query : Tensor
+        [tokens, heads, head_dim], the chunks of all sequences one behind the other, float16 or bfloat16.
+    keys, values : Tensor
+        The pools, [num_blocks, block_size, kv_heads, head_dim], of the type of the query or 8-bit floats.
+    lengths : Tensor
+        [batch] int32 or int64: tokens of each sequence, the chunk included.
+    first_queries : Tensor
+        [batch + 1] int32 or int64: where each chunk begins in `query`, and the end of the last one; a
+        chunk may be empty.
+    most_queries : int
+        No chunk is longer.
+    block_table, starts, out, scale, window, key_scale, value_scale, tiling
+        As in `decode_attention`.
+
+    Returns
+    -------
+    Tensor
+        `out`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A tensor with a wrong type, shape or device, or a number out of range: they name the argument.
+    """
+    if out is None and isinstance(query, torch.Tensor):
+        out = torch.empty_like(query)
+    plan_prefill(
+        query, keys, values, lengths, first_queries, out, most_queries=most_queries,
+        block_table=block_table, starts=starts, scale=scale, window=window, key_scale=key_scale,
+        value_scale=value_scale, tiling=tiling,
+    ).run()  # fmt: skip
+    return out
+
+
+def plan_prefill(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    first_queries: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    most_queries: int,
+    block_table: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    tiling: Tiling | None = None,
+    gpu: Gpu | None = None,
+) -> Launch:
+    """The launch of `prefill_attention`; tensors may be on the meta device, for a `gpu` named."""
+    expect_tensor("query", query, ("tokens", "heads", "head_dim"), HALVES)
+    expect_runnable(query, INTERPRETED)
+    tokens, heads, head_dim = query.shape
+    gpu = gpu or gpu_of(query.device)
+    block_size, kv_heads = expect_cache(query, keys, values, gpu.has_fp8)
+    expect_tensor("lengths", lengths, ("batch",), INTEGERS, query.device)
+    batch = lengths.shape[0]
+    expect_tensor("first_queries", first_queries, (batch + 1,), INTEGERS, query.device)
+    expect_tensor("out", out, tuple(query.shape), (query.dtype,), query.device)
+    homes, paged = expect_homes(block_table, starts, batch, query.device), starts is None
+    expect_between("lengths: batch", batch, 0, 65535)
+    expect_between("most_queries", most_queries, 0, tokens)
+    expect_between("window", 1 if window is None else window, 1, 2**31 - 1)
+
+    tiling = tiling or prefill_tiling(head_dim, keys.element_size(), gpu)
+    group = heads // kv_heads
+    arguments = {
+        "q": query,
+        "k": keys,
+        "v": values,
+        "homes": homes,
+        "lengths": lengths,
+        "first_queries": first_queries,
+        "out": out,
+        "scale_log2": (head_dim**-0.5 if scale is None else scale) * key_scale * LOG2_E,
+        "value_scale": value_scale,
+        "row": kv_heads * head_dim,
+        "home_stride": homes.shape[1] if paged else 0,
+        "window": window or 0,
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "HEAD_PAD": next_power_of_2(head_dim),
+        "ROWS": max(tiling.rows, next_power_of_2(group)),
+        "TILE": tiling.tile,
+        "BLOCK_SIZE": block_size if paged else 1,
+        "PAGED": paged,
+        "WINDOW": window is not None,
+        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,
+    }
+    query_tiles = -(-most_queries // (arguments["ROWS"] // group))
+    return Launch(prefill_kernel, (query_tiles, kv_heads, batch), arguments, tiling.warps, tiling.stages)

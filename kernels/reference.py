@@ -1,0 +1,78 @@
+"""Each kernel in a few lines of plain torch, in float64: slow, obvious, and what the tests compare with.
+
+Results stay in float64, on the CPU. Pools are [num_blocks, block_size, kv_heads, head_dim]; arguments are
+those of the kernels.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+Table = Sequence[int]
+
+
+def paged_slots(table: Table, tokens: int, block_size: int) -> torch.Tensor:
+    """The slots of a sequence's first tokens."""
+    return torch.tensor([table[i // block_size] * block_size + i % block_size for i in range(tokens)]).long()
+
+
+def contiguous_slots(start: int, tokens: int) -> torch.Tensor:
+    """The slots of a sequence's first tokens."""
+    return torch.arange(start, start + tokens)
+
+
+def attention(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> torch.Tensor:
+    """Causal attention of one sequence's last tokens, [queries, heads, head_dim], over all its slots."""
+    queries, heads, head_dim = query.shape
+    if window is not None:
+        slots = slots[max(0, len(slots) - queries - window + 1) :]
+    kv_heads, tokens = keys.shape[2], len(slots)
+    if tokens == 0:
+        return torch.zeros(query.shape, dtype=torch.float64)
+    chosen = [
+        pool.cpu().flatten(0, 1)[slots].double().repeat_interleave(heads // kv_heads, dim=1)
+        for pool in (keys, values)
+    ]
+    key, value = chosen[0] * key_scale, chosen[1] * value_scale
+    scores = torch.einsum("qhd,thd->hqt", query.cpu().double(), key)
+    scores *= head_dim**-0.5 if scale is None else scale
+    position = torch.arange(tokens - queries, tokens)[:, None]
+    token = torch.arange(tokens)[None, :]
+    seen = token <= position
+    if window is not None:
+        seen &= token > position - window
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return torch.einsum("hqt,thd->qhd", weights, value)
+
+
+def write_kv(key: torch.Tensor, pool: torch.Tensor, slots: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """A pool, on the CPU and in its own type, after new rows were written into it."""
+    written = pool.cpu().clone()
+    rows, kept = written.flatten(0, 1), slots.cpu() >= 0
+    largest = torch.finfo(pool.dtype).max
+    new = (key.cpu().double() / scale).clamp(-largest, largest).float().to(pool.dtype)
+    rows.view(torch.uint8)[slots.cpu()[kept]] = new.view(torch.uint8)[kept]
+    return written
+
+
+def copy_blocks(pool: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """A pool, on the CPU, after blocks were copied within it."""
+    before, after = pool.cpu(), pool.cpu().clone()
+    for source, target in pairs:
+        after[target] = before[source]
+    return after
+
+
+def gather_blocks(pool: torch.Tensor, blocks: Sequence[int]) -> torch.Tensor:
+    """Some blocks of a pool, on the CPU, in this order."""
+    return torch.stack([pool.cpu()[block] for block in blocks])

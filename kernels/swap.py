@@ -1,0 +1,90 @@
+"""Swap: blocks from anywhere in the pool into one unbroken staging buffer, and back.
+
+    gather:   staging[0, i] = keys[blocks[i]], staging[1, i] = values[blocks[i]]
+    scatter:  keys[blocks[i]] = staging[0, i], values[blocks[i]] = staging[1, i]
+
+    bytes moved = 2 * 2 * blocks * block_size * kv_heads * head_dim * bytes of an element: each read and
+    written, keys and values
+
+A block of one layer is small (64 KiB at 16 tokens of 8 heads of 128 in bf16, keys and values), and a copy
+over the bus costs microseconds to start: gathering first makes one large copy out of many small ones. The
+kernel is that of copy.py, with one side in order. Blocks to be scattered differ from each other.
+"""
+
+import torch
+
+from kernels.checks import INTEGERS, expect_between, expect_pool, expect_runnable, expect_tensor
+from kernels.copy import POOL_DTYPES, plan_move
+from kernels.launch import INTERPRETED, Launch
+
+
+def gather_blocks(
+    keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Copy blocks of the pools into a staging buffer, in this order.
+
+    Parameters
+    ----------
+    keys, values : Tensor
+        The pools, [num_blocks, block_size, kv_heads, head_dim].
+    blocks : Tensor
+        [blocks] int32 or int64.
+    staging : Tensor
+        [2, blocks, block_size, kv_heads, head_dim] of the pools' type: keys, values. Made when not given.
+
+    Returns
+    -------
+    Tensor
+        `staging`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A tensor with a wrong type, shape or device: they name the argument.
+    """
+    if staging is None:
+        staging = keys.new_empty((2, *blocks.shape, *keys.shape[1:]))
+    for launch in plan_gather(keys, values, blocks, staging):
+        launch.run()
+    return staging
+
+
+def scatter_blocks(
+    keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor
+) -> None:
+    """Copy a staging buffer into blocks of the pools: undoes `gather_blocks`, with the same arguments."""
+    for launch in plan_scatter(keys, values, blocks, staging):
+        launch.run()
+
+
+def plan_gather(
+    keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor
+) -> list[Launch]:
+    """The launches of `gather_blocks`; tensors may be on the meta device."""
+    count = _checked(keys, values, blocks, staging)
+    return [
+        plan_move(pool, stage, blocks, None, count)
+        for pool, stage in zip((keys, values), staging.unbind(), strict=True)
+    ]
+
+
+def plan_scatter(
+    keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor
+) -> list[Launch]:
+    """The launches of `scatter_blocks`; tensors may be on the meta device."""
+    count = _checked(keys, values, blocks, staging)
+    return [
+        plan_move(stage, pool, None, blocks, count)
+        for pool, stage in zip((keys, values), staging.unbind(), strict=True)
+    ]
+
+
+def _checked(keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor) -> int:
+    """How many blocks are to be moved."""
+    _, *block = expect_pool(("keys", "values"), (keys, values), POOL_DTYPES, keys.device)
+    expect_tensor("blocks", blocks, ("blocks",), INTEGERS, keys.device)
+    count = blocks.shape[0]
+    expect_tensor("staging", staging, (2, count, *block), (keys.dtype,), keys.device)
+    expect_runnable(keys, INTERPRETED)
+    expect_between("blocks: blocks", count, 0, 2**31 - 1)
+    return count

@@ -1,0 +1,61 @@
+"""What the two attention kernels share: where a token lies, and how a tile is folded into the softmax.
+
+    addresses   PAGED        slot(i) = table[i // block_size] * block_size + i % block_size
+                contiguous   slot(i) = start + i
+    softmax     with scores s in base 2: m' = max(m, max(s)), a = 2^(m - m'), p = 2^(s - m'),
+                l' = a l + sum(p), acc' = a acc + p V; at the end out = acc / l
+
+A tile of keys is TILE consecutive tokens; its size has nothing to do with the block size. Nothing is read
+for a token outside `inside`: neither its table entry nor its slot, which may belong to somebody else.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def slots_of(home, token, inside, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr):
+    """Slots (int64) of some tokens: `home` points at a block table, or is the slot of token 0."""
+    if PAGED:
+        block = tl.load(home + token // BLOCK_SIZE, mask=inside, other=0)
+        slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
+    else:
+        slot = home + token
+    return slot
+
+
+@triton.jit
+def load_rows(pool, slot, row, column, inside, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr):
+    """[TILE, HEAD_PAD] elements of the pool; zeros outside."""
+    pointers = pool + slot[:, None] * row + column[None, :]
+    mask = inside[:, None]
+    if HEAD_DIM != HEAD_PAD:
+        mask &= (tl.arange(0, HEAD_PAD) < HEAD_DIM)[None, :]
+    return tl.load(pointers, mask=mask, other=0.0)
+
+
+@triton.jit
+def scores_of(q, key, scale_log2, UPCAST: tl.constexpr):
+    """Scores in base 2, [rows, TILE]; 8-bit keys are widened to the type of the queries, exactly."""
+    if UPCAST:
+        score = tl.dot(q.to(tl.float32), tl.trans(key.to(tl.float32)))
+    else:
+        score = tl.dot(q, tl.trans(key.to(q.dtype)))
+    return score * scale_log2
+
+
+@triton.jit
+def fold(score, value, m, denominator, acc, kind: tl.constexpr, EMPTY: tl.constexpr, UPCAST: tl.constexpr):
+    """One more tile of the softmax; EMPTY: a row may have seen no token yet (all its scores are -inf)."""
+    m_new = tl.maximum(m, tl.max(score, 1))
+    shift = m_new
+    if EMPTY:
+        shift = tl.where(m_new == -float("inf"), 0.0, m_new)
+    fade = tl.exp2(m - shift)
+    p = tl.exp2(score - shift[:, None])
+    denominator = denominator * fade + tl.sum(p, 1)
+    if UPCAST:
+        acc = acc * fade[:, None] + tl.dot(p, value.to(tl.float32))
+    else:
+        acc = tl.dot(p.to(kind), value.to(kind), acc * fade[:, None])
+    return m_new, denominator, acc

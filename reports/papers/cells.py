@@ -1,0 +1,215 @@
+"""One simulation of a paper: settings -> numbers, kept in a cache.
+
+A cell is a dict in JSON's types: `model`, `gpu`, `engine`, `workload` and the rest of a Scenario. Its numbers
+are kept in a file named after a hash of the cell, the version and the source of the simulator. So an
+interrupted reproduction goes on where it was, and any change of the simulator runs everything anew.
+"""
+
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim import __version__, metrics
+from sim.build import build_engine, engine_defaults
+from sim.catalog import gpu_named, model_named
+from sim.config import EngineConfig, Scenario
+from sim.recorder import Result
+from sim.request import Request
+from sim.reservation import reservation
+from sim.workload import PS_PER_S, Workload
+
+Cell = dict[str, Any]
+Numbers = dict[str, float | None]
+Builder = Callable[..., Workload]
+"""`workloads.build`: handed in, as reports know no trace."""
+
+SOURCES = ("sim", "allocators", "workloads")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where cells are carried out."""
+
+    build: Builder
+    store: Path | None
+    """The cache's directory; None keeps nothing."""
+
+    def numbers(self, cell: Cell) -> Numbers:
+        """The numbers of a cell, from the cache or from a run."""
+        if self.store is None:
+            return carry_out(cell, self.build)
+        text = json.dumps([cell, __version__, fingerprint()], sort_keys=True)
+        path = self.store / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+        try:
+            kept: Numbers = json.loads(path.read_text(encoding="utf-8"))["numbers"]
+        except (OSError, ValueError, KeyError, TypeError):
+            numbers = carry_out(cell, self.build)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps({"cell": cell, "numbers": numbers}), encoding="utf-8")
+            part.replace(path)
+            return numbers
+        return kept
+
+
+def cache_directory() -> Path:
+    """Where this platform keeps what can be computed again."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "kvsim" / "reproduce"
+
+
+@cache
+def fingerprint() -> str:
+    """A hash of all that a run's numbers depend on beside its settings."""
+    found = hashlib.sha256()
+    for package in SOURCES:
+        for file in sorted(Path(str(resources.files(package))).rglob("*")):
+            if file.suffix in (".py", ".toml", ".json", ".parquet"):
+                found.update(file.name.encode() + file.read_bytes())
+    found.update(Path(__file__).read_bytes())
+    return found.hexdigest()
+
+
+# -- one run --------------------------------------------------------------------------------------
+
+
+def carry_out(cell: Cell, build: Builder) -> Numbers:
+    """Simulate a cell."""
+    scenario = scenario_of(cell)
+    cpu_s = time.process_time()
+    workload = workload_of(cell, build)
+    engine = build_engine(scenario, workload, step_log=cell.get("step_log", False))
+    result = engine.run()
+    table = metrics.request_table(result)
+    summary: Any = metrics.summary(result, table)
+    waiting: Mapping[str, float] = summary["memory"]["saturated"] or {}
+    numbers: Numbers = {
+        "latency_s": summary["latency"]["normalized_s_per_token"]["mean"],
+        "e2e_s": summary["latency"]["e2e_s"]["mean"],
+        "requests": summary["requests"]["submitted"],
+        "rejected": summary["requests"]["rejected"],
+        "running_waiting": summary["engine"]["mean_running_saturated"],
+        "running_arrivals": _running_while_they_arrive(result),
+        "preemptions": summary["engine"]["preemptions_recompute"] + summary["engine"]["preemptions_swap"],
+        **{kind: waiting.get(kind) for kind in ("token", "reserved", "external", "free")},
+        **_internal(scenario, result, waiting.get("internal")),
+        "saved_blocks": None if result.steps is None else _saved_blocks(result),
+    }
+    numbers["cpu_s"] = time.process_time() - cpu_s
+    return numbers
+
+
+def scenario_of(cell: Cell) -> Scenario:
+    """The server of a cell."""
+    engine = cell["engine"]
+    length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
+    settings = {**_defaults(engine.get("scheduler"), length), "max_model_len": length, **engine}
+    names = ("tensor_parallel_size", "kv_tokens", "cost")
+    return Scenario(
+        model=model_named(cell["model"]),
+        gpu=gpu_named(cell["gpu"]),
+        engine=EngineConfig(**settings),
+        **{name: cell[name] for name in names if name in cell},
+    )
+
+
+def _defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = engine_defaults(scheduler, max_model_len)
+    return found
+
+
+def workload_of(cell: Cell, build: Builder) -> Workload:
+    """The requests of a cell, their lengths as the paper's experiment had them."""
+    wanted = dict(cell["workload"])
+    count = wanted["num_prompts"]
+    made = build(
+        wanted["trace"],
+        num_prompts=count,
+        request_rate=math.inf if wanted["request_rate"] == "inf" else wanted["request_rate"],
+        burstiness=1.0,
+        seed=wanted.get("seed", 0),
+        n=wanted.get("n", 1),
+        beam_width=wanted.get("beam_width", 1),
+        beam_process=wanted.get("beam_process", "uniform"),
+    )
+    rng = np.random.default_rng(wanted.get("seed", 0) + 1)
+    prompts, outputs = made.prompt_tokens, made.output_tokens
+    for name, columns in (("prompt_lognormal", "prompts"), ("output_lognormal", "outputs")):
+        if name in wanted:
+            mean, sigma = wanted[name]
+            drawn = rng.lognormal(math.log(mean) - sigma**2 / 2, sigma, count)
+            lengths = np.maximum(np.rint(drawn), 1).astype(np.int64)
+            prompts, outputs = (lengths, outputs) if columns == "prompts" else (prompts, lengths)
+    if "prompt_bars" in wanted:
+        low, high, share = np.array(wanted["prompt_bars"]).T
+        bar = rng.choice(len(low), size=count, p=share / share.sum())
+        prompts = rng.integers(low[bar].astype(np.int64), high[bar].astype(np.int64))
+    elif "prompt_tokens" in wanted:
+        prompts = np.full(count, wanted["prompt_tokens"], dtype=np.int64)
+    if "output_at_most" in wanted:
+        outputs = np.minimum(outputs, wanted["output_at_most"])
+    prefix = wanted.get("shared_prefix", 0)
+    content = [((0, 0, prefix),)] * count if prefix else made.content
+    return replace(made, prompt_tokens=prompts + prefix, output_tokens=outputs, content=content)
+
+
+# -- what is read off -----------------------------------------------------------------------------
+
+
+def _running_while_they_arrive(result: Result) -> float | None:
+    """Mean number of running sequences from the first to the last arrival."""
+    time_ps, running = result.timeline["time_ps"], result.timeline["running"]
+    first, last = (int(result.workload.arrival_ps[end]) for end in (0, -1))
+    inside = (time_ps >= first) & (time_ps <= last)
+    weights = np.diff(np.append(time_ps[inside], last))
+    return float(np.average(running[inside], weights=weights)) if weights.sum() > 0 else None
+
+
+def _internal(scenario: Scenario, result: Result, internal: float | None) -> Numbers:
+    """Internal waste while requests wait, and its part by cause, in percent of the capacity.
+
+    `over_reserved`: what the reservation holds beyond the request's tokens; `rounding`: what the allocator
+    adds to that. All must have come at once, so that the saturated time is a prefix of the run.
+    """
+    policy = scenario.engine.reserve
+    if internal is None or policy is None or result.workload.arrival_ps[-1] > 0:
+        return {"internal": internal, "over_reserved": None, "rounding": None}
+    bound = reservation(policy, scenario.max_model_len)
+    prompts, outputs = result.workload.prompt_tokens.tolist(), result.output_tokens.tolist()
+    pairs = zip(prompts, outputs, strict=True)
+    lent = [bound(Request(0, p, o)) - (p + o - 1) for p, o in pairs]
+    end = result.saturated.time_ps
+    stay = np.minimum(result.requests["finish_ps"], end) - result.requests["first_scheduled_ps"]
+    held = _dot(np.array(lent), np.maximum(stay, 0))
+    over = 100 * held / (result.capacity_slots * end / PS_PER_S)
+    return {"internal": internal, "over_reserved": over, "rounding": internal - over}
+
+
+def _dot(slots: npt.NDArray[np.int64], stay_ps: npt.NDArray[np.int64]) -> float:
+    return float((slots * (stay_ps / PS_PER_S)).sum())
+
+
+def _saved_blocks(result: Result) -> float | None:
+    """Share of the blocks in all block tables that sharing makes unnecessary, in percent, over time."""
+    steps = result.steps
+    assert steps is not None
+    weights = steps["duration_ps"] / PS_PER_S
+    logical = float((steps["logical_blocks"] * weights).sum())
+    physical = float((steps["blocks_in_use"] * weights).sum())
+    return 100 * (1 - physical / logical) if logical else None

@@ -1,0 +1,268 @@
+"""Published beside simulated: the rows of a figure's table, its checks and its verdict.
+
+A check names what must hold (`kind`) and for which panels, systems and values of the figure; all of them when
+it names none. A figure agrees when all of its checks do. Checks look only at what was chosen; the range over
+the open choices stands beside it and makes no miss good.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from reports.papers.declared import Figure, Paper, Table
+from reports.papers.running import Findings
+
+AGREES, MISSES = "agrees", "misses"
+
+
+@dataclass
+class Row:
+    """One published number beside the simulated one."""
+
+    panel: str
+    system: str
+    value: str
+    name: str
+    published: float
+    simulated: float | None
+    low: float | None
+    high: float | None
+    """The range over the open choices, the chosen one included."""
+    band: str = ""
+    verdict: str = ""
+
+    @property
+    def percent(self) -> float | None:
+        """How far the simulated number is from the published one."""
+        if self.simulated is None or not self.published:
+            return None
+        return 100 * (self.simulated / self.published - 1)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What became of one check."""
+
+    what: str
+    verdict: str
+    detail: str
+    decides: bool = True
+    """Whether the figure's verdict hangs on it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A figure with everything that is said of it."""
+
+    figure: Figure
+    rows: list[Row]
+    checks: list[Check]
+    choices: list[Table] = field(default_factory=list)
+    """What each open choice changes: name, panel, system, value, chosen, other."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Requests that the runs of a system could not serve, where there were any."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether all checks agree that decide."""
+        deciding = (check.verdict == AGREES for check in self.checks if check.decides)
+        return AGREES if all(deciding) else MISSES
+
+    def as_json(self) -> Table:
+        """All of it in JSON's types."""
+        return {
+            "figure": self.figure.number,
+            "title": self.figure.title,
+            "unit": self.figure.settings["unit"],
+            "verdict": self.verdict,
+            "checks": [asdict(check) for check in self.checks],
+            "rows": [asdict(row) | {"percent": row.percent} for row in self.rows],
+            "open_choices": self.choices,
+            "rejected_requests": self.rejected,
+        }
+
+
+def judged(paper: Paper, figure: Figure, findings: Findings) -> Judged:
+    """The table and the verdict of one figure."""
+    rows, influences, rejected = [], [], {}
+    names = figure.settings.get("names", {})
+    for panel, table in figure.panels.items():
+        for system, published in table["systems"].items():
+            chosen = findings.of(figure.number, panel, system)
+            if chosen is not None and chosen.rejected:
+                rejected[f"{panel}, {system}"] = chosen.rejected
+            for value, number in published.items():
+                if value in ("points", "cell") or chosen is None:
+                    continue
+                simulated = chosen.values.get(value)
+                others = {}
+                for choice in paper.choices:
+                    other = findings.of(figure.number, panel, system, choice.name)
+                    if other is not None:
+                        others[choice.name] = other.values.get(value)
+                found = [x for x in (simulated, *others.values()) if x is not None]
+                row = Row(panel, system, value, names.get(value, value), number, simulated, None, None)
+                if others and found:
+                    row.low, row.high = min(found), max(found)
+                rows.append(row)
+                influences += [
+                    {"choice": name, "panel": panel, "system": system, "value": row.name}
+                    | {"chosen": simulated, "other": other}
+                    for name, other in others.items()
+                ]
+    checks = [_checked(check, _chosen_rows(rows, check)) for check in figure.checks]
+    return Judged(figure, rows, checks, influences, rejected)
+
+
+def _chosen_rows(rows: Iterable[Row], check: Table) -> list[Row]:
+    """The rows that a check is about, in the order in which it names the systems."""
+    found = [
+        row
+        for row in rows
+        if row.panel in check.get("panels", [row.panel]) and row.value in check.get("values", [row.value])
+    ]
+    if "of" in check:
+        return [row for row in found if row.system in (check["of"], *check["over"])]
+    order = check.get("systems")
+    if order is None:
+        return found
+    return sorted((row for row in found if row.system in order), key=lambda row: order.index(row.system))
+
+
+def _checked(check: Table, rows: list[Row]) -> Check:
+    decides = check.get("decides", True)
+    if not rows or any(row.simulated is None for row in rows):
+        return Check(check["what"], MISSES, "nothing to compare", decides)
+    agrees, detail = KINDS[check["kind"]](check, rows)
+    return Check(check["what"], AGREES if agrees else MISSES, detail, decides)
+
+
+# -- kinds of checks --------------------------------------------------------------------------------
+
+Answer = tuple[bool, str]
+
+
+def _within(check: Table, rows: list[Row]) -> Answer:
+    good = 0
+    for row in rows:
+        assert row.simulated is not None
+        if "points" in check:
+            far, band = abs(row.simulated - row.published), check["points"]
+            row.band = f"± {band:g}"
+        else:
+            far, band = abs(row.percent or 0.0), check["relative"]
+            row.band = f"± {band:g} %"
+        row.verdict = AGREES if far <= band else MISSES
+        good += row.verdict == AGREES
+    needed = check.get("enough", len(rows))
+    return good >= needed, f"{good} of {len(rows)}, {needed} needed"
+
+
+def _at_least(check: Table, rows: list[Row]) -> Answer:
+    least = min(row.simulated or 0.0 for row in rows)
+    return least >= check["least"], f"{least:.3g}"
+
+
+def _order(check: Table, rows: list[Row]) -> Answer:
+    wrong, panels = [], _by_panel(rows)
+    for panel, own in panels.items():
+        ranked = sorted(own, key=lambda row: row.published)
+        for one, other in pairwise(ranked):
+            assert one.simulated is not None and other.simulated is not None
+            tie = abs(one.published / other.published - 1) < 0.01
+            if one.simulated > other.simulated and not tie:
+                wrong.append(f"{panel}: {one.system} above {other.system}")
+    return not wrong, "; ".join(wrong) or f"{len(panels)} of {len(panels)} panels"
+
+
+def _ratio(check: Table, rows: list[Row]) -> Answer:
+    good, told = True, []
+    for panel, own in _by_panel(rows).items():
+        of = next(row for row in own if row.system == check["of"])
+        for row in own:
+            if row is of:
+                continue
+            assert of.simulated is not None and row.simulated is not None
+            published, simulated = of.published / row.published, of.simulated / row.simulated
+            good &= abs(simulated / published - 1) <= check["relative"] / 100
+            told.append(f"{panel}: {simulated:.2f} ({published:.2f})")
+    return good, "; ".join(told)
+
+
+def _spread(check: Table, rows: list[Row]) -> Answer:
+    found = [row.simulated or 0.0 for row in rows]
+    far = 100 * (max(found) / min(found) - 1)
+    return far <= check["relative"], f"{far:.1f} % apart"
+
+
+def _in_range(check: Table, rows: list[Row]) -> Answer:
+    inside = [
+        row.low is not None and row.high is not None and row.low <= row.published <= row.high for row in rows
+    ]
+    return all(inside), f"{sum(inside)} of {len(inside)}"
+
+
+def _valley(check: Table, rows: list[Row]) -> Answer:
+    low, high = check["between"]
+    curve = [(float(row.value), row.simulated or 0.0) for row in rows]
+    best, least = min(curve, key=lambda point: point[1])
+    flanks = min(curve[0][1], curve[-1][1]) / least
+    return low <= best <= high and flanks >= 1.5, f"best at {best:g}, ends at least {flanks:.3g} times that"
+
+
+def _times(check: Table, rows: list[Row]) -> Answer:
+    pairs = {row.value: row.simulated or 0.0 for row in rows}
+    times = pairs[check["values"][0]] / pairs[check["values"][1]]
+    return times >= check["least"], f"{times:.3g} times"
+
+
+def _cross(check: Table, rows: list[Row]) -> Answer:
+    one, other = check["systems"]
+    pairs = _by_value(rows)
+    ahead = {float(value): pair[one] - pair[other] for value, pair in pairs.items()}
+    low, high = check["between"]
+    where = next((x for x in sorted(ahead) if ahead[x] <= 0), None)
+    agrees = ahead[low] > 0 >= ahead[high]
+    return agrees, f"from {where:g} on" if where is not None else "never"
+
+
+def _alike(check: Table, rows: list[Row]) -> Answer:
+    one, other = check["systems"]
+    far = max(abs(100 * (pair[one] / pair[other] - 1)) for pair in _by_value(rows).values())
+    return far <= check["relative"], f"at most {far:.1f} % apart"
+
+
+def _slower(check: Table, rows: list[Row]) -> Answer:
+    one, other = check["systems"]
+    (pair,) = _by_value(rows).values()
+    return pair[one] > pair[other], f"{pair[one]:.3g} and {pair[other]:.3g}"
+
+
+def _by_panel(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.panel, []).append(row)
+    return found
+
+
+def _by_value(rows: list[Row]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row.value, {})[row.system] = row.simulated or 0.0
+    return found
+
+
+KINDS: dict[str, Callable[[Any, list[Row]], Answer]] = {
+    "within": _within,
+    "at least": _at_least,
+    "order": _order,
+    "ratio": _ratio,
+    "spread": _spread,
+    "in range": _in_range,
+    "valley": _valley,
+    "times": _times,
+    "cross": _cross,
+    "alike": _alike,
+    "slower": _slower,
+}

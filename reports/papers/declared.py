@@ -1,0 +1,183 @@
+"""The data files of a paper: who is compared, what is run, what was published.
+
+A cell is put together from tables, the later ones winning key by key:
+
+    paper [cell] < [models.X] < [workloads.X] < [systems.X] < figure [cell] < panel cell < panel system cell
+
+An open choice is a second answer to what the paper leaves open: it changes every cell that matches `when`.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from sim.errors import KvsimError, unknown
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the paper leaves open: what was chosen, and another answer whose influence is measured."""
+
+    name: str
+    chosen: str
+    other: str
+    figures: tuple[str, ...]
+    when: Table
+    set: Table
+
+    def changed(self, cell: Table) -> Table | None:
+        """The cell under the other answer; None where that makes no difference."""
+        if any(not _matches(cell, path, value) for path, value in self.when.items()):
+            return None
+        other = cell
+        for path, value in self.set.items():
+            *tables, last = path.split(".")
+            change: Any = {last: value}
+            for table in reversed(tables):
+                change = {table: change}
+            other = merged(other, change)
+        return other
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: what its file says."""
+
+    number: str
+    title: str
+    reads: str
+    settings: Table
+    panels: Mapping[str, Table]
+    checks: Sequence[Table]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper: what `paper.toml` says, and its figures by number."""
+
+    name: str
+    title: str
+    citation: str
+    tables: Table
+    choices: Sequence[Choice]
+    claims: Sequence[Table]
+    figures: Mapping[str, Figure]
+
+    def cell(self, figure: Figure, panel: Table, system: str) -> Table:
+        """The settings of one system in one panel."""
+        tables, own = self.tables, panel["systems"][system]
+        found: Table = {}
+        for part in (
+            tables["cell"],
+            tables["models"][panel["model"]],
+            tables["workloads"][panel["workload"]],
+            tables["systems"][system],
+            figure.settings.get("cell", {}),
+            panel.get("cell", {}),
+            own.get("cell", {}),
+        ):
+            found = merged(found, part)
+        if found.pop("beams_are_samples", False) and "beam_width" in found["workload"]:
+            found["workload"]["n"] = found["workload"].pop("beam_width")
+        return found
+
+
+def paper_names() -> list[str]:
+    """The papers that there are."""
+    here = resources.files("reports.papers")
+    return sorted(entry.name for entry in here.iterdir() if entry.joinpath("paper.toml").is_file())
+
+
+def read_paper(name: str) -> Paper:
+    """All files of a paper.
+
+    Raises
+    ------
+    KvsimError
+        When there is no such paper.
+    """
+    if name not in paper_names():
+        raise unknown("paper", name, paper_names())
+    folder = resources.files("reports.papers").joinpath(name)
+    tables = {
+        entry.name.removesuffix(".toml"): tomllib.loads(entry.read_text(encoding="utf-8"))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    }
+    paper = tables.pop("paper")
+    figures = {table["number"]: _figure(table) for table in tables.values()}
+    return Paper(
+        name=name,
+        title=paper["title"],
+        citation=paper["citation"],
+        tables=paper,
+        choices=[_choice(choice) for choice in paper["choices"]],
+        claims=paper.get("claims", []),
+        figures={number: figures[number] for number in sorted(figures, key=_order)},
+    )
+
+
+def chosen_figures(paper: Paper, text: str | None) -> list[Figure]:
+    """The figures of a list such as `2,12,19a`; all of them when nothing is said."""
+    if text is None:
+        return list(paper.figures.values())
+    numbers = [number.strip() for number in text.split(",")]
+    for number in numbers:
+        if number not in paper.figures:
+            raise unknown("figure", number, list(paper.figures))
+    if len(set(numbers)) < len(numbers):
+        raise KvsimError(f"figure must name each figure once, got {text}")
+    return [paper.figures[number] for number in numbers]
+
+
+def merged(one: Table, other: Table) -> Table:
+    """A new table: that of `one`, with the keys of `other` in their place, tables within tables too."""
+    found = dict(one)
+    for key, value in other.items():
+        old = found.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        found[key] = merged(old, value) if both else (dict(value) if isinstance(value, dict) else value)
+    return found
+
+
+def _figure(table: Table) -> Figure:
+    settings = {key: table[key] for key in table if key not in ("panels", "checks", "notes")}
+    panels = {panel["name"]: panel for panel in table["panels"]}
+    return Figure(
+        number=table["number"],
+        title=table["title"],
+        reads=table["reads"],
+        settings=settings,
+        panels=panels,
+        checks=table["checks"],
+        notes=table.get("notes", []),
+    )
+
+
+def _choice(table: Table) -> Choice:
+    return Choice(
+        name=table["name"],
+        chosen=table["chosen"],
+        other=table["other"],
+        figures=tuple(table["figures"]),
+        when=table.get("when", {}),
+        set=table["set"],
+    )
+
+
+def _matches(cell: Table, path: str, value: object) -> bool:
+    """Whether the cell has one of these values there."""
+    found: Any = cell
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found in value if isinstance(value, list) else found == value
+
+
+def _order(number: str) -> tuple[int, str]:
+    digits = number.rstrip("abcdefgh")
+    return int(digits), number[len(digits) :]

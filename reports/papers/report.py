@@ -1,0 +1,213 @@
+"""What a reproduction writes: `report.md` for people, `results.json` for programs, a picture per figure."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reports import palette
+from reports.papers.checks import AGREES, Judged
+from reports.papers.declared import Paper
+from reports.papers.running import Findings
+from reports.rundir import whole_directory
+from sim import __version__
+
+
+def write_report(
+    directory: Path,
+    paper: Paper,
+    findings: Findings,
+    results: Sequence[Judged],
+    *,
+    quick: bool,
+    force: bool = False,
+    draw: bool = True,
+) -> None:
+    """Write the directory, whole or not at all."""
+    with whole_directory(directory, force) as part:
+        pictures: dict[str, str] = {}
+        if draw:
+            from reports.papers import pictures as drawing  # late: it imports matplotlib
+
+            pictures = drawing.draw(part, findings, results)
+        text = _markdown(paper, findings, results, pictures, quick)
+        (part / "report.md").write_text(text, encoding="utf-8")
+        found = as_json(paper, findings, results, quick)
+        (part / "results.json").write_text(
+            json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+
+
+def as_json(paper: Paper, findings: Findings, results: Sequence[Judged], quick: bool) -> dict[str, Any]:
+    """Everything in JSON's types."""
+    points = {
+        judged.figure.number: [
+            {"panel": panel, "system": system, "points": [list(point) for point in found.points]}
+            for (figure, panel, system, choice), found in sorted(findings.found.items())
+            if figure == judged.figure.number and not choice and found.points
+        ]
+        for judged in results
+    }
+    return {
+        "kvsim": __version__,
+        "paper": paper.name,
+        "citation": paper.citation,
+        "quick": quick,
+        "figures": [
+            judged.as_json() | {"simulated_points": points[judged.figure.number]} for judged in results
+        ],
+        "claims": claims(paper, results),
+        "simulation": {
+            "runs": findings.runs,
+            "cpu_s": findings.cpu_s,
+            "spent_cpu_s": findings.spent_cpu_s,
+            "wall_s": findings.wall_s,
+        },
+    }
+
+
+def claims(paper: Paper, results: Sequence[Judged]) -> list[dict[str, Any]]:
+    """What the paper's text says, beside what its figures and the simulation say."""
+    told: list[dict[str, Any]] = []
+    by_number = {judged.figure.number: judged for judged in results}
+    for claim in paper.claims:
+        judged = by_number.get(claim["figure"])
+        if judged is None:
+            continue
+        ratios: dict[str, list[tuple[float, float]]] = {}
+        for of in (row for row in judged.rows if row.system == claim["of"]):
+            for row in judged.rows:
+                if row.system in claim["over"] and row.panel == of.panel and row.simulated and of.simulated:
+                    pair = (of.published / row.published, of.simulated / row.simulated)
+                    ratios.setdefault(row.system, []).append(pair)
+        told.append(
+            {
+                "text": claim["text"],
+                "figure": claim["figure"],
+                "remark": claim["remark"],
+                "ratios": {
+                    system: {
+                        "published": [min(p for p, _ in pairs), max(p for p, _ in pairs)],
+                        "simulated": [min(s for _, s in pairs), max(s for _, s in pairs)],
+                    }
+                    for system, pairs in ratios.items()
+                },
+            }
+        )
+    return told
+
+
+# -- markdown ---------------------------------------------------------------------------------------
+
+
+def _markdown(
+    paper: Paper, findings: Findings, results: Sequence[Judged], pictures: dict[str, str], quick: bool
+) -> str:
+    agreeing = [judged for judged in results if judged.verdict == AGREES]
+    lines = [
+        f"# {paper.title}, simulated",
+        "",
+        f"kvsim {__version__}. {paper.citation}.",
+        "",
+        f"{len(agreeing)} of {len(results)} figures agree with what was published. "
+        f"{findings.runs:,} simulations, {findings.cpu_s / 60:.1f} CPU minutes "
+        f"({findings.spent_cpu_s / 60:.1f} now, the rest from the cache).",
+        "",
+    ]
+    if quick:
+        lines += ["**Quick: short traces and no open choices. These verdicts are no verdicts.**", ""]
+    lines += ["| figure | | verdict |", "|---|---|---|"]
+    lines += [f"| {j.figure.number} | {j.figure.title} | {_word(j.verdict)} |" for j in results]
+    lines += [
+        "",
+        "*Range* is from the lowest to the highest simulated number over the open choices, each changed "
+        "alone; the verdict is that of the chosen ones.",
+        "",
+    ]
+    for judged in results:
+        lines += _figure(judged, pictures.get(judged.figure.number))
+    if told := claims(paper, results):
+        lines += _claims(told)
+    lines += _choices(paper, results)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _figure(judged: Judged, picture: str | None) -> list[str]:
+    figure = judged.figure
+    lines = [f"## Figure {figure.number}: {figure.title}", ""]
+    if picture:
+        lines += [f"![Published and simulated]({picture})", ""]
+    lines += [f"The figure {_word(judged.verdict)}. Numbers in {figure.settings['unit']}.", ""]
+    lines += ["| check | found | |", "|---|---|---|"]
+    for check in judged.checks:
+        word = _word(check.verdict) if check.decides else f"{check.verdict} (decides nothing)"
+        lines.append(f"| {check.what} | {check.detail} | {word} |")
+    for check, table in zip(judged.checks, figure.checks, strict=True):
+        if check.verdict != AGREES and "cause" in table:
+            lines += ["", f"**Why it misses: {check.what}.** {table['cause']}"]
+        if "remark" in table:
+            lines += ["", table["remark"]]
+    lines += [
+        "",
+        "| panel | system | | published | simulated | difference | range | band | |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in judged.rows:
+        far = "" if row.percent is None else f"{row.percent:+.1f} %"
+        spread = "" if row.low is None else f"{palette.figures(row.low)} to {palette.figures(row.high)}"
+        cells = (
+            *(row.panel, row.system, row.name, palette.figures(row.published)),
+            *(palette.figures(row.simulated), far, spread, row.band, row.verdict and _word(row.verdict)),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    if judged.rejected:
+        told = "; ".join(f"{who}: {count:,}" for who, count in judged.rejected.items())
+        lines += ["", f"**Requests that could not be served** and make their server look faster: {told}."]
+    return [*lines, "", *figure.notes, ""] if figure.notes else [*lines, ""]
+
+
+def _claims(told: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "## What the text claims",
+        "",
+        "| the text | over | its figures | simulated |",
+        "|---|---|---|---|",
+    ]
+    for claim in told:
+        for system, ratios in claim["ratios"].items():
+            each = (
+                " to ".join(f"{bound:.2f}" for bound in ratios[who]) for who in ("published", "simulated")
+            )
+            lines.append(f"| {claim['text']} | {system} | {' | '.join(each)} |")
+        lines.append(f"| | | {claim['remark']} | |")
+    return [*lines, ""]
+
+
+def _choices(paper: Paper, results: Sequence[Judged]) -> list[str]:
+    """What each open choice changes at most, by figure."""
+    lines = [
+        "## What the paper leaves open",
+        "",
+        "| choice | chosen | the other answer | changes most |",
+        "|---|---|---|---|",
+    ]
+    for choice in paper.choices:
+        told = []
+        for judged in results:
+            changes = [
+                (abs(c["other"] / c["chosen"] - 1), c)
+                for c in judged.choices
+                if c["choice"] == choice.name and c["chosen"] and c["other"] is not None
+            ]
+            if changes:
+                _, most = max(changes, key=lambda pair: pair[0])
+                told.append(
+                    f"Figure {judged.figure.number}, {most['panel']}, {most['system']}, {most['value']}: "
+                    f"{palette.figures(most['chosen'])} becomes {palette.figures(most['other'])}"
+                )
+        lines.append(f"| {choice.name} | {choice.chosen} | {choice.other} | {'; '.join(told) or '-'} |")
+    return [*lines, ""]
+
+
+def _word(verdict: str) -> str:
+    return verdict if verdict == AGREES else f"**{verdict}**"

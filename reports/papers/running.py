@@ -1,0 +1,94 @@
+"""All series of some figures, in several processes; what is in the cache is not run again."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reports.papers.cells import Bench, Builder
+from reports.papers.declared import Figure, Paper
+from reports.papers.series import Found, Series, all_series, find
+from sim.errors import KvsimError
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found of the figures, and what it took."""
+
+    found: dict[tuple[str, str, str, str], Found]
+    """(figure, panel, system, open choice) -> what came out."""
+    runs: int
+    cpu_s: float
+    """CPU time of all runs, those included that came from the cache."""
+    spent_cpu_s: float
+    """CPU time of this process and its helpers."""
+    wall_s: float
+
+    def of(self, figure: str, panel: str, system: str, choice: str = "") -> Found | None:
+        """One series."""
+        return self.found.get((figure, panel, system, choice))
+
+
+def carry_out_all(
+    paper: Paper,
+    figures: Sequence[Figure],
+    build: Builder,
+    *,
+    quick: bool,
+    jobs: int,
+    store: Path | None,
+) -> Findings:
+    """Find out everything, the longest first.
+
+    Parameters
+    ----------
+    build : callable
+        `workloads.build`.
+    jobs : int
+        Processes.
+    store : Path or None
+        The cache's directory.
+    """
+    if jobs < 1:
+        raise KvsimError(f"jobs must be at least 1, got {jobs}")
+    from joblib import Parallel, delayed  # type: ignore[import-untyped]
+
+    from reports.progress import progress
+
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+    bench = Bench(build, store)
+    todo = [series for figure in figures for series in all_series(paper, figure, quick)]
+    todo.sort(key=lambda series: -series.weight)
+    wall_s, own_s = time.perf_counter(), _cpu_s()
+    done = [0]
+    found: dict[tuple[str, str, str, str], Found] = {}
+    helpers_s = 0.0
+    with progress(f"reproduce {paper.name}", sum(series.weight for series in todo), lambda: done[0]):
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        results: Iterable[tuple[int, Found, float, int]] = parallel(
+            delayed(_one)(place, series, bench) for place, series in enumerate(todo)
+        )
+        for place, what, cpu_s, pid in results:
+            series = todo[place]
+            found[series.figure, series.panel, series.system, series.choice] = what
+            done[0] += series.weight
+            helpers_s += cpu_s if pid != os.getpid() else 0.0
+    return Findings(
+        found=found,
+        runs=sum(what.runs for what in found.values()),
+        cpu_s=sum(what.cpu_s for what in found.values()),
+        spent_cpu_s=_cpu_s() - own_s + helpers_s,
+        wall_s=time.perf_counter() - wall_s,
+    )
+
+
+def _one(place: int, series: Series, bench: Bench) -> tuple[int, Found, float, int]:
+    cpu_s = time.process_time()
+    what = find(series, bench)
+    return place, what, time.process_time() - cpu_s, os.getpid()
+
+
+def _cpu_s() -> float:
+    return time.process_time()

@@ -1,0 +1,243 @@
+"""What is read off a figure: each series is one system of one panel, under the chosen answers or another.
+
+value      one run; its numbers
+crossing   the request rate at which the mean normalised latency reaches a threshold
+sweep      a number at each value of one setting, at the rate where a latency is reached first
+swap       what the cost profile takes to move or recompute so many tokens: no run
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from reports.papers.cells import Bench, Cell, Numbers, scenario_of
+from reports.papers.declared import Figure, Paper, Table, merged
+from sim.cost import StepShape, cost_named
+from sim.cost_profile import AnalyticProfile
+from sim.errors import KvsimError
+
+CLOSE = 1.03
+"""A crossing is searched until its bracket is narrower than this factor."""
+MOST_RUNS = 12
+FEWEST_PROMPTS = 100
+PS_PER_MS = 1e9
+
+
+@dataclass(frozen=True)
+class Series:
+    """One thing to find out."""
+
+    figure: str
+    panel: str
+    system: str
+    choice: str
+    """"" for what was chosen, else the name of the open choice that is answered differently."""
+    reads: str
+    cell: Cell
+    settings: Table
+    published: Table
+
+    @property
+    def weight(self) -> int:
+        """About how many requests its runs serve."""
+        if self.reads == "swap":
+            return 1
+        if self.reads == "value":
+            return int(_count(self.cell, self.settings))
+        rate = float(self.published.get("rate") or self.settings["guess"])
+        runs = 6 + len(self.settings.get("values", ())) + (len(self.rates) if not self.choice else 0)
+        return int(runs * rate * self.settings["duration_s"])
+
+    @property
+    def rates(self) -> list[float]:
+        """The published rates at which the latency is plotted too."""
+        if self.settings.get("plot", True) is False:
+            return []
+        points = self.published.get("points", [])
+        return [point[0] for point in points if len(point) == 2]
+
+
+@dataclass
+class Found:
+    """What came out: named values, and points (x, y) to plot."""
+
+    values: dict[str, float | None] = field(default_factory=dict)
+    points: list[tuple[float, float]] = field(default_factory=list)
+    cpu_s: float = 0.0
+    runs: int = 0
+    rejected: int = 0
+    """Requests that no run could serve: they make a server look faster than it is."""
+
+
+def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
+    """Everything that a figure needs; quickly: no open choices, short runs."""
+    settings = figure.settings
+    if quick:
+        settings = merged(settings, {"plot": False, **settings.get("quick", {})})
+    found = []
+    for name, panel in figure.panels.items():
+        own = merged(settings, panel.get("settings", {}))
+        if quick:
+            own = merged(own, panel.get("quick", {}))
+        for system, published in panel["systems"].items():
+            cell = paper.cell(figure, panel, system)
+            found.append(Series(figure.number, name, system, "", figure.reads, cell, own, published))
+            for choice in paper.choices:
+                other = choice.changed(cell) if figure.number in choice.figures and not quick else None
+                if other is not None:
+                    found.append(
+                        Series(figure.number, name, system, choice.name, figure.reads, other, own, published)
+                    )
+    return found
+
+
+def find(series: Series, bench: Bench) -> Found:
+    """Carry it out."""
+    return READINGS[series.reads](series, _Counter(bench))
+
+
+class _Counter:
+    """A bench that counts what is taken from it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.found = Found()
+
+    def numbers(self, cell: Cell) -> Numbers:
+        """As `Bench.numbers`."""
+        numbers = self._bench.numbers(cell)
+        self.found.cpu_s += numbers["cpu_s"] or 0.0
+        self.found.runs += 1
+        self.found.rejected += int(numbers["rejected"] or 0)
+        return numbers
+
+
+def _count(cell: Cell, settings: Table) -> int:
+    if "num_prompts" in settings:
+        return int(settings["num_prompts"])
+    return max(FEWEST_PROMPTS, round(cell["workload"]["request_rate"] * settings["duration_s"]))
+
+
+def _at(cell: Cell, settings: Table, rate: float | None = None) -> Cell:
+    """The cell at a rate, with as many requests as come in the duration."""
+    if rate is not None:
+        cell = merged(cell, {"workload": {"request_rate": rate}})
+    return merged(cell, {"workload": {"num_prompts": _count(cell, settings)}})
+
+
+# -- readings -------------------------------------------------------------------------------------
+
+
+def _value(series: Series, bench: _Counter) -> Found:
+    bench.found.values = dict(bench.numbers(_at(series.cell, series.settings)))
+    values = bench.found.values
+    token, free = values.get("token"), values.get("free")
+    if token is not None and free is not None:
+        moved = values["rounding"] or 0.0
+        values["kept_internal"] = (values["internal"] or 0.0) - moved
+        values["others"] = (values["external"] or 0.0) + free + moved
+        values["waste_in_all"] = (values["reserved"] or 0.0) + (values["internal"] or 0.0)
+    return bench.found
+
+
+def _crossing(series: Series, bench: _Counter) -> Found:
+    seen: dict[float, float] = {}
+
+    def latency(rate: float) -> float:
+        if rate not in seen:
+            numbers = bench.numbers(_at(series.cell, series.settings, rate))
+            seen[rate] = numbers["latency_s"] or math.inf
+        return seen[rate]
+
+    if not series.choice:
+        for rate in series.rates:
+            latency(rate)
+    start = float(series.published["rate"])
+    threshold = float(series.settings["threshold"])
+    bench.found.values["rate"] = crossing(latency, start, threshold, sorted(seen.items()))
+    bench.found.points = sorted(seen.items())
+    return bench.found
+
+
+def crossing(
+    latency: Callable[[float], float],
+    start: float,
+    threshold: float,
+    known: Sequence[tuple[float, float]] = (),
+) -> float:
+    """The rate at which a rising latency reaches the threshold.
+
+    Brackets it, from what is known or from `start` outwards, and halves the bracket where a straight line
+    through the logarithms of the latencies says.
+    """
+    below = max((point for point in known if point[1] < threshold), default=None)
+    above = min((point for point in known if point[1] >= threshold), default=None)
+    if below and above and below[0] > above[0]:
+        above = None
+    rate, runs = start if below is None else below[0] * 1.2 if above is None else 0.0, 0
+    while below is None or above is None:
+        y = latency(rate)
+        below, above = ((rate, y), above) if y < threshold else (below, (rate, y))
+        rate = rate * 1.2 if above is None else rate / 1.2
+        runs += 1
+        if runs > 4 * MOST_RUNS:
+            raise KvsimError(f"no rate from {start} on has a latency of {threshold} s/token")
+    for _ in range(MOST_RUNS):
+        if above[0] / below[0] < CLOSE:
+            break
+        share = _share(below[1], above[1], threshold)
+        rate = below[0] + (above[0] - below[0]) * min(max(share, 0.2), 0.8)
+        y = latency(rate)
+        below, above = ((rate, y), above) if y < threshold else (below, (rate, y))
+    return below[0] + (above[0] - below[0]) * _share(below[1], above[1], threshold)
+
+
+def _share(low: float, high: float, threshold: float) -> float:
+    return (math.log(threshold) - math.log(low)) / (math.log(high) - math.log(low))
+
+
+def _sweep(series: Series, bench: _Counter) -> Found:
+    settings, cell = series.settings, series.cell
+    table, key = settings["setting"].split(".")
+
+    def at(value: float, rate: float) -> float:
+        numbers = bench.numbers(_at(merged(cell, {table: {key: value}}), settings, rate))
+        return numbers["latency_s"] or math.inf
+
+    own = merged(cell, settings.get("rate_of", {}))
+    latencies: dict[float, float] = {}
+
+    def latency(rate: float) -> float:
+        if rate not in latencies:
+            latencies[rate] = bench.numbers(_at(own, settings, rate))["latency_s"] or math.inf
+        return latencies[rate]
+
+    rate = crossing(latency, float(settings["guess"]), float(settings["threshold"]))
+    bench.found.values["rate"] = rate
+    for value in settings["values"]:
+        y = at(value, rate)
+        bench.found.values[str(value)] = y
+        bench.found.points.append((value, y))
+    return bench.found
+
+
+def _swap(series: Series, bench: _Counter) -> Found:
+    tokens, what = series.settings["tokens"], series.system
+    for size in series.settings["values"]:
+        cell = merged(series.cell, {"engine": {"block_size": size}})
+        scenario = scenario_of(cell)
+        cost = cost_named(scenario.cost, scenario)
+        assert isinstance(cost, AnalyticProfile)
+        moved = {way: cost.swap_ps(way, -(-tokens // size) * size) for way in ("in", "out")}
+        times = {
+            "recompute": cost.step_ps(StepShape(prefill_tokens=tokens, prefill_seqs=1)),
+            "swap in": moved["in"],
+            "swap out": moved["out"],
+            "swap in and out": sum(moved.values()),
+        }
+        bench.found.values[str(size)] = times[what] / PS_PER_MS
+        bench.found.points.append((size, times[what] / PS_PER_MS))
+    return bench.found
+
+
+READINGS = {"value": _value, "crossing": _crossing, "sweep": _sweep, "swap": _swap}

@@ -1,0 +1,113 @@
+"""What the compiler makes of every variant, for GPUs that are not there: no spills, wide loads, it fits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
+pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
+
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = 2
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024}
+SHARED_OF_SMALL_GPUS = 99 * 1024
+"""sm_86, sm_89 and sm_120 run what is compiled for sm_80 with less of it."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """What every kernel of every variant looks like, compiled in processes without the interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(Path(__file__).with_name("ahead_of_time.py"))]
+    options = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    names = subprocess.run(command, check=True, **options).stdout.splitlines()
+    running = [subprocess.Popen([*command, *names[part::PROCESSES]], **options) for part in range(PROCESSES)]
+    outputs = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0] * PROCESSES, [
+        errors[-2000:] for _, errors in outputs
+    ]
+    found = [json.loads(line) for out, _ in outputs for line in out.splitlines()]
+    assert {report["variant"] for report in found} == set(names)
+    return found
+
+
+def where(reports, wrong):
+    """The kernels for which something is wrong, and what they look like."""
+    return [report for report in reports if wrong(report)]
+
+
+def widths(report, *starts):
+    """How often each kind of load or store occurs."""
+    return {name: count for name, count in report["instructions"].items() if name.startswith(starts)}
+
+
+def is_attention(report):
+    return report["kernel"] in {"decode_kernel", "prefill_kernel"}
+
+
+def test_nothing_is_spilled(reports):
+    assert not where(reports, lambda report: report["stack"] or widths(report, "LDL", "STL"))
+
+
+def test_shared_memory_fits(reports):
+    for gpu, limit in SHARED_BYTES.items():
+        of_gpu = [report for report in reports if report["variant"].startswith(gpu + " ")]
+        assert of_gpu
+        assert not where(of_gpu, lambda report, limit=limit: report["shared"] > limit)
+    small = [report for report in reports if report["variant"].startswith("sm_80 ")]
+    assert not where(small, lambda report: report["shared"] > SHARED_OF_SMALL_GPUS)
+
+
+def test_nothing_is_loaded_or_stored_in_pieces_of_8_or_16_bits(reports):
+    narrow = [f"{move}.E.{kind}" for move in ("LDG", "STG") for kind in ("U8", "S8", "U16", "S16")]
+    assert not where(reports, lambda report: widths(report, *narrow))
+
+
+def test_keys_and_values_come_16_bytes_at_a_time(reports):
+    """Asynchronously, past the first cache; 8-bit ones 8 bytes at a time at least."""
+    for report in filter(is_attention, reports):
+        copies = widths(report, "LDGSTS")
+        if " fp8 " in report["variant"]:
+            assert copies, report
+            assert not [name for name in copies if not name.endswith((".64", ".128"))], report
+        else:
+            assert copies, report
+            assert not [name for name in copies if not name.endswith(".BYPASS.128")], report
+
+
+def test_moves_are_16_bytes_at_a_time(reports):
+    moving = where(reports, lambda report: report["kernel"] == "move_kernel")
+    assert moving
+    for report in moving:
+        assert widths(report, "LDG.E.128"), report
+        assert widths(report, "STG.E.128"), report
+    writing = where(reports, lambda report: report["kernel"] == "write_kernel")
+    assert writing
+    assert not where(writing, lambda report: not widths(report, "LDG.E.128"))
+
+
+def test_matrix_instructions_are_those_of_the_chip(reports):
+    """Prefill uses a Hopper's warpgroup products, and a B200's tensor memory."""
+    kinds = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA"}
+    for report in reports:
+        gpu = report["variant"].partition(" ")[0]
+        if report["kernel"] == "prefill_kernel":
+            assert widths(report, kinds[gpu]), report
+        elif report["kernel"] == "decode_kernel":
+            assert widths(report, "HMMA"), report
+
+
+def test_paging_costs_no_stage_of_the_pipeline(reports):
+    """The contiguous twin has as much shared memory, and as many asynchronous copies in its loop."""
+    by_variant = {(report["variant"], report["kernel"]): report for report in reports}
+    for gpu in SHARED_BYTES:
+        for kind in ("decode", "prefill"):
+            kernel = f"{kind}_kernel"
+            paged, linear = (by_variant[f"{gpu} {kind}{what}", kernel] for what in ("", " contiguous"))
+            assert abs(paged["shared"] - linear["shared"]) <= 1024
+            assert widths(paged, "LDGSTS") == widths(linear, "LDGSTS")

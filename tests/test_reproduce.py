@@ -1,0 +1,435 @@
+"""A paper reproduced: closed forms, controls that must move their figure, verdicts, a quick run."""
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import cli
+import workloads
+from reports.papers import checks
+from reports.papers.cells import Bench, carry_out
+from reports.papers.checks import AGREES, MISSES, Row
+from reports.papers.declared import chosen_figures, merged, paper_names, read_paper
+from reports.papers.running import Findings
+from reports.papers.series import Found, _Counter, all_series, crossing, find
+from sim.catalog import gpu_named, model_named
+from sim.config import EngineConfig, Scenario
+from sim.cost import StepShape, cost_named
+from sim.errors import KvsimError
+
+PAPER = read_paper("pagedattention")
+SLOTS, LONGEST = 15_744, 2_048
+ORCAS = ("Orca (Max)", "Orca (Pow2)", "Orca (Oracle)")
+GIB, GB = 2**30, 10**9
+
+
+@cache
+def figure_2(system, *changes, n=1500):
+    """The numbers of one bar of Figure 2, with (path, value) changed."""
+    figure = PAPER.figures["2"]
+    cell = PAPER.cell(figure, figure.panels["ShareGPT"], system)
+    for path, value in changes:
+        *tables, last = path.split(".")
+        change = {last: value}
+        for table in reversed(tables):
+            change = {table: change}
+        cell = merged(cell, change)
+    cell = merged(cell, {"workload": {"num_prompts": n}})
+    return carry_out(cell, workloads.build)
+
+
+def by_stay(x, output):
+    """The mean of x, weighed by how long a request stays."""
+    return (x * output).mean() / output.mean()
+
+
+def lengths(n=1500):
+    """Prompts and outputs as served: answers are cut at the maximum length."""
+    work = workloads.build("sharegpt-paper", num_prompts=n, request_rate=np.inf, burstiness=1.0, seed=0)
+    prompt = work.prompt_tokens.astype(float)
+    return prompt, np.minimum(work.output_tokens, LONGEST - work.prompt_tokens).astype(float)
+
+
+# -- closed forms -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", ORCAS)
+def test_figure_2_agrees_with_the_closed_forms_on_the_same_trace(system):
+    numbers = figure_2(system, n=4000)
+    prompt, output = lengths(4000)
+    running = numbers["token"] / 100 * SLOTS / (by_stay(prompt, output) + by_stay(output, output) / 2)
+    reserve = {
+        "Orca (Max)": np.full_like(prompt, LONGEST),
+        "Orca (Pow2)": np.minimum(prompt + 2 ** np.ceil(np.log2(output)), LONGEST),
+        "Orca (Oracle)": prompt + output,
+    }[system]
+    forms = {
+        "reserved": running * by_stay(output, output) / 2,
+        "over_reserved": running * by_stay(reserve - prompt - output, output),
+    }
+    if system == "Orca (Max)":
+        forms["token"] = 7 * (by_stay(prompt, output) + by_stay(output, output) / 2)
+        forms["external"] = SLOTS - 7 * LONGEST
+    for kind, slots in forms.items():
+        assert numbers[kind] == pytest.approx(100 * slots / SLOTS, abs=0.5), kind
+    assert sum(numbers[kind] for kind in ("token", "reserved", "internal", "external", "free")) == (
+        pytest.approx(100)
+    )
+
+
+def test_the_closed_forms_of_orca_max_are_those_of_the_paper():
+    prompt, output = lengths(20_000)
+    percent = 700 / SLOTS
+    assert percent * (by_stay(prompt, output) + by_stay(output, output) / 2) == pytest.approx(20.4, abs=1)
+    assert percent * by_stay(output, output) / 2 == pytest.approx(13.3, abs=1)
+    assert percent * by_stay(LONGEST - prompt - output, output) == pytest.approx(57.3, abs=1.6)
+    assert figure_2("Orca (Max)")["running_waiting"] == 7
+
+
+def test_the_histograms_have_the_printed_means():
+    """Figure 11 prints 161.31 and 337.99 for ShareGPT, 19.31 and 58.45 for Alpaca."""
+    for name, prompt, output in (("sharegpt-paper", 161.31, 337.99), ("alpaca", 19.31, 58.45)):
+        table = workloads.load(name)
+        assert table.prompt_tokens.mean() == pytest.approx(prompt, abs=0.1)
+        assert table.output_tokens.mean() == pytest.approx(output, abs=0.1)
+        assert "histograms" in table.notes[0]
+
+
+# -- controls that must fail --------------------------------------------------------------------------
+
+
+def judged_2(numbers):
+    """The checks of Figure 2 on these numbers by system."""
+    figure = PAPER.figures["2"]
+    found = {}
+    for system, values in numbers.items():
+        own = dict(values)
+        moved = own["rounding"] or 0.0
+        own["kept_internal"] = own["internal"] - moved
+        own["others"] = own["external"] + own["free"] + moved
+        own["waste_in_all"] = own["reserved"] + own["internal"]
+        found["2", "ShareGPT", system, ""] = Found(values=own)
+    return checks.judged(PAPER, figure, Findings(found, 4, 0.0, 0.0, 0.0))
+
+
+def all_of_figure_2(*changes):
+    return {
+        system: figure_2(system, *(change for who, *change in changes if who in ("*", system)))
+        for system in PAPER.figures["2"].panels["ShareGPT"]["systems"]
+    }
+
+
+def test_figure_2_agrees():
+    assert judged_2(all_of_figure_2()).verdict == AGREES
+
+
+def test_without_rounding_to_powers_of_two_figure_2_misses():
+    changes = [(system, "engine.allocator", "contiguous") for system in ORCAS]
+    numbers = {
+        system: figure_2(system, *(tuple(c[1:]) for c in changes if c[0] == system))
+        for system in PAPER.figures["2"].panels["ShareGPT"]["systems"]
+    }
+    judged = judged_2(numbers)
+    assert judged.verdict == MISSES
+    token = {row.system: row for row in judged.rows if row.value == "token"}
+    for system in ("Orca (Pow2)", "Orca (Oracle)"):
+        assert token[system].simulated > token[system].published + 3
+        assert numbers[system]["rounding"] == pytest.approx(0, abs=1e-6)
+
+
+def test_with_gb_for_gib_orca_max_is_no_longer_7_of_15_744():
+    """12 GB are 14,648 slots: still 7 of 2,048, but with 2 % and not 9 % left over."""
+    tokens = int(12 * GB / model_named("opt-13b").kv_bytes_per_token)
+    assert tokens == 14_648
+    assert int(12 * GIB / model_named("opt-13b").kv_bytes_per_token) // 16 == 983
+    wrong = figure_2("Orca (Max)", ("kv_tokens", tokens))
+    right = figure_2("Orca (Max)")
+    assert right["external"] == pytest.approx(8.94, abs=0.01)
+    assert (
+        wrong["external"]
+        == pytest.approx(100 * (1 - 7 * 2048 / tokens), abs=0.01)
+        == (pytest.approx(2.13, abs=0.05))
+    )
+    judged = judged_2(all_of_figure_2() | {"Orca (Max)": wrong})
+    assert judged.verdict == MISSES
+
+
+def test_without_a_watermark_vllm_leaves_less_free():
+    with_it, without = figure_2("vLLM"), figure_2("vLLM", ("engine.watermark", 0.0))
+    assert without["token"] > with_it["token"] + 0.5
+    assert without["free"] < with_it["free"] - 0.5
+
+
+def figure_15(panel, system_change=None):
+    figure = PAPER.figures["15"]
+    cell = PAPER.cell(figure, figure.panels[panel], "vLLM")
+    cell = merged(cell, system_change or {})
+    return carry_out(merged(cell, {"workload": {"num_prompts": 150}}), workloads.build)["saved_blocks"]
+
+
+def test_without_sharing_figure_15_saves_nothing():
+    """An engine that does not fork (vllm-v1) makes n samples n requests."""
+    alone = {"engine": {"scheduler": "vllm-v1@0.11.0", "watermark": 0.0, "enable_chunked_prefill": True}}
+    assert figure_15("Alpaca, parallel 2") == pytest.approx(6.09, abs=1.5)
+    assert figure_15("Alpaca, parallel 2", alone) == 0
+
+
+# -- the cost profile ---------------------------------------------------------------------------------
+
+
+def scenario(model="opt-13b", tp=1, cost="a100-40gb-sosp23", block_size=16, allocator="paged"):
+    gpu = gpu_named("a100-80gb" if model == "opt-175b" else "a100-40gb")
+    engine = EngineConfig(block_size=block_size, allocator=allocator)
+    return Scenario(model=model_named(model), gpu=gpu, engine=engine, tensor_parallel_size=tp, cost=cost)
+
+
+def cost(**options):
+    built = scenario(**options)
+    return cost_named(built.cost, built)
+
+
+@pytest.mark.parametrize("name", ["", ":context", ":both"])
+@pytest.mark.parametrize("block_size", [1, 8, 16, 256])
+def test_a_span_of_the_profile_is_its_steps_one_by_one(name, block_size):
+    model = cost(cost=f"a100-40gb-sosp23{name}", block_size=block_size)
+    for seqs, contexts in ((1, 1), (30, 15_000), (256, 100_000)):
+        shapes = [StepShape(decode_seqs=seqs, context_tokens=contexts + i * seqs) for i in range(40)]
+        assert list(model.span_ps(seqs, contexts, 40)) == [model.step_ps(shape) for shape in shapes]
+
+
+def test_the_profile_has_its_calibration_figures():
+    ms = 10**9
+    for batch in (4, 20, 40):
+        step = cost().step_ps(StepShape(decode_seqs=batch, context_tokens=443 * batch))
+        assert step / ms == pytest.approx(26.24 + 0.419 * batch, abs=0.01)
+    assert cost().step_ps(StepShape(prefill_tokens=256, prefill_seqs=1)) / ms == pytest.approx(38.1, abs=0.01)
+    for size, both in ((1, 137.4447), (16, 40.1475), (256, 33.4069)):
+        moved = cost(block_size=size).step_ps(StepShape(swapped_blocks=256 // size, swapped_tokens=256))
+        assert moved / ms == pytest.approx(both / 2, abs=0.01)
+
+
+def test_the_profile_knows_the_papers_models_as_the_paper_split_them():
+    assert cost(model="opt-66b", tp=4).step_ps(StepShape(decode_seqs=1)) > 50 * 10**9
+    with pytest.raises(KvsimError, match="tensor_parallel_size must be 8 for opt-175b"):
+        cost(model="opt-175b", tp=4)
+    with pytest.raises(KvsimError, match="model must be one of opt-13b"):
+        cost(model="llama-2-7b")
+    with pytest.raises(KvsimError, match="cost variant"):
+        cost(cost="a100-40gb-sosp23:fast")
+
+
+# -- crossings, verdicts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0.01, 1.0, 3.0, 50.0])
+def test_a_crossing_is_found_from_anywhere(start):
+    asked = []
+
+    def latency(rate):
+        asked.append(rate)
+        return 0.03 / max(1e-9, 1 - rate / 3) if rate < 3 else 5 * rate
+
+    found = crossing(latency, start, 0.5)
+    assert found == pytest.approx(3 * (1 - 0.03 / 0.5), rel=0.03)
+    assert len(asked) < 45
+
+
+def rows(*numbers):
+    return [
+        Row("panel", name, "rate", "rate", published, simulated, None, None)
+        for name, published, simulated in numbers
+    ]
+
+
+ABC = rows(("A", 1.0, 1.1), ("B", 2.0, 2.6), ("C", 4.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("check", "good"),
+    [
+        ({"kind": "within", "relative": 31}, True),
+        ({"kind": "within", "relative": 20}, False),
+        ({"kind": "within", "relative": 20, "enough": 2}, True),
+        ({"kind": "within", "points": 0.7}, True),
+        ({"kind": "within", "points": 0.5}, False),
+        ({"kind": "order"}, True),
+        ({"kind": "at least", "least": 1}, True),
+        ({"kind": "at least", "least": 1.2}, False),
+        ({"kind": "spread", "relative": 400}, True),
+        ({"kind": "spread", "relative": 5}, False),
+        ({"kind": "ratio", "of": "C", "over": ["A"], "relative": 10}, True),
+        ({"kind": "ratio", "of": "C", "over": ["B"], "relative": 10}, False),
+    ],
+)
+def test_a_check_decides(check, good):
+    chosen = [replace(row) for row in ABC if "of" not in check or row.system in (check["of"], *check["over"])]
+    assert checks.KINDS[check["kind"]](check, chosen)[0] is good
+
+
+def test_systems_in_the_wrong_order_miss_and_are_named():
+    agrees, detail = checks.KINDS["order"]({}, rows(("A", 1.0, 2.0), ("B", 2.0, 1.0)))
+    assert not agrees and detail == "panel: A above B"
+
+
+def curve(*latencies, system="S"):
+    sizes = (1, 16, 32, 256)
+    return [
+        Row("p", system, str(x), str(x), 1.0, y, None, None) for x, y in zip(sizes, latencies, strict=True)
+    ]
+
+
+def test_a_valley_needs_its_minimum_in_place_and_two_flanks():
+    valley = checks.KINDS["valley"]
+    assert valley({"between": [16, 32]}, curve(2.0, 0.5, 0.6, 3.0))[0]
+    assert not valley({"between": [16, 32]}, curve(0.5, 0.6, 0.7, 3.0))[0]
+    assert not valley({"between": [16, 32]}, curve(0.55, 0.5, 0.6, 3.0))[0]
+
+
+def test_two_curves_cross_between_two_sizes():
+    cross = checks.KINDS["cross"]
+    both = [*curve(9.0, 6.0, 4.0, 3.0, system="a"), *curve(5.0, 5.0, 5.0, 5.0, system="b")]
+    assert cross({"systems": ["a", "b"], "between": [16, 32]}, both)[0]
+    assert not cross({"systems": ["a", "b"], "between": [1, 16]}, both)[0]
+
+
+def test_a_range_over_open_choices_makes_no_miss_good():
+    figure = PAPER.figures["13"]
+    found = {}
+    for panel, table in figure.panels.items():
+        for system, published in table["systems"].items():
+            found["13", panel, system, ""] = Found(values={k: v * 1.5 for k, v in published.items()})
+            found["13", panel, system, "lengths"] = Found(values=dict(published))
+    judged = checks.judged(PAPER, figure, Findings(found, 0, 0.0, 0.0, 0.0))
+    assert judged.verdict == MISSES
+    assert all(row.low == row.published for row in judged.rows)
+
+
+# -- the files ----------------------------------------------------------------------------------------
+
+
+def test_every_figure_of_the_issue_is_there_and_can_be_carried_out():
+    assert paper_names() == ["pagedattention"]
+    assert list(PAPER.figures) == ["2", "12", "13", "14", "15", "16", "17", "18b", "19a", "19b"]
+    for figure in PAPER.figures.values():
+        for series in all_series(PAPER, figure, quick=False):
+            assert series.weight >= 1
+        for check in figure.checks:
+            assert check["kind"] in checks.KINDS
+            for panel in check.get("panels", []):
+                assert panel in figure.panels
+            for system in [*check.get("systems", []), *check.get("over", [])]:
+                assert any(system in panel["systems"] for panel in figure.panels.values())
+
+
+def test_every_open_choice_changes_something():
+    for choice in PAPER.choices:
+        changed = [
+            choice.changed(PAPER.cell(figure, panel, system))
+            for figure in (PAPER.figures[number] for number in choice.figures)
+            for panel in figure.panels.values()
+            for system in panel["systems"]
+        ]
+        assert any(change is not None for change in changed), choice.name
+
+
+def test_orca_treats_a_beam_as_samples_that_share_nothing():
+    figure = PAPER.figures["14"]
+    orca = PAPER.cell(figure, figure.panels["beam 4"], "Orca (Max)")["workload"]
+    vllm = PAPER.cell(figure, figure.panels["beam 4"], "vLLM")["workload"]
+    assert (orca["n"], "beam_width" in orca) == (4, False)
+    assert vllm["beam_width"] == 4
+
+
+def test_an_unknown_figure_or_paper_is_named():
+    with pytest.raises(KvsimError, match="figure"):
+        chosen_figures(PAPER, "2,99")
+    with pytest.raises(KvsimError, match="once"):
+        chosen_figures(PAPER, "2,2")
+    with pytest.raises(KvsimError, match="pagedattention"):
+        read_paper("orca")
+
+
+# -- the machinery ------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_cache_is_not_run_again(tmp_path, monkeypatch):
+    figure = PAPER.figures["2"]
+    series = next(s for s in all_series(PAPER, figure, quick=True) if s.system == "Orca (Max)")
+    series = replace(series, settings={**series.settings, "num_prompts": 100})
+    first = find(series, Bench(workloads.build, tmp_path))
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    monkeypatch.setattr("reports.papers.cells.carry_out", lambda *_: pytest.fail("ran again"))
+    assert find(series, Bench(workloads.build, tmp_path)).values == first.values
+
+
+def test_a_damaged_file_of_the_cache_is_replaced(tmp_path):
+    figure = PAPER.figures["2"]
+    series = next(s for s in all_series(PAPER, figure, quick=True) if s.system == "Orca (Max)")
+    series = replace(series, settings={**series.settings, "num_prompts": 100})
+    first = find(series, Bench(workloads.build, tmp_path)).values
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{")
+    again = find(series, Bench(workloads.build, tmp_path)).values
+    assert {k: v for k, v in again.items() if k != "cpu_s"} == {
+        k: v for k, v in first.items() if k != "cpu_s"
+    }
+    assert json.loads(file.read_text())["numbers"]["token"] == first["token"]
+
+
+def test_another_version_of_the_simulator_runs_anew(tmp_path, monkeypatch):
+    cell = {**PAPER.cell(PAPER.figures["2"], PAPER.figures["2"].panels["ShareGPT"], "Orca (Max)")}
+    cell = merged(cell, {"workload": {"num_prompts": 60}})
+    bench = _Counter(Bench(workloads.build, tmp_path))
+    bench.numbers(cell)
+    monkeypatch.setattr("reports.papers.cells.__version__", "0.0.0")
+    bench.numbers(cell)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_writes_a_report_json_and_pictures(own_cache, capsys):
+    command = [
+        "reproduce",
+        "pagedattention",
+        "--figure",
+        "2,17,19a",
+        "--quick",
+        "--jobs",
+        "1",
+        "--out",
+        "here",
+    ]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "Figure 2" in out and "agrees" in out and "Quick" in out
+    here = own_cache / "here"
+    assert {path.name for path in here.iterdir()} == {
+        *("report.md", "results.json"),
+        *(f"figure{number}.png" for number in ("2", "17", "19a")),
+    }
+    results = json.loads((here / "results.json").read_text())
+    assert [figure["figure"] for figure in results["figures"]] == ["2", "17", "19a"]
+    assert results["simulation"]["cpu_s"] > 0
+    text = (here / "report.md").read_text()
+    assert "Quick" in text and "![Published and simulated](figure17.png)" in text
+    assert cli.main(command) == 2
+    assert cli.main([*command, "--force"]) == 0
+    again = json.loads((here / "results.json").read_text())
+    assert [f["rows"] for f in again["figures"]] == [f["rows"] for f in results["figures"]]
+
+
+def test_mistakes_are_one_line(own_cache, capsys):
+    for arguments in (["nobody"], ["pagedattention", "--figure", "3"], ["pagedattention", "--jobs", "0"]):
+        assert cli.main(["reproduce", *arguments]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+    assert not (own_cache / "runs").exists()

@@ -1,0 +1,119 @@
+"""Traces that hold texts: their tokens are counted with the tokenizer of the user's model.
+
+    1. the loader asks for the length of each text, and texts are collected and counted in bulk,
+       on all cores (`tokenizers` does that itself)
+    2. the loader asks again, for the same texts in the same order, and is told
+
+So the file is read twice, which takes seconds where counting takes minutes; no text is kept. For first
+turns a prompt and an answer each begin with the tokenizer's special tokens, as in vLLM's and FastChat's
+scripts; the turns of a session do not. Ignores chat templates.
+"""
+
+import os
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from sim.errors import KvsimError
+from workloads import load
+from workloads.formats import TEXT_FORMATS, recognised
+from workloads.lengths import Lengths
+from workloads.sharegpt_json import FEWEST_TOKENS, TURNS
+
+TEXTS_AT_ONCE = 1024
+
+
+def load_counted(
+    trace: str, tokenizer: str | None, turns: str = "first", done: Callable[[int], None] = lambda size: None
+) -> Lengths:
+    """All requests of a trace, whatever it is; the texts of one that holds texts are counted.
+
+    Parameters
+    ----------
+    tokenizer : str or None
+        A Hugging Face `tokenizer.json`.
+    turns : str
+        What becomes of a conversation, see `load_sharegpt`.
+    done : function
+        Is told how many characters were counted, now and then.
+
+    Raises
+    ------
+    KvsimError
+        A trace or a tokenizer that cannot be used, a tokenizer or `turns` for a trace without texts.
+    """
+    if turns not in TURNS:
+        raise KvsimError(f"turns must be one of {', '.join(TURNS)}, got {turns!r}")
+    if tokenizer is None and turns == TURNS[0]:
+        return load(trace)
+    path = file_of(trace)
+    if path is None or recognised(path) not in TEXT_FORMATS:
+        option, given = ("turns", turns) if tokenizer is None else ("tokenizer", tokenizer)
+        raise KvsimError(f"{option} must be left out for trace {trace}, which holds no texts, got {given!r}")
+    if tokenizer is None:
+        return load(trace, turns=turns)
+    counted = _Counted(tokenizer, turns == "first", done)
+    load(trace, count=counted.collect, turns=turns)
+    counted.flush()
+    lengths = iter(counted.lengths)
+    return load(trace, count=lambda text: next(lengths), turns=turns)
+
+
+def file_of(trace: str) -> str | None:
+    """The file that a trace's name stands for, if it is one and is there."""
+    from workloads import TRACES
+    from workloads.catalogue import entries
+
+    if trace in TRACES:
+        return None
+    if trace in entries() and not os.path.exists(trace):
+        return str(entries()[trace].path) if entries()[trace].here else None
+    return trace if os.path.isfile(trace) else None
+
+
+class _Counted:
+    """The lengths of texts, in the order in which they are asked for."""
+
+    def __init__(self, path: str, special: bool, done: Callable[[int], None]) -> None:
+        self.lengths = array("q")
+        self._tokenizer = _tokenizer(path)
+        self._special = special
+        self._done = done
+        self._characters = 0
+        self._waiting: list[str] = []
+
+    def collect(self, text: str) -> int:
+        """Note a text; its length is not known yet, so what is returned is any that is not left out."""
+        self._waiting.append(text)
+        if len(self._waiting) == TEXTS_AT_ONCE:
+            self.flush()
+        return FEWEST_TOKENS
+
+    def flush(self) -> None:
+        """Count what waits."""
+        found = self._tokenizer.encode_batch(self._waiting, add_special_tokens=self._special)
+        self.lengths.extend(map(len, found))
+        self._characters += sum(map(len, self._waiting))
+        self._waiting.clear()
+        self._done(self._characters)
+
+
+def _tokenizer(path: str) -> Any:  # noqa: ANN401 - of a package that may not be there
+    """The tokenizer of a file, which neither cuts nor fills up."""
+    try:
+        from tokenizers import Tokenizer  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise KvsimError(
+            "--tokenizer needs the package tokenizers, which is not installed: pip install tokenizers"
+        ) from error
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = Tokenizer.from_str(file.read())
+    except OSError as error:
+        raise KvsimError(f"tokenizer {path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # what is wrong with a file it says in a plain Exception
+        why = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+        raise KvsimError(f"tokenizer {path} is no Hugging Face tokenizer.json: {why}") from error
+    found.no_truncation()
+    found.no_padding()
+    return found
