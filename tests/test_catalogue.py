@@ -340,8 +340,6 @@ def test_mistakes_about_tokenizers_are_named(tokenizer, monkeypatch):
     source = str(shared("data/formats/sharegpt_format_synthetic_text.json"))
     azure, broken = write("azure.csv", AZURE), write("broken.json", "{}")
     for arguments, says in (
-        ((source, None, "first"), "--tokenizer FILE"),
-        ((source, None, "all"), "--tokenizer FILE"),
         ((source, "none.json"), "cannot be read"),
         ((source, broken), "is no Hugging Face tokenizer.json"),
         ((source, tokenizer, "last"), "turns must be one of first, all"),

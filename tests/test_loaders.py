@@ -435,9 +435,19 @@ def sharegpt(*chats, turns="all", count=words):
     return load_file(write(json.dumps(chats)), count=count, turns=turns)
 
 
-def test_texts_without_a_tokenizer_are_refused_with_what_to_do():
-    found = complaint(original("sharegpt_format_synthetic_text.json"))
-    assert "--tokenizer FILE" in found and "extra `tokenizers`" in found
+def test_texts_without_a_tokenizer_are_guessed_from_their_characters_and_a_note_says_so():
+    source = original("sharegpt_format_synthetic_text.json")
+    guessed = load_file(source)
+    characters = load_file(source, count=lambda text: -(-len(text) // 4))
+    assert guessed.prompt_tokens.tolist() == characters.prompt_tokens.tolist()
+    assert guessed.output_tokens.tolist() == characters.output_tokens.tolist()
+    assert [note for note in guessed.notes if note not in characters.notes] == [
+        "Lengths are guessed, a token for every 4 characters: --tokenizer FILE, a Hugging Face "
+        "tokenizer.json, counts them."
+    ]
+
+
+def test_turns_are_the_first_or_all():
     assert complaint(write("[{"), count=words, turns="last") == "turns must be one of first, all, got 'last'"
 
 

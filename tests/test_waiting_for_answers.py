@@ -85,3 +85,34 @@ def test_fast_forward_and_step_mode_agree_on_every_arrival(seed):
 def test_waits_that_make_no_sense_are_refused(waits):
     with pytest.raises(KvsimError, match=r"clients|think_ps|after"):
         replace(workload([(0, 1, 1), (0, 1, 1)]), waits=waits)
+
+
+def closed(clients, requests, seed=0, think_s=0):
+    rng = np.random.default_rng(seed)
+    rows = [(0, int(p), int(o)) for p, o in rng.integers(1, 90, (requests, 2))]
+    return replace(workload(rows), waits=Clients(clients, np.full(requests, think_s * PS_PER_S)))
+
+
+def test_one_client_asks_back_to_back():
+    result = run(closed(1, 40))
+    finish = seconds(result.requests["finish_ps"])
+    assert seconds(result.arrival_ps) == [0, *finish[:-1]]
+    assert finish == np.cumsum(result.output_tokens).tolist()  # a token a second, the first with the prompt
+
+
+@pytest.mark.parametrize("clients", [1, 3, 8])
+def test_never_more_than_the_clients_are_in_the_system(clients):
+    result = run(closed(clients, 200, think_s=2))
+    came, left = result.arrival_ps, result.requests["finish_ps"]
+    for when in came:
+        assert ((came <= when) & (left > when)).sum() <= clients
+    assert result.max_running <= clients
+
+
+def test_littles_law_holds_on_a_long_run():
+    # N clients = rate x (time in the system + time to think), up to the ends of the run.
+    clients, think_s = 12, 30
+    result = run(closed(clients, 3_000, think_s=think_s))
+    time_s = (result.requests["finish_ps"] - result.arrival_ps).mean() / PS_PER_S
+    rate = 3_000 / (result.end_ps / PS_PER_S)
+    assert abs(rate * (time_s + think_s) / clients - 1) < 0.01

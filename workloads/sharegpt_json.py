@@ -8,7 +8,8 @@
 
 Long conversations come in chunks `QWJhYvA_0`, `QWJhYvA_13`: chunks of one file are conversations of their own
 for `first`, as in the benchmarks, and one session for `all`, where the last message of a chunk that the next
-one repeats counts once. Ignores chat templates. What counts the tokens is for the user to say.
+one repeats counts once. Ignores chat templates. What counts the tokens is for the user to say; else they
+are guessed.
 """
 
 from array import array
@@ -53,13 +54,23 @@ class Message(NamedTuple):
     text: str
 
 
+CHARACTERS_PER_TOKEN = 4
+"""About what tokenizers make of English text."""
+
+GUESSED = (
+    f"Lengths are guessed, a token for every {CHARACTERS_PER_TOKEN} characters: --tokenizer FILE, a "
+    "Hugging Face tokenizer.json, counts them."
+)
+
+
 def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengths:
     """The requests of a ShareGPT file, which are as long as `count` says.
 
     Parameters
     ----------
     count : function of a text, or None
-        Its number of tokens, as the tokenizer of the model has it.
+        Its number of tokens, as the tokenizer of the model has it; None guesses a token for every four
+        characters, and says so.
     turns : str
         `first` takes the first question and answer of each conversation, `all` every turn, with all before
         it as its prompt; the rows of a conversation then stand together, with `session` and `turn`.
@@ -67,16 +78,15 @@ def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengt
     Raises
     ------
     KvsimError
-        No `count`, a file that cannot be read, or one that is not ShareGPT's. Not for a file that is cut off:
+        A file that cannot be read, or one that is not ShareGPT's. Not for a file that is cut off:
         its whole conversations are used, and a note says so.
     """
     if turns not in TURNS:
         raise KvsimError(f"turns must be one of {', '.join(TURNS)}, got {turns!r}")
+    notes = []
     if count is None:
-        raise KvsimError(
-            f"trace {path} holds texts, whose tokens must be counted: name the tokenizer of your model with "
-            "--tokenizer FILE, a Hugging Face tokenizer.json (needs the extra `tokenizers`)"
-        )
+        notes.append(GUESSED)
+        count = _guess
     read = _first_turns if turns == "first" else _all_turns
     left_out: Counter[str] = Counter()
     try:
@@ -85,7 +95,6 @@ def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengt
             found = read(_conversations(path, stream, left_out), _whatever_the_text(count), left_out)
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
-    notes = []
     if stream.cut_off:
         notes.append(f"Warning: the file is cut off; its {stream.objects:,} whole conversations were read.")
     return requests(path, "ShareGPT", **found, left_out=left_out, notes=notes)
@@ -204,6 +213,11 @@ def _without_chunk(name: str) -> str:
     """`QWJhYvA` of `QWJhYvA_13`."""
     base, _, start = name.rpartition("_")
     return base if base and start.isdecimal() else name
+
+
+def _guess(text: str) -> int:
+    """Tokens of a text, roughly."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def _whatever_the_text(count: Count) -> Count:
