@@ -1,0 +1,153 @@
+"""The fitted forms: seconds of a part from what it moves and computes. Plain arithmetic, no torch.
+
+    seconds = (t0 + pnorm(bytes / bandwidth, work / rate)) * tables        pnorm(a, b) = (a^p + b^p)^(1/p)
+
+p is 1 (they add up), 2, 4 or "max" (the longer one hides the other), so that +, *, /, sqrt and max suffice.
+
+    decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
+             work   tiles one after the other in the longest program. The kernel aims at `programs` programs
+                    and cuts no context into pieces shorter than `least_piece_tokens`:
+                        pieces = min(max(programs / (sequences * kv_heads), 1), max(longest / least_piece, 1))
+                        work   = max(longest / pieces, rounded * kv_heads / programs) / tile
+                    `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
+                    sum is known, sum + sequences * tile / 2
+    prefill  bytes  queries and outputs, and each key and value once:
+                    2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
+                    context = sum over sequences of prefix + chunk = sequences * (pairs / tokens + (chunk - 1) / 2)
+             work   padded flops, of both products, stretched where programs leave multiprocessors idle:
+                        chunk   = tokens / sequences; query_tile = rows / group, at least 1
+                        tiles   = sequences * ceil(chunk / query_tile)
+                        pairs'  = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
+                        work    = 4 * kv_heads * group * head_dim * pairs'
+                                  * max(1, multiprocessors / (tiles * kv_heads))
+    product  bytes  2 * (inputs * outputs + tokens * inputs + tokens * outputs)
+             work   2 * inputs * up(tokens, token_tile) * up(outputs, output_tile), up: to whole tiles
+    others   bytes  see profile.py; no work
+
+`pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 of each sequence;
+its mean prefix is pairs / tokens - (chunk + 1) / 2. Tile sizes depend on the (padded) head size: constants
+`tile_tokens`, `rows` and `key_tile` are objects from "32", "64", "128", "256" to a number.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from math import ceil, log2, sqrt
+from typing import Any
+
+Part = Mapping[str, Any]
+"""A part of a profile, as in the JSON."""
+
+NORMS = (1, 2, 4, "max")
+
+
+def pnorm(p: object, a: float, b: float) -> float:
+    """(a^p + b^p)^(1/p) for p of NORMS."""
+    if p == 1:
+        return a + b
+    if p == 2:
+        return sqrt(a * a + b * b)
+    if p == 4:
+        a, b = a * a, b * b
+        return sqrt(sqrt(a * a + b * b))
+    if p == "max":
+        return max(a, b)
+    raise ValueError(f"p must be 1, 2, 4 or 'max', got {p!r}")
+
+
+def form_s(form: Mapping[str, Any], moved: float, work: float) -> float:
+    """Seconds by the form alone."""
+    rate = form["work_per_s"]
+    moving = moved / form["bandwidth_bytes_per_s"]
+    return form["t0_s"] + (moving if rate is None else pnorm(form["p"], moving, work / rate))
+
+
+def interpolate(table: Mapping[str, Any], place: Mapping[str, float]) -> float:
+    """The ratio of a table at a place, which names its axes."""
+    return _nested(table["axes"], table["ratio"], place)
+
+
+def _nested(axes: Sequence[Mapping[str, Any]], ratio: Any, place: Mapping[str, float]) -> float:  # noqa: ANN401
+    if not axes:
+        return ratio
+    axis, *rest = axes
+    values, offset, wanted = axis["values"], axis["offset"], place[axis["name"]]
+    if wanted <= values[0]:
+        return _nested(rest, ratio[0], place)
+    if wanted >= values[-1]:
+        return _nested(rest, ratio[-1], place)
+    after = bisect_right(values, wanted)
+    low, high = (log2(values[i] + offset) for i in (after - 1, after))
+    share = (log2(wanted + offset) - low) / (high - low)
+    below = _nested(rest, ratio[after - 1], place)
+    return below if share == 0 else below + share * (_nested(rest, ratio[after], place) - below)
+
+
+def predict_s(part: Part, moved: float, work: float, place: Mapping[str, float]) -> float:
+    """Seconds of one launch of a part: the form times its tables."""
+    seconds = form_s(part["form"], moved, work)
+    for table in part["tables"]:
+        seconds *= interpolate(table, place)
+    return seconds
+
+
+def inside(part: Part, place: Mapping[str, float]) -> bool:
+    """Whether a place lies within what was measured, on every axis."""
+    return all(low <= place[name] <= high for name, (low, high) in part["range"].items())
+
+
+def by_head_dim(sizes: Mapping[str, int], head_dim: int) -> int:
+    """A tile size from the constants: that of the next power of two."""
+    return sizes[str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))]
+
+
+def decode_features(
+    constants: Mapping[str, Any],
+    *,
+    sequences: int,
+    total: float,
+    longest: float,
+    rounded: float | None,
+    kv_heads: int,
+    head_dim: int,
+    element_bytes: int,
+) -> tuple[float, float]:
+    """(bytes, work) of decode attention over contexts that sum to `total`."""
+    tile = by_head_dim(constants["tile_tokens"], head_dim)
+    programs = constants["programs"]
+    if rounded is None:
+        rounded = total + sequences * tile / 2
+    pieces = min(max(programs / (sequences * kv_heads), 1), max(longest / constants["least_piece_tokens"], 1))
+    work = max(longest / pieces, rounded * kv_heads / programs) / tile
+    return 2 * total * kv_heads * head_dim * element_bytes, work
+
+
+def prefill_features(
+    constants: Mapping[str, Any],
+    *,
+    sequences: int,
+    tokens: int,
+    pairs: float,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    element_bytes: int,
+) -> tuple[float, float]:
+    """(bytes, work) of prefill attention of `tokens` in all chunks together."""
+    chunk = tokens / sequences
+    query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
+    key_tile = by_head_dim(constants["key_tile"], head_dim)
+    tiles = sequences * ceil(chunk / query_tile)
+    padded = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
+    idle = max(1, constants["multiprocessors"] / (tiles * kv_heads))
+    context = sequences * (pairs / tokens + (chunk - 1) / 2)
+    moved = 2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
+    return moved, 4 * kv_heads * group * head_dim * padded * idle
+
+
+def product_features(
+    constants: Mapping[str, Any], *, tokens: int, inputs: int, outputs: int
+) -> tuple[float, float]:
+    """(bytes, work) of [tokens, inputs] times [inputs, outputs] in 16 bits."""
+    rows, columns = constants["token_tile"], constants["output_tile"]
+    moved = 2 * (inputs * outputs + tokens * inputs + tokens * outputs)
+    return moved, 2 * inputs * (ceil(tokens / rows) * rows) * (ceil(outputs / columns) * columns)
