@@ -24,6 +24,11 @@ KERNELS_PER_LAYER = 10
 PREFILL_ATTENTION_EFFICIENCY = 0.55
 """Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
 
+ATTENTION_LATENCY_S = 9e-6
+"""What no attention falls below, beside the start of one kernel: reads that wait for each other (length, block
+table, keys, values) and the second kernel, which joins the parts of split contexts. Public H100 tables: 12 us
+in all, the median of decode at batch <= 16 and context <= 64, where there is next to nothing to read."""
+
 ALL_REDUCE_LATENCY_S = 10e-6
 
 TRANSFER_LATENCY_S = 5e-6
@@ -107,7 +112,7 @@ class Roofline(CostModel):
     With B = bandwidth * bandwidth_efficiency (bytes/s), F = peak * matmul_efficiency (flop/s), n = prefill
     tokens + decoding sequences, m = prefilling + decoding sequences, all per GPU:
 
-        overhead   layers * 10 kernels * kernel_overhead
+        overhead   layers * (10 kernels * kernel_overhead + 9 us of latency in attention)
         layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F)
         LM head    the same with vocab * hidden parameters and m instead of n
         prefill    4 * layers * heads / tp * head_dim * pairs / (0.55 * peak)
@@ -125,7 +130,7 @@ class Roofline(CostModel):
     its own. MLA: a prompt's keys and values are written out, 2 * heads * (2 * head_dim + rope) per layer
     and pair; decoding works on the latent, 2 * heads * (2 * latent - rope), which every GPU reads whole.
     Prompts count all pairs, windows or not. Ignored: the CPU side (scheduling, sampling), skew between
-    contexts, occupancy of small batches, tile rounding, pipeline bubbles.
+    contexts, many short contexts (a round of programs takes 3.5 us), tile rounding, pipeline bubbles.
     """
 
     def __init__(self, model: ModelSpec, gpu: GpuSpec, tensor_parallel_size: int = 1) -> None:
@@ -140,7 +145,8 @@ class Roofline(CostModel):
             model.layers * model.dtype_bytes * (12 * model.hidden_size + 3 * model.intermediate_size / tp)
         )
 
-        self._fixed_ps = model.layers * KERNELS_PER_LAYER * gpu.kernel_overhead_s * PS_PER_S
+        kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + ATTENTION_LATENCY_S
+        self._fixed_ps = model.layers * kernels_s * PS_PER_S
         self._body_read_ps = model.body_parameters * model.dtype_bytes / tp * byte_ps
         self._body_flops_ps = 2 * (model.body_parameters - idle) / tp * flop_ps
         self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
@@ -193,6 +199,20 @@ class Roofline(CostModel):
             return before
         after = _progression(first + filling * delta + self._window_ps * seen, delta, steps - filling)
         return [*before, *after]
+
+    def parts_ps(self, shape: StepShape) -> dict[str, float]:
+        """The terms of the sum by name, the copies and swaps left out: what to compare with measurements."""
+        tokens, pairs, seqs, decoding, context, *_ = shape
+        n, m = tokens + decoding, seqs + decoding
+        windowed = min(context, self._window * decoding)
+        return {
+            "overhead": self._fixed_ps,
+            "layers": max(self._body_read_ps, n * self._body_flops_ps),
+            "LM head": max(self._head_read_ps, m * self._head_flops_ps) if m else 0.0,
+            "prefill": pairs * self._pair_ps,
+            "traffic": n * self._token_ps,
+            "decode": self._context_ps * context + self._window_ps * windowed,
+        }
 
     def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
         """All but the contexts."""

@@ -105,6 +105,12 @@ def test_the_type_of_the_cache_reaches_the_cost():
     assert context_ps(kv_cache_dtype="fp8") < context_ps() == context_ps(kv_cache_dtype="bf16")
 
 
+@given(st.sampled_from(MODELS[1:]), SHAPES)
+def test_the_parts_of_a_step_add_up_to_it(cost, shape):
+    shape = shape._replace(copied_tokens=0, swapped_blocks=0)
+    assert cost.step_ps(shape) == pytest.approx(sum(cost.parts_ps(shape).values()), rel=1e-4)
+
+
 def test_a_span_of_the_roofline_is_a_range_and_costs_the_same_however_long():
     assert isinstance(MODELS[1].span_ps(4, 1000, 10**9), range)
 
@@ -116,9 +122,9 @@ def test_a_constant_step_takes_the_constant():
     assert cost.source == "constant 0.03 s"
 
 
-def test_a_single_token_costs_reading_the_weights_and_starting_the_kernels():
+def test_a_single_token_costs_reading_the_weights_starting_the_kernels_and_the_latency_of_attention():
     weights_s = (LLAMA.weight_bytes - 2 * LLAMA.head_parameters) / (3350e9 * 0.89)
-    kernels_s = 32 * 10 * 3e-6
+    kernels_s = 32 * (10 * 3e-6 + 9e-6)
     step_s = Roofline(LLAMA, H100).step_ps(StepShape(decode_seqs=1, context_tokens=1)) / 1e12
     assert step_s == pytest.approx(weights_s + kernels_s, rel=0.001)
 
