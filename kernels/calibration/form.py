@@ -13,7 +13,7 @@ p is 1 (they add up), 2, 4 or "max" (the longer one hides the other), so that +,
                     sum is known, sum + sequences * tile / 2
     prefill  bytes  queries and outputs, and each key and value once:
                     2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
-                    context = sum over sequences of prefix + chunk = sequences * (pairs / tokens + (chunk - 1) / 2)
+                    context = sequences * (pairs / tokens + (chunk - 1) / 2): prefixes and chunks
              work   padded flops, of both products, stretched where programs leave multiprocessors idle:
                         chunk   = tokens / sequences; query_tile = rows / group, at least 1
                         tiles   = sequences * ceil(chunk / query_tile)

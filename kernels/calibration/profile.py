@@ -1,6 +1,6 @@
 """The profile that a calibration writes: one JSON file a GPU, good for any model and tensor parallelism.
 
-A step of an engine is a sum of parts. Each part's time, of one launch (or of the launches that make it up), is
+A step of an engine is a sum of parts. The time of one launch of a part (or of the launches that make it up):
 
     seconds = (t0_s + pnorm(bytes / bandwidth_bytes_per_s, work / work_per_s)) * product of its tables
 
@@ -14,14 +14,14 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     device      {name, memory_bytes, capability [major, minor], multiprocessors, count (of such GPUs)}
     measured    {date (ISO 8601, UTC), driver, cuda, torch, triton, python, seconds, quick,
                  clocks [{when, clocks.sm, ...: what nvidia-smi says, as text}]}; what is unknown is null
-    limits      {bandwidth_bytes_per_s, flops_per_s} by datasheet, null where unknown: faster points are refused
+    limits      {bandwidth_bytes_per_s, flops_per_s} by datasheet, null where unknown: what is faster is refused
     ceilings    {copy_bytes_per_s (read + written), read_bytes_per_s, matrix_flops_per_s}, each measured
-    launch      {eager_s   host time of one kernel launch outside of graphs: a step is at least that often so long
+    launch      {eager_s   host time of one launch outside of graphs: a step takes at least launches * eager_s
                  graph_s   one empty kernel in a CUDA graph; contained in every t0_s, to be read, not added
                  replay_s  what starting one CUDA graph costs beside its kernels; once a step}
     parts       {name: part}, see below
-    composed    {points [point], error}: whole layers with real block tables and mixed lengths, summed from the
-                parts and measured; never fitted. A point has also predicted_s and what it consists of
+    composed    {points [point], error}: whole layers with real block tables and mixed lengths, measured, and
+                summed from the parts; never fitted. A point has also consists_of {part: predicted seconds}
     refused     [{part, x, median_s, reason}]: faster than the device can be; never fitted
 
 A part:
@@ -33,7 +33,8 @@ A part:
                 A place between the values is found on log2(value + offset), and the ratio is linear there,
                 in all axes at once; outside, the value of the edge holds. The ratios of all tables multiply
     range       {axis: [least, most]} that was measured: outside is extrapolation
-    points      [point]: {x {axis or argument: number}, role, median_s, p10_s, p90_s, predicted_s, launches}
+    points      [point]: {x {argument: number or text}, role, median_s, p10_s, p90_s, launches, and what
+                follows from x and the fit: place {axis: number}, bytes, work, predicted_s}
                 role "grid": it is a cell of a table. "shape": helps to fit the form only (skewed batches).
                 "held_out": chosen before anything was measured, enters no fit and no table
     unmeasured  [x]: cells that did not fit the memory (or were refused): they have their neighbour's ratio
@@ -50,21 +51,24 @@ Parts and their axes (values are numbers, mostly whole):
     sampling     bytes: rows * vocabulary * 2
     elementwise  bytes, of one launch: norm with residual 8 * tokens * hidden;
                  rotary 4 * tokens * (heads + kv_heads) * head_dim; activation 6 * tokens * intermediate
-    kv_write     bytes, as in kernels/write.py without the slots: 2 * tokens * kv_heads * head_dim * (2 + element)
-    block_copy   bytes, read and written, of all copies in one layer: 4 * copied tokens * kv_heads * head_dim *
-                 element; gathering into a staging buffer and scattering from it move as much a token
+    kv_write     bytes, as in kernels/write.py without the slots:
+                 2 * tokens * kv_heads * head_dim * (2 + element_bytes)
+    block_copy   bytes, read and written, of all copies in one layer:
+                 4 * copied tokens * kv_heads * head_dim * element_bytes;
+                 gathering into a staging buffer and scattering from it move as much a token
     to_host      bytes of one copy out of many in a row from the GPU to pinned memory of the host
-    to_gpu       the other way. By block: 2 * layers * blocks copies of block_size * kv_heads * head_dim *
-                 element each. Batched: one copy of everything, and 2 * layers / 2 gathers (block_copy)
+    to_gpu       the other way. By block: 2 * layers * blocks copies, each of block_size * kv_heads *
+                 head_dim * element_bytes. Batched: one copy of everything, and a block_copy in each layer
     all_reduce   gpus, bytes (of one GPU's input); absent where there was only one GPU
 
 How they make a step of n tokens (prompts and decoding), m rows with logits, on CUDA graphs:
 
     replay_s + layers * (2 norms + product(n, qkv) + rotary + kv_write + decode + prefill + product(n, out)
-                         + product(n, gate and up) + activation + product(n, down) + 2 all_reduce(n * hidden * 2))
+                         + product(n, gate and up) + activation + product(n, down)
+                         + 2 all_reduce(n * hidden * 2))
              + norm + lm_head(m) + sampling(m) + layers * block_copy + swaps
 
-and without graphs at least `kernels * eager_s`. A part that has nothing to do is not launched and costs nothing.
+and without graphs at least `launches * eager_s`. A part that has nothing to do costs nothing.
 """
 
 FORMAT = 1

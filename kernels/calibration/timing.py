@@ -1,0 +1,177 @@
+"""How launches are timed, in a calibration and in benchmarks/kernels.py.
+
+The launches of one point are captured in a CUDA graph, at least 16 of them over different keys, values or
+weights (as the layers of a model have), so that the L2 cache is cold and the gaps between kernels are those
+of an engine; the time of a replay is divided by their number. Points that are compared take turns, and what
+counts is the median, with the 10th and the 90th percentile beside it. Data is random, never zeros, which
+are faster. On the CPU the launches are run one by one: a rehearsal, whose times mean nothing.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import median, quantiles
+
+import torch
+
+Launches = Sequence[Callable[[], object]]
+
+LEAST_LAUNCHES, MOST_LAUNCHES = 16, 64
+COLD_BYTES = 2**30
+"""A graph reads at least so much where 64 launches do, many times the L2."""
+
+WARM_UPS = 2
+"""Turns that do not count."""
+
+
+@dataclass(frozen=True)
+class Datasheet:
+    """What the vendor says: nothing that is measured can be faster.
+
+    Attributes
+    ----------
+    part : str
+        A part of the name that torch gives the device.
+    gpu : str or None
+        The name in sim/gpus.toml, where it is there.
+    gb_per_s, tflops : float
+        Bandwidth of the memory, and dense 16-bit matrix products.
+    """
+
+    part: str
+    gpu: str | None
+    gb_per_s: float
+    tflops: float
+
+
+DATASHEETS = (
+    Datasheet("GH200", None, 4900, 989), Datasheet("H200", "h200", 4800, 989),
+    Datasheet("H100 PCIe", "h100-pcie", 2000, 756), Datasheet("H100 NVL", None, 3900, 835),
+    Datasheet("H100", "h100", 3350, 989), Datasheet("A100-SXM4-80GB", "a100-80gb", 2039, 312),
+    Datasheet("A100 80GB", None, 1935, 312), Datasheet("A100", "a100-40gb", 1555, 312),
+    Datasheet("GB200", None, 8000, 2500), Datasheet("B200", "b200", 7700, 2250),
+    Datasheet("L40S", "l40s", 864, 362), Datasheet("L40", None, 864, 181), Datasheet("L4", "l4", 300, 121),
+    Datasheet("A10G", "a10g", 600, 70), Datasheet("A10", None, 600, 125),
+    Datasheet("4090", "rtx-4090", 1008, 165),
+)  # fmt: skip
+
+
+def datasheet_of(device: str) -> Datasheet | None:
+    """The first whose part is in the device's name."""
+    return next((sheet for sheet in DATASHEETS if sheet.part in device), None)
+
+
+def refusal(
+    sheet: Datasheet | None,
+    seconds: float,
+    moved: float = 0,
+    flops: float = 0,
+    most_tflops: float | None = None,
+) -> str | None:
+    """Why so much cannot have been moved or computed in so short a time; None where it can.
+
+    `most_tflops` stands for the datasheet's, where something stricter is known.
+    """
+    if sheet is None:
+        return None
+    peak = sheet.tflops if most_tflops is None else most_tflops
+    gb_per_s, tflops = moved / seconds / 1e9, flops / seconds / 1e12
+    if gb_per_s > sheet.gb_per_s:
+        return f"{gb_per_s:.0f} GB/s, more than the device's {sheet.gb_per_s:.0f}"
+    if tflops > peak:
+        return f"{tflops:.0f} TFLOP/s, more than the device's {peak:.0f}"
+    return None
+
+
+def launches_wanted(launch_bytes: float) -> int:
+    """How many launches make a graph, when each reads so many bytes."""
+    return min(max(LEAST_LAUNCHES, ceil(COLD_BYTES / max(launch_bytes, 1))), MOST_LAUNCHES)
+
+
+def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """(median, 10th percentile, 90th percentile)."""
+    middle = median(seconds)
+    if len(seconds) < 2:
+        return middle, middle, middle
+    low, *_, high = quantiles(seconds, n=10, method="inclusive")
+    return middle, low, high
+
+
+def interleaved(
+    replays: Mapping[str, tuple[Callable[[], float], int]], repeats: int, warm_ups: int = WARM_UPS
+) -> dict[str, list[float]]:
+    """Seconds of one launch, `repeats` times each, by turns.
+
+    `replays`: a call that runs all launches and returns its seconds, and how many launches those are.
+    """
+    times: dict[str, list[float]] = {name: [] for name in replays}
+    for turn in range(repeats + warm_ups):
+        for name, (replay, launches) in replays.items():
+            seconds = replay() / launches
+            if turn >= warm_ups:
+                times[name].append(seconds)
+    return times
+
+
+def captured(launches: Launches) -> Callable[[], float]:
+    """A call that replays the launches as one CUDA graph, and returns its seconds on the GPU."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they need
+        for launch in launches[:2]:
+            launch()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    return on_gpu_clock([graph.replay])
+
+
+def on_gpu_clock(launches: Launches) -> Callable[[], float]:
+    """A call that starts the launches one by one and returns the seconds between two events around them."""
+
+    def run() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+        start.record()
+        for launch in launches:
+            launch()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1000
+
+    return run
+
+
+def on_host_clock(launches: Launches, wait: Callable[[], object] | None = None) -> Callable[[], float]:
+    """A call that starts the launches one by one and returns the host's seconds.
+
+    `wait`: called before the clock starts, and before it stops.
+    """
+
+    def run() -> float:
+        if wait:
+            wait()
+        start = time.perf_counter()
+        for launch in launches:
+            launch()
+        if wait:
+            wait()
+        return time.perf_counter() - start
+
+    return run
+
+
+def clocks() -> dict[str, str]:
+    """What nvidia-smi says of the card at this moment; empty where it is not there."""
+    wanted = ("driver_version", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
+    command = ["nvidia-smi", f"--query-gpu={','.join(wanted)}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    lines = found.stdout.splitlines()
+    return dict(zip(wanted, lines[0].split(", "), strict=False)) if lines else {}
