@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from sim.workload import Workload
     from workloads.lengths import Lengths
 
+    CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
+
 
 class _Front(TyperGroup):
     """The list of commands without frames: importing what draws them takes longer than all the rest."""
@@ -50,6 +52,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+MAP_INSTANTS = 240
 
 _workload = partial(typer.Option, rich_help_panel="Workload")
 _arrivals = partial(typer.Option, rich_help_panel="Arrivals")
@@ -177,6 +181,13 @@ class Traffic:
     def name(self) -> str:
         """The trace's name, fit for a directory's."""
         return self._lengths.name
+
+    def with_seed(self, seed: int) -> Self:
+        """The same with another seed; a trace that was read is not read again."""
+        other = replace(self, seed=seed)
+        if "_lengths" in vars(self):
+            vars(other)["_lengths"] = self._lengths
+        return other
 
     def build(self) -> "Workload":
         """The requests."""
@@ -330,14 +341,32 @@ class Output:
     quiet: Annotated[bool, _output("--quiet", "-q", help="Print nothing.")] = False
     no_plots: Annotated[bool, _output("--no-plots", help="Draw no figures.")] = False
     step_log: Annotated[bool, _output("--step-log", help="Also write steps.parquet, a row per step.")] = False
+    record_map: Annotated[
+        int | None,
+        _output(
+            metavar="[N]",
+            help=f"Also write what lies where at N instants ({MAP_INSTANTS}), and each request's life.",
+            show_default="no",
+        ),
+    ] = None
+    live: Annotated[bool, _output("--live", help="Watch the run in the terminal.")] = False
     step_mode: Annotated[bool, _output("--step-mode", help="One event per step: slow.", hidden=True)] = False
 
     def prepare(self, scenario: Scenario, traffic: Traffic, workload: "Workload") -> "Simulation":
         """The simulation, in the mode asked for."""
         from sim.run import prepare
 
-        modes = {"step_log": self.step_log, "step_mode": self.step_mode}
-        return prepare(scenario, workload, traffic.as_json(), **modes)
+        if self.record_map is not None and self.record_map < 1:
+            raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
+        return prepare(
+            scenario,
+            workload,
+            traffic.as_json(),
+            step_log=self.step_log,
+            step_mode=self.step_mode,
+            events=self.record_map is not None,
+            map_instants=self.record_map or 0,
+        )
 
     def target(self, name: str) -> Path:
         """The directory asked for, else the first free one in `runs`; sure to take the results."""
@@ -350,6 +379,16 @@ class Output:
             target = Path("runs", f"{name}-{number}")
         check_target(target, self.force)
         return target
+
+    def carry_out(self, simulations: "Sequence[Simulation]") -> "list[Outcome]":
+        """Run them, one after the other, with a progress bar where it takes long and somebody watches."""
+        from reports.progress import progress
+
+        outcomes = []
+        for simulation in simulations:
+            with progress(simulation.label, len(simulation.engine.workload), simulation.done):
+                outcomes.append(simulation.outcome())
+        return outcomes
 
     def report(self, found: Any, table: Callable[[Any], Any], directory: Path) -> None:  # noqa: ANN401 - JSON
         """Print what was found: as JSON; as a table and where it lies; or not at all."""
@@ -391,11 +430,58 @@ def _flat(command: Callable[..., None]) -> Callable[..., None]:
 # -- commands -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Seeds:
+    """How often, with other random numbers each time."""
+
+    seeds: Annotated[
+        int, _workload(metavar="K", help="K runs, with seeds from --seed on: means and 95 % intervals.")
+    ] = 1
+    jobs: Annotated[
+        int | None, _workload(help="Processes at once, of several seeds.", show_default="one per core")
+    ] = None
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one; complains about what cannot be."""
+        for name, value in (("seeds", self.seeds), ("jobs", 1 if self.jobs is None else self.jobs)):
+            if value < 1:
+                raise KvsimError(f"{name} must be at least 1, got {value}")
+        return self.seeds > 1
+
+    def carry_out(
+        self, scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool
+    ) -> None:
+        """Carry all out, write a directory with one per seed, and report them together."""
+        from reports.seed_runs import carry_out_seeds, summary_of
+        from reports.seed_tables import seeds_table
+        from sim.run import label, resolved
+
+        if output.live:
+            raise KvsimError(f"live must be left out with seeds {self.seeds}, which run side by side")
+        seeds = range(traffic.seed, traffic.seed + self.seeds)
+        name = "compare" if compared else label(resolved(scenarios[0]).engine)
+        target = output.target(f"{traffic.name}-{name}-{self.seeds}-seeds")
+        runs = carry_out_seeds(
+            target,
+            partial(_one_seed, scenarios, traffic, replace(output, force=False), compared),
+            seeds,
+            label=name,
+            config={"kvsim": __version__, "workload": traffic.as_json()},
+            jobs=(os.cpu_count() or 1) if self.jobs is None else self.jobs,
+            draw=not output.no_plots,
+            force=output.force,
+        )
+        found = summary_of(seeds, runs) if output.json else runs
+        output.report(found, partial(seeds_table, compared=compared), target)
+
+
 @app.command()
 @_flat
 def run(  # noqa: PLR0917 - typer passes them by name
     ctx: typer.Context,
     traffic: Traffic,
+    seeds: Seeds = Seeds(),
     allocator: Annotated[
         str, _engine(metavar="NAME", help="See: sim allocators; or your own package.module:Class.")
     ] = "paged",
@@ -407,7 +493,6 @@ def run(  # noqa: PLR0917 - typer passes them by name
     ] = None,
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
-    from reports.rundir import write_run
     from reports.terminal import run_table
     from sim.run import with_allocator
 
@@ -415,17 +500,20 @@ def run(  # noqa: PLR0917 - typer passes them by name
         scenario = with_allocator(server.scenario(), allocator)
     else:
         scenario, traffic = _repeated(ctx, config)
+    if seeds.several:
+        seeds.carry_out([scenario], traffic, output, compared=False)
+        return
     simulation = output.prepare(scenario, traffic, traffic.build())
     target = output.target(f"{traffic.name}-{simulation.label}")
-    outcome = _carried_out(simulation)
-    written = write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force)
-    output.report(written.summary, run_table, target)
+    summary = _write_run(target, simulation, output, output.carry_out)
+    output.report(summary, run_table, target)
 
 
 @app.command()
 @_flat
 def compare(
     traffic: Traffic,
+    seeds: Seeds = Seeds(),
     allocator: Annotated[
         str,
         _engine(
@@ -438,24 +526,18 @@ def compare(
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from reports.rundir import write_comparison
     from reports.terminal import compare_table
     from sim.run import side_by_side
 
     scenarios = side_by_side(server.scenario(), allocator.split(","))
+    if seeds.several:
+        seeds.carry_out(scenarios, traffic, output, compared=True)
+        return
     workload = traffic.build()
     simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
     target = output.target(f"{traffic.name}-compare")
-    outcomes = [_carried_out(simulation) for simulation in simulations]
-    configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
-    written = write_comparison(
-        target,
-        [vars(outcome) for outcome in outcomes],
-        config={"kvsim": __version__, "workload": traffic.as_json(), "runs": configs},
-        draw=not output.no_plots,
-        force=output.force,
-    )
-    output.report([run.summary for run in written], compare_table, target)
+    summaries = _write_comparison(target, simulations, traffic, output, output.carry_out)
+    output.report(summaries, compare_table, target)
 
 
 @app.command()
@@ -673,7 +755,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if here not in sys.path:
         sys.path.append(here)  # for the user's own allocators
     try:
-        code = app(argv, standalone_mode=False) or 0
+        code = app(_completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
         sys.stdout.flush()
     except KvsimError as error:
         return _failed(str(error))
@@ -696,11 +778,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- pieces -------------------------------------------------------------------------------------
 
 
+def _completed(argv: Sequence[str]) -> list[str]:
+    """The command line, with the number that `--record-map` may leave out."""
+    return [
+        f"{word}={MAP_INSTANTS}" if word == "--record-map" and not following.isdigit() else word
+        for word, following in zip(argv, [*argv[1:], ""], strict=True)
+    ]
+
+
 def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
     """What an earlier config.json says; any choice beside it is a mistake."""
     from sim.run import read_config
 
-    free = {"config", *(field.name for field in fields(Output))}
+    free = {"config", *(field.name for group in (Output, Seeds) for field in fields(group))}
     given = [
         name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
@@ -718,12 +808,48 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
         raise KvsimError(f"config {config} cannot be used: {error}") from error
 
 
-def _carried_out(simulation: "Simulation") -> "Outcome":
-    """Run it, with a progress bar where it takes long and somebody watches."""
-    from reports.progress import progress
+def _write_run(
+    target: Path, simulation: "Simulation", output: Output, carry_out: "CarryOut"
+) -> dict[str, Any]:
+    """Carry out one run and write it: returns its summary."""
+    from reports.rundir import write_run
 
-    with progress(simulation.label, len(simulation.engine.workload), simulation.done):
-        return simulation.outcome()
+    (outcome,) = carry_out([simulation])
+    return write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force).summary
+
+
+def _write_comparison(
+    target: Path, simulations: "Sequence[Simulation]", traffic: Traffic, output: Output, carry_out: "CarryOut"
+) -> list[dict[str, Any]]:
+    """Carry out a comparison and write it: returns the summaries."""
+    from reports.rundir import write_comparison
+
+    outcomes = carry_out(simulations)
+    configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
+    written = write_comparison(
+        target,
+        [vars(outcome) for outcome in outcomes],
+        config={"kvsim": __version__, "workload": traffic.as_json(), "runs": configs},
+        draw=not output.no_plots,
+        force=output.force,
+    )
+    return [run.summary for run in written]
+
+
+def _one_seed(
+    scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool, seed: int, target: Path
+) -> list[dict[str, Any]]:
+    """What `run` or `compare` does with this seed; in a process of its own, so nobody watches."""
+    traffic = traffic.with_seed(seed)
+    workload = traffic.build()
+    simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
+
+    def carry_out(simulations: "Sequence[Simulation]") -> "list[Outcome]":
+        return [simulation.outcome() for simulation in simulations]
+
+    if compared:
+        return _write_comparison(target, simulations, traffic, output, carry_out)
+    return [_write_run(target, simulations[0], output, carry_out)]
 
 
 def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":

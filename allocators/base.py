@@ -64,6 +64,15 @@ class Region(NamedTuple):
     start: int
     size: int
     owners: tuple[int, ...]
+    first: int = 0
+    """which token of its owners lies at `start`; those behind it follow in order"""
+    cached: bool = False
+    """free, but it still holds a prefix that may be hit"""
+
+    def filled(self, lengths: Mapping[int, int]) -> int:
+        """Slots from `start` on that hold a token, when each living sequence has `lengths` of them."""
+        longest = max([lengths.get(seq, 0) for seq in self.owners], default=0)
+        return max(0, min(longest - self.first, self.size))
 
 
 class Holdings(dict[int, T]):

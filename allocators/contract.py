@@ -42,6 +42,7 @@ def slots_add_up(step: Step) -> str:
     right = (
         state.used == owned and state.free == step.capacity_slots - owned and 0 <= state.cached <= state.free
     )
+    right &= state.cached == sum(region.size for region in state.regions if region.cached)
     external = all(0 <= slots <= state.free - state.cached for slots in state.external)
     if right and external and state.largest <= state.free:
         return ""

@@ -17,6 +17,7 @@ Prefixes are kept by a subclass (allocators/prefix.py), sliding windows by alloc
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 from allocators.base import Allocator, Holdings, InvariantError, Options, Order, Region
 from allocators.host_pool import HostPool
@@ -179,12 +180,13 @@ class Paged(Allocator):
         return self.used_slots + sum(self._extra_owners.values()) * self.block_size
 
     def regions(self) -> Iterator[Region]:
-        owners: list[list[int]] = [[] for _ in range(self.num_blocks)]
+        owners: list[tuple[int, ...]] = [()] * self.num_blocks
+        firsts, size = [0] * self.num_blocks, self.block_size
         for seq, table in self._tables.items():
-            for block in table:
-                owners[block].append(seq)
-        size = self.block_size
-        return (Region(block * size, size, tuple(seqs)) for block, seqs in enumerate(owners))
+            for index, block in enumerate(table):
+                owners[block] += (seq,)
+                firsts[block] = index * size
+        return map(Region, range(0, self.capacity_slots, size), repeat(size), owners, firsts)
 
     # -- swapping -----------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ ledger. Equal blocks are not merged; a look-up goes block by block and stops at 
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from allocators.base import CacheRules, Content, InvariantError, Match, Order
+from allocators.base import CacheRules, Content, InvariantError, Match, Order, Region
 from allocators.paged import Paged
 
 Key = int | tuple[int, int]
@@ -244,6 +244,11 @@ class PagedPrefix(Paged):
 
     def free_queue(self) -> tuple[int, ...]:
         return tuple(self._queue)
+
+    def regions(self) -> Iterator[Region]:
+        queue = self._queue
+        cached = {block * self.block_size for block in self._key if block in queue}
+        return (r._replace(cached=True) if r.start in cached else r for r in super().regions())
 
     # -- pieces -------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ Where private text follows text that nobody else has asked for yet, the two are 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import count, groupby
 
 from allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from allocators.radix_tree import Node, RadixTree, cut
@@ -83,10 +83,11 @@ class Radix(Allocator):
         for seq in sorted(self._held):
             for slot in self.slots(seq):
                 owners[slot] += (seq,)
+        idle = set(self.tree.idle_slots())
         start = 0
-        for seqs, same in groupby(owners):
+        for (seqs, cached), same in groupby(zip(owners, map(idle.__contains__, count()), strict=False)):
             size = sum(1 for _ in same)
-            yield Region(start, size, seqs)
+            yield Region(start, size, seqs, cached=cached)
             start += size
 
     # -- placing ------------------------------------------------------------------------------

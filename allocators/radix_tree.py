@@ -9,7 +9,7 @@ locked. All others can be evicted, leaf by leaf, the one used least recently fir
 locked, cached or free is for the owner of the tree to count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from allocators.base import Content, InvariantError, Run
@@ -147,6 +147,15 @@ class RadixTree:
             node = node.parent
             node.holders -= 1
         return idle, private
+
+    def idle_slots(self) -> Iterator[int]:
+        """The slots of text that can be found and that nobody uses now."""
+        nodes = [self.root]
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children.values()
+            if not node.holders:
+                yield from node.slots
 
     def evict(self) -> Node:
         """Drop the leaf that was used least recently, of those without a lock."""

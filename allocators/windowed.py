@@ -216,10 +216,10 @@ class Windowed(Allocator):
         return tuple(self._free[::-1])
 
     def regions(self) -> Iterator[Region]:
-        owners: list[tuple[int, ...]] = [()] * self.num_blocks
+        size = self.block_size
+        lent: dict[int, tuple[tuple[int, ...], int]] = {}
         for seq, held in self._held.items():
             for table in held.tables:
-                for block in table:
-                    owners[block] = (seq,)
-        size = self.block_size
-        return (Region(block * size, size, seqs) for block, seqs in enumerate(owners))
+                for index, block in enumerate(table, held.length - len(table)):
+                    lent[block] = (seq,), index * size
+        return (Region(block * size, size, *lent.get(block, ((), 0))) for block in range(self.num_blocks))

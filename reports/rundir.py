@@ -6,10 +6,13 @@
         timeline.parquet   the ledger and the queues over time
         steps.parquet      a row per engine step, where it was asked for
         samples.parquet    a row per answer, where requests have several
+        events.parquet     what happens to each request, and why, where it was asked for
+        map.parquet        what lies where in the arena, at some instants, where it was asked for
         *.png              the figures
 
 A comparison is a directory of such directories, beside a `summary.json` that lists their summaries in
-order, a `config.json` and the figures of all runs side by side.
+order, a `config.json` and the figures of all runs side by side. Several seeds are a directory of runs, or
+of comparisons, see reports/seed_runs.py.
 
 The files are written into the hidden sibling `.out.partial-<pid>`, which is then renamed. The same
 input gives the same bytes: nothing in the files tells when or where they were written.
@@ -22,7 +25,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,8 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import KvsimError
+from sim.events import Texts
 
 Columns = dict[str, npt.NDArray[Any]]
+Table = Mapping[str, npt.NDArray[Any] | Texts]
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
 _REQUEST_COLUMNS = ("request", "arrival_s", "status", "ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token")
@@ -83,6 +88,8 @@ def write_run(
     timeline: Columns,
     steps: Columns | None = None,
     samples: Columns | None = None,
+    events: Table | None = None,
+    map: Table | None = None,
     draw: bool = True,
     force: bool = False,
 ) -> Run:
@@ -92,7 +99,7 @@ def write_run(
     """
     run = _run(directory, config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
-        _fill(part, run, {"steps": steps, "samples": samples})
+        _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map})
         if draw:
             _draw([run], part)
     return run
@@ -111,7 +118,7 @@ def write_comparison(
     with whole_directory(directory, force) as part:
         for parts in runs:
             columns = dict(parts)
-            extra = {name: columns.pop(name, None) for name in ("steps", "samples")}
+            extra = {name: columns.pop(name, None) for name in ("steps", "samples", "events", "map")}
             label = str(parts["summary"]["label"])
             written.append(_run(directory / label, **columns))
             (part / label).mkdir()
@@ -129,7 +136,7 @@ def _run(
     return Run(path, str(summary["label"]), _plain(config), _plain(summary), requests, timeline)
 
 
-def _fill(part: Path, run: Run, extra: Mapping[str, Columns | None]) -> None:
+def _fill(part: Path, run: Run, extra: Mapping[str, Table | None]) -> None:
     """Write the files of one run, all but the figures."""
     _write_json(run.config, part / "config.json")
     _write_json(run.summary, part / "summary.json")
@@ -168,14 +175,35 @@ def read_run(directory: Path) -> Run:
 
 
 def read_runs(directory: Path) -> list[Run]:
-    """The run in a directory, or all runs of a comparison in their order."""
+    """The run in a directory, or all runs of a comparison, or of several seeds, in their order."""
     table = directory / "summary.json"
     if not table.is_file() or (directory / "requests.parquet").exists():
         return [read_run(directory)]
     summaries = _load_json(table)
+    if isinstance(summaries, dict) and isinstance(summaries.get("seeds"), list):
+        return [run for seed in summaries["seeds"] for run in _read_seed(directory, seed)]
     if not isinstance(summaries, list):
         return [read_run(directory)]
     return [read_run(directory / str(summary["label"])) for summary in summaries]
+
+
+def seed_name(seed: int) -> str:
+    """The directory of one of several seeds."""
+    return f"seed-{seed}"
+
+
+def _read_seed(directory: Path, seed: int) -> list[Run]:
+    """The runs of one of several seeds, which their labels name."""
+    return [
+        replace(run, label=f"{run.label}, seed {seed}") for run in read_runs(directory / seed_name(seed))
+    ]
+
+
+def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    """Write what several seeds have in common beside their directories; `config` gets that of each."""
+    configs = {seed_name(seed): _read_json(part / seed_name(seed) / "config.json") for seed in config["seeds"]}
+    _write_json(_plain({**config, "runs": configs}), part / "config.json")
+    _write_json(_plain(summary), part / "summary.json")
 
 
 def write_figures(directory: Path, runs: Sequence[Run], fmt: str = "png") -> list[Path]:
@@ -300,11 +328,16 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _write_columns(columns: Columns, path: Path) -> None:
+def _write_columns(columns: Table, path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    arrays = [_array(np.asarray(column)) for column in columns.values()]
+    arrays = [
+        pa.DictionaryArray.from_arrays(_array(column.codes), _array(np.array(column.texts, dtype=object)))
+        if isinstance(column, Texts)
+        else _array(np.asarray(column))
+        for column in columns.values()
+    ]
     parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), path, compression="zstd")
 
 

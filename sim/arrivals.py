@@ -139,8 +139,11 @@ class Arrivals:
         return 1 if beam is None else beam.width
 
     def _refuse(self, row: int, reason: str) -> None:
+        now, events = int(self.env.now), self.server.events
         self.recorder.reject(reason)
-        self.answered(row, int(self.env.now))
+        if events:
+            events.rejected(row, now, self.server.step, reason)
+        self.answered(row, now)
 
     def _samples(self, request: Request) -> list[Request]:
         """What waits for a request: one object for each answer, or a group that will fork."""

@@ -15,8 +15,10 @@ from sim.config import EngineConfig, Scenario
 from sim.cost import cost_named
 from sim.engine import Engine
 from sim.errors import KvsimError, unknown
+from sim.events import Events
 from sim.kv_groups import KvGroups, kv_groups
 from sim.memory import kv_capacity
+from sim.memory_map import MemoryMap
 from sim.reservation import reservation
 from sim.schedulers import SCHEDULERS
 from sim.schedulers.base import Scheduler
@@ -133,8 +135,10 @@ def build_engine(
     max_span: int = 1 << 20,
     step_log: bool = False,
     check: bool = False,
+    events: bool = False,
+    map_instants: int = 0,
 ) -> Engine:
-    """The engine of a scenario, ready to run the workload once."""
+    """The engine of a scenario, ready to run the workload once; 0 `map_instants`: without a map."""
     scheduler = build_scheduler(scenario)
     if workload.beam is not None:
         scheduler.search(workload.beam)
@@ -150,4 +154,6 @@ def build_engine(
         max_span=max_span,
         step_log=step_log,
         check=check,
+        events=Events() if events else None,
+        memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
     )

@@ -24,6 +24,8 @@ import simpy
 from allocators.base import InvariantError
 from sim.arrivals import Arrivals
 from sim.cost import CostModel
+from sim.events import NO_ROOM, Events
+from sim.memory_map import MemoryMap
 from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
 from sim.request import Request, State
 from sim.schedulers.base import Scheduler
@@ -58,6 +60,8 @@ class Engine:
         At most this many instants are kept; a span also ends where one is due.
     check : bool
         Recount the memory from scratch at every step (slow; for tests).
+    events, memory_map : Events, MemoryMap, optional
+        Where to write down what happens to each request, and what lies where.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class Engine:
         step_log: bool = False,
         timeline_rows: int = TIMELINE_ROWS,
         check: bool = False,
+        events: Events | None = None,
+        memory_map: MemoryMap | None = None,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self.workload = workload
@@ -81,6 +87,8 @@ class Engine:
         self.max_span = 1 if step_log else max_span
         self._waits = workload.waits is not None
         self.check = check
+        self.events = server.events = events
+        self.memory_map = memory_map
         self.recorder = Recorder(workload, step_log, timeline_rows, server.allocator.slots_per_token)
         longest = max_model_len if scheduler.limits_length else UNLIMITED
         self.arrivals = Arrivals(self.env, workload, server, scheduler, self.recorder, longest)
@@ -107,6 +115,8 @@ class Engine:
             if not (server.waiting or server.running or server.swapped):
                 recorder.sample(server, now, 0)
                 if next_event == inf:
+                    if self.memory_map:
+                        self.memory_map.draw(now, server.allocator, {}, {})
                     return
                 self._record_empty(recorder.unsaturated, int(next_event) - now)
                 now = int(next_event)
@@ -120,6 +130,10 @@ class Engine:
                 recorder.sample(server, now, held)
             if self.check:
                 server.check()
+            if self.events:
+                self._tell_refusal()
+            if self.memory_map and self.memory_map.due:
+                self.memory_map.draw(now, server.allocator, server.running, server.lengths())
             decodes = server.decoding
             if pauses:
                 if server.rejected:
@@ -135,6 +149,7 @@ class Engine:
                 continue
             self._record(ends, held, decodes, late)
             now += ends[-1]
+            server.now_ps = now
             server.step += len(ends)
             if decodes:
                 server.clock += len(ends)
@@ -154,8 +169,24 @@ class Engine:
         """Write down whom the scheduler dropped."""
         for row, reason in self.server.rejected:
             self.recorder.reject(reason)
+            if self.events:
+                self.events.rejected(row, self.server.now_ps, self.server.step, reason)
             self.arrivals.answered(row, self.server.now_ps)
         self.server.rejected.clear()
+
+    def _tell_refusal(self) -> None:
+        """Write down why the head of the queue is still there."""
+        server, refused = self.server, self.server.refused
+        server.refused = None
+        if not server.waiting or self.events is None:
+            return
+        head = server.waiting[0]
+        if refused and refused.request is head:
+            reason, need = NO_ROOM, refused.need_slots
+        else:
+            reason = self.scheduler.held_back(server)
+            need = server.allocator.slots_needed(head.known_tokens, server.bound(head))
+        self.events.refused(head, server.now_ps, server.step, reason, need, server.allocator)
 
     def _stall(self) -> int:
         """A step that computes nothing, as its last request evicted itself; returns its duration."""
@@ -180,7 +211,10 @@ class Engine:
     def _span(self, now: int, contexts: int, next_event: float) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one."""
         server = self.server
-        steps = server.guaranteed_steps(self.max_span)
+        at_most = self.max_span
+        if self.memory_map:
+            at_most = min(at_most, self.memory_map.steps(server.decoding))
+        steps = server.guaranteed_steps(at_most)
         durations = self.cost.span_ps(server.decoding + server.idle_seats, contexts, steps)
         limit = self.recorder.next_sample_ps
         if next_event < limit and (not server.waiting or server.policy != "fcfs"):
@@ -198,6 +232,8 @@ class Engine:
     def _record(self, ends: list[int], held: int, decodes: int, late: list[tuple[int, int]]) -> None:
         """Write down a span of steps, and give it the memory that it was promised."""
         server, recorder, allocator = self.server, self.recorder, self.server.allocator
+        if self.memory_map:
+            self.memory_map.passed(decodes * len(ends) + server.chunk_tokens)
         if server.waiting or server.swapped:
             spans, sums = recorder.saturated_spans, recorder.saturated
         else:
@@ -232,6 +268,8 @@ class Engine:
                 server.allocator.fill(request.seq, request.computed)
             if request.computed < request.known_tokens:
                 continue
+            if self.events:
+                self.events.decodes(request, now, server.step - 1)
             if request.first_token_ps is None:
                 request.first_token_ps = now
                 request.first_token_step = server.step - 1
@@ -244,6 +282,8 @@ class Engine:
 
     def _finish(self, request: Request, now: int) -> None:
         request.move(State.FINISHED)
+        if self.events:
+            self.events.finished(request, now, self.server.step - 1)
         if self.recorder.finish(request, now, self.server.step - 1) and self._waits:
             self.arrivals.answered(request.index, now)
         self.scheduler.finish(self.server, request)

@@ -134,6 +134,8 @@ class GroupServer(Server):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self.running[child.seq] = child
         self.moved = True
+        if self.events:
+            self.events.forked(child, self.now_ps, self.step)
 
     def branch(self, group: Group, parents: Sequence[int]) -> None:
         """Replace the candidates of a beam search: candidate i follows the old candidate `parents[i]`."""
@@ -193,9 +195,11 @@ class GroupServer(Server):
 
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token, for which there is room."""
-        seq, tokens = request.seq, request.base + self.clock + 1
+        seq, tokens, copied = request.seq, request.base + self.clock + 1, self.allocator.copied_slots
         if self.allocator.capacity(seq) < tokens and not self.allocator.grow(seq, tokens):
             raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
+        if self.events:
+            self.events.copied(request, self.now_ps, self.step, self.allocator.copied_slots - copied)
         if self._unwritten.pop(seq, None):
             self._plan_growth(request)
 
@@ -211,13 +215,13 @@ class GroupServer(Server):
 
     # -- preempting ---------------------------------------------------------------------------
 
-    def evict(self, request: Request, requeue: bool = True) -> None:
+    def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
         """Preempt a group of one sequence by recomputation."""
-        super().evict(request, requeue)
+        super().evict(request, requeue, by)
         del self.groups[self.group_of(request)]
 
-    def swap_out(self, group: Group) -> bool:
-        """Preempt a group by moving it to the host pool; False: no room there."""
+    def swap_out(self, group: Group, by: Request | None = None) -> bool:
+        """Preempt a group, for what `by` needs, by moving it to the host pool; False: no room there."""
         allocator, seqs = self.allocator, [request.seq for request in group.sequences]
         slots = allocator.slots_held(seqs)
         if slots > allocator.host_capacity_slots - allocator.host_used_slots:
@@ -228,6 +232,8 @@ class GroupServer(Server):
             del self.running[request.seq]
             self._set_internal(request, 0)
             allocator.fill(request.seq, request.computed)
+            if self.events:
+                self.events.left("swap_out", request, self.now_ps, self.step, by)
         if not allocator.swap_out(seqs):
             raise InvariantError(f"sequences {seqs} found no room to be swapped out")
         self._find_next_finish()
@@ -257,4 +263,6 @@ class GroupServer(Server):
             self.running[request.seq] = request
             self._enter_decode(request)
             self._unwritten[request.seq] = request
+            if self.events:
+                self.events.returned(request, self.now_ps, self.step)
         self.moved = True

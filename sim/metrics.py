@@ -10,11 +10,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from sim.events import NONE, Events, Texts
+from sim.memory_map import MemoryMap
 from sim.recorder import Integrals, Result
 from sim.workload import PS_PER_S, Int64Column
 
 Float64Column = npt.NDArray[np.float64]
 Column = npt.NDArray[np.generic]
+Table = dict[str, Column | Texts]
 Numbers = dict[str, float | None]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -92,6 +95,40 @@ def timeline_table(result: Result) -> dict[str, Column]:
 def step_table(result: Result) -> dict[str, Column] | None:
     """The step log with its times in seconds; None when it was not asked for."""
     return None if result.steps is None else _with_seconds(result.steps)
+
+
+def event_table(events: Events | None) -> Table | None:
+    """A row per event; numbers that do not apply are NaN. None when they were not asked for."""
+    if events is None:
+        return None
+    numbers, texts = events.table()
+    known = {
+        name: np.where(numbers[name] == NONE, np.nan, numbers[name])
+        for name in ("tokens", "cached", "by", "need", "free", "largest")
+    }
+    which = {name: numbers[name] for name in ("step", "request", "sample")}
+    return {
+        "time_s": _seconds(numbers["time_ps"]),
+        **which,
+        "event": texts["event"],
+        **known,
+        "reason": texts["reason"],
+    }
+
+
+def map_table(memory_map: MemoryMap | None) -> Table | None:
+    """A row per range of slots that changed hands; None when no map was asked for."""
+    if memory_map is None:
+        return None
+    numbers, owners = memory_map.table()
+    return {
+        "time_s": _seconds(numbers["time_ps"]),
+        "start": numbers["start"],
+        "size": numbers["size"],
+        "owners": owners,
+        "filled": numbers["filled"],
+        "cached": numbers["cached"],
+    }
 
 
 def _with_seconds(columns: Mapping[str, Int64Column]) -> dict[str, Column]:

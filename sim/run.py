@@ -26,7 +26,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run directory holds: two JSON objects and two to four tables of numpy columns."""
+    """What a run directory holds: two JSON objects and two to six tables of columns."""
 
     config: Json
     summary: Json
@@ -34,6 +34,8 @@ class Outcome:
     timeline: dict[str, metrics.Column]
     steps: dict[str, metrics.Column] | None
     samples: dict[str, metrics.Column] | None
+    events: metrics.Table | None
+    map: metrics.Table | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Simulation:
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
+            events=metrics.event_table(self.engine.events),
+            map=metrics.map_table(self.engine.memory_map),
         )
 
     def _summary(
@@ -125,6 +129,8 @@ def prepare(
     *,
     step_mode: bool = False,
     step_log: bool = False,
+    events: bool = False,
+    map_instants: int = 0,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
 
@@ -136,11 +142,22 @@ def prepare(
         An event per step; slower, with the same outcome.
     step_log : bool
         Also a table with a row per step.
+    events : bool
+        Also a table of what happens to each request.
+    map_instants : int
+        Also a map of the memory at about so many instants; 0: none.
     """
     scenario = resolved(scenario)
     capacity = kv_capacity(scenario, windowed_groups(scenario))
     max_span = 1 if step_mode else 1 << 20
-    engine = build_engine(scenario, workload, max_span=max_span, step_log=step_log)
+    engine = build_engine(
+        scenario,
+        workload,
+        max_span=max_span,
+        step_log=step_log,
+        events=events,
+        map_instants=map_instants,
+    )
     return Simulation(scenario, traffic, capacity, engine)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from allocators.base import Allocator, InvariantError, Match
 from sim.cost import StepShape
 from sim.decoding import Decoding
+from sim.events import Events, Refusal
 from sim.queues import Queue, queue_named
 from sim.request import Request, State
 
@@ -53,6 +54,8 @@ class Server(Decoding):
         self.rejected: list[tuple[int, str]] = []  # rows dropped since the engine last looked, and why
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
         self.special = allocator.caches or allocator.windows  # are there more books to keep than most have?
+        self.events: Events | None = None  # where to write down what happens to each request
+        self.refused: Refusal | None = None  # who last found no room, where events are written down
         # in this step
         self.chunks: list[Request] = []  # who prefills
         self.chunk_tokens = 0
@@ -103,6 +106,15 @@ class Server(Decoding):
             if self.idle_seats:
                 contexts += self._idle_base + self.idle_seats * (self.clock + 1)
         return held, 0 if self.paused else contexts
+
+    def lengths(self) -> dict[int, int]:
+        """The tokens of each living sequence in the scheduled step, its new one included; from scratch."""
+        clock = self.clock if self.paused else self.clock + 1
+        return {
+            seq: r.base + clock if r.state is State.DECODE else r.computed
+            for seq, r in self.running.items()
+            if r.state is not State.FINISHED
+        }
 
     def shape(self, contexts: int) -> StepShape:
         """What the step that was just scheduled computes, for the cost model."""
@@ -183,6 +195,9 @@ class Server(Decoding):
         ):
             self._note_refusal(request, tokens, bound)
             return False
+        if self.events:
+            hits = match.tokens if match and cached is None else cached or 0
+            self.events.admitted(request, self.now_ps, self.step, tokens, hits)
         self.waiting.popleft()
         self._next_seq += 1
         if self.has_external:
@@ -254,6 +269,8 @@ class Server(Decoding):
 
     def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
         allocator = self.allocator
+        if self.events:
+            self.refused = Refusal(request, allocator.slots_needed(tokens, bound))
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
             request.fragmented = True
             self.fragmented_refusals += 1
@@ -292,14 +309,16 @@ class Server(Decoding):
 
     def _make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
         """Grow a sequence, evicting others until it fits; False: it evicted itself."""
-        allocator, seq = self.allocator, request.seq
+        allocator, seq, copied = self.allocator, request.seq, self.allocator.copied_slots
         while not (
             allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
         ):
             victim = self._victim()
-            self.evict(victim)
+            self.evict(victim, by=request)
             if victim is request:
                 return False
+        if self.events:
+            self.events.copied(request, self.now_ps, self.step, allocator.copied_slots - copied)
         return True
 
     def _victim(self) -> Request:
@@ -309,8 +328,11 @@ class Server(Decoding):
             return max(living, key=lambda r: (r.priority, r.index))
         return next(r for r in reversed(self.running.values()) if r.state is not State.FINISHED)
 
-    def evict(self, request: Request, requeue: bool = True) -> None:
-        """Preempt by recomputation: free everything and, if `requeue`, put the request back at the head."""
+    def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
+        """Preempt by recomputation, for the room that `by` needs: free everything.
+
+        If `requeue`, put the request back at the head of the queue.
+        """
         if request.state is State.DECODE:
             self._leave_decode(request)
         else:
@@ -320,6 +342,8 @@ class Server(Decoding):
         request.move(State.WAITING)
         request.reached = max(request.reached, request.computed)
         request.preemptions += 1
+        if self.events:
+            self.events.left("preempt", request, self.now_ps, self.step, by)
         self.release(request, comes_back=True)
         request.computed = 0
         if requeue:
@@ -330,12 +354,7 @@ class Server(Decoding):
 
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""
-        clock = self.clock if self.paused else self.clock + 1
-        lengths = {
-            seq: r.base + clock if r.state is State.DECODE else r.computed
-            for seq, r in self.running.items()
-            if r.state is not State.FINISHED
-        }
+        lengths = self.lengths()
         finals = {seq: self.running[seq].final_tokens for seq in lengths}
         counted = self.allocator.ledger(lengths, finals)
         held, internal = self.tokens()[0], self.internal_slots()

@@ -157,6 +157,13 @@ class Workload:
     waits: Chain | Clients | None = None
     labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of all prompts, each once, and of all answers or candidates."""
+        answers = self.output_tokens if self.samples is None else self.samples.tokens
+        width = 1 if self.beam is None else self.beam.width
+        return int(self.prompt_tokens.sum() + width * answers.sum())
+
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
         for column in ("prompt_tokens", "output_tokens"):

@@ -307,7 +307,7 @@ class ExtentMachine(RuleBasedStateMachine):
     @invariant()
     def addresses_are_those_of_the_model(self) -> None:
         found = [
-            (start, size, owners[0] if owners else 0) for start, size, owners in self.allocator.regions()
+            (start, size, owners[0] if owners else 0) for start, size, owners, *_ in self.allocator.regions()
         ]
         assert found == self.chunks()
 
@@ -432,6 +432,7 @@ class PagedMachine(RuleBasedStateMachine):
             assert references == entries.count(block) == len(region.owners)
             assert set(region.owners) == self.model.owners[block]
             assert (references == 0) == (block in self.model.queue)
+            assert not region.cached
 
     @invariant()
     def numbers_are_those_of_the_model(self) -> None:

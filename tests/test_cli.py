@@ -340,6 +340,7 @@ MISTAKES = {
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
     "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
+    "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
     "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler orca, got 0.1",
     "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.7'? "

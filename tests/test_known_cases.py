@@ -153,8 +153,8 @@ def test_figure_8_two_samples_of_a_7_token_prompt_in_blocks_of_4_copy_once():
     assert paged.grow(1, 8)  # the second writes in place
     assert (paged.block_table(1), paged.cow_copies) == ((0, 1), 1)
     assert list(paged.regions())[:4] == [
-        *(Region(0, 4, (0, 1)), Region(4, 4, (1,))),
-        *(Region(8, 4, (0,)), Region(12, 4, ())),
+        *(Region(0, 4, (0, 1)), Region(4, 4, (1,), first=4)),
+        *(Region(8, 4, (0,), first=4), Region(12, 4, ())),
     ]
 
 

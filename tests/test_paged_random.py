@@ -245,6 +245,8 @@ class Story:
             found = {block for block, _ in self.known}
             assert found == set(memory._key)
             assert memory.cached_slots == sum(block in found for block in free) * BLOCK
+            cached = [region.start // BLOCK for region in memory.regions() if region.cached]
+            assert cached == sorted(block for block in free if block in found)
 
 
 MEMORIES = {

@@ -201,7 +201,10 @@ def test_private_text_takes_room_from_what_can_be_hit_until_it_is_the_least_rece
         radix.release(seq)
     assert counts(radix) == (0, 9, 0)
     assert radix.ledger({}, {}) == (0, 0, 0, 9, 0, 11)
-    assert list(radix.regions()) == [Region(0, 20, ())]
+    assert list(radix.regions()) == [
+        *(Region(0, 4, (), cached=True), Region(4, 6, ())),
+        *(Region(10, 5, (), cached=True), Region(15, 5, ())),
+    ]
     assert radix.growth_budget() == radix.free_slots == 20
     assert radix.admit(10, 1, 1)
     left = []
@@ -778,10 +781,11 @@ class RadixMachine(RuleBasedStateMachine):
             for slot in self.radix.slots(seq):
                 owners[slot].append(seq)
         regions = list(self.radix.regions())
-        assert [seqs for _, size, seqs in regions for _ in range(size)] == [
+        assert [region.owners for region in regions for _ in range(region.size)] == [
             tuple(sorted(seqs)) for seqs in owners.values()
         ]
-        assert all(a.owners != b.owners for a, b in pairwise(regions))
+        assert [r.start + k for r in regions for k in range(r.size) if r.cached] == sorted(cached)
+        assert all((a.owners, a.cached) != (b.owners, b.cached) for a, b in pairwise(regions))
 
     @invariant()
     def numbers_are_those_of_the_model(self):

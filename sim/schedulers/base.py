@@ -83,6 +83,17 @@ class Scheduler(ABC):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
 
+    def held_back(self, server: Server) -> str:
+        """Why the head of the queue was not admitted in this step, although it was not refused room."""
+        if server.evicted:
+            return "eviction"
+        if len(server.running) >= self.config.max_num_seqs:
+            return "seats"
+        spent = server.chunk_tokens + server.skipped_tokens + server.decoding
+        if self.config.watermark and spent < self.config.max_num_batched_tokens:
+            return "watermark"
+        return "token budget"
+
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
         """The prompt is computed and gave a token: decode on. Returns who is finished with it."""
         if request.generated < request.output_tokens:

@@ -84,6 +84,10 @@ class NanoVllm(Scheduler):
                 server.unready = 1
             budget, seats = budget - chunk, seats - 1
 
+    def held_back(self, server: Server) -> str:
+        """Seats limit how many prompts a step computes, not how many requests run."""
+        return "seats" if len(server.chunks) >= self.config.max_num_seqs else "token budget"
+
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
         """The prompt is computed: decode on when there is a seat."""
         if request.generated < request.output_tokens:

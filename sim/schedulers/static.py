@@ -31,6 +31,10 @@ class Static(Scheduler):
         while server.waiting and seats > 0 and server.admit_head(server.waiting[0].known_tokens):
             seats -= 1
 
+    def held_back(self, server: Server) -> str:
+        """Nobody enters before the batch is over."""
+        return "batch"
+
     def finish(self, server: Server, request: Request) -> None:
         """Keep the seat until the whole batch is done."""
         server.keep_seat(request)

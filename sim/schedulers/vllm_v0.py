@@ -25,6 +25,7 @@ from allocators.base import Allocator, CacheRules, Order
 from sim.beam import Survivors
 from sim.config import EngineConfig
 from sim.errors import KvsimError
+from sim.events import NO_ROOM
 from sim.group_server import GroupServer
 from sim.request import Group, Request, State
 from sim.schedulers.base import Scheduler
@@ -148,6 +149,23 @@ class VllmV0(Scheduler):
             return "does not fit an empty arena above the watermark"
         return ""
 
+    def held_back(self, server: Server) -> str:
+        """Who is swapped out comes first; a group needs seats for all its sequences."""
+        assert isinstance(server, GroupServer)
+        head = server.waiting[0]
+        if server.swapped_groups and not self._chunked:
+            return "swapped"
+        if server.evicted:
+            return "eviction"
+        seats = sum(group.seats for group in server.groups) + server.group_of(head).seats
+        if seats > self.config.max_num_seqs:
+            return "seats"
+        allocator, known = server.allocator, head.known_tokens
+        room = allocator.free_slots - allocator.slots_needed(known, known)
+        if room >= self.watermark_slots:
+            return "token budget"
+        return "watermark" if room >= 0 else NO_ROOM
+
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """Why a request with so many samples, or candidates, can never be served, or ""."""
         seats = self.config.max_num_seqs
@@ -183,7 +201,7 @@ class VllmV0(Scheduler):
             group = groups.pop(0)
             while allocator.free_slots < len(group.sequences) * self.unit:
                 victim = groups.pop() if groups else group
-                self._preempt(server, victim)
+                self._preempt(server, victim, group.sequences[0])
                 if victim is group:
                     break
             else:
@@ -196,14 +214,14 @@ class VllmV0(Scheduler):
         priority = group.sequences[0].priority if self.config.policy == "priority" else 0
         return priority, group.index
 
-    def _preempt(self, server: GroupServer, group: Group) -> None:
+    def _preempt(self, server: GroupServer, group: Group, by: Request) -> None:
         first = group.sequences[0]
         alone = group.seats == 1 and self.config.preemption != "swap"
         if alone or first.state is State.PREFILL:
-            server.evict(first, requeue=not self._chunked)
+            server.evict(first, not self._chunked, by)
             if self._chunked:
                 self._evicted.append(first)
-        elif not server.swap_out(group):
+        elif not server.swap_out(group, by):
             server.drop_running(
                 group, f"no room in the host pool of {server.allocator.host_capacity_slots:,} slots"
             )

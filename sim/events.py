@@ -1,0 +1,146 @@
+"""What happens to each request, and why: written down on demand, for reports that explain.
+
+    admit      it enters the memory: `tokens` in all, of which the prefix cache had `cached`
+    refuse     it heads the queue and is not admitted, for this `reason`, which is written when it changes:
+               no room, with the slots that it `need`s, those `free`, and the `largest` free extent;
+               watermark; seats; token budget; eviction (nobody enters in such a step); batch (it is not
+               over); swapped (they come first)
+    decode     its prompt, or its recomputation, is done and gave a token
+    preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
+    swap_out   it goes to the host pool with `tokens`, for the room that `by` took
+    swap_in    it is back
+    fork       one more sequence shares its `tokens`
+    copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
+    finish     the last token of a sequence is there
+    reject     it can never be served: `reason`
+
+Decisions bear the time at which their step starts; `decode`, `finish` and the forks that follow a prompt that
+at which it ends. Nothing here changes a run: with and without events its results are the same integers.
+"""
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+
+from allocators.base import Allocator
+from sim.request import Request
+from sim.workload import Int64Column
+
+NO_ROOM = "no room"
+NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
+NONE = int(np.iinfo(np.int64).min)
+"""In a column: there is no such number."""
+
+
+class Texts(NamedTuple):
+    """A column of texts, few of them different: row i says `texts[codes[i]]`."""
+
+    codes: Int64Column
+    texts: list[str]
+
+
+class TextColumn:
+    """Collects a column of texts."""
+
+    def __init__(self) -> None:
+        self._codes = array("q")
+        self._code: dict[str, int] = {}
+
+    def append(self, text: str) -> None:
+        """Add a row."""
+        self._codes.append(self._code.setdefault(text, len(self._code)))
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def texts(self) -> Texts:
+        """The rows so far."""
+        return Texts(np.array(self._codes, dtype=np.int64), list(self._code))
+
+
+class Refusal(NamedTuple):
+    """Why a request was not admitted."""
+
+    request: Request
+    need_slots: int
+
+
+class Events:
+    """Collects while the engine runs; `table` has a row per event."""
+
+    def __init__(self) -> None:
+        self._numbers = {name: array("q") for name in NUMBERS}
+        self._event, self._reason = TextColumn(), TextColumn()
+        self._told: tuple[int, int, str] | None = None  # the last refusal
+
+    def admitted(self, request: Request, now_ps: int, step: int, tokens: int, cached: int) -> None:
+        """A request entered the memory."""
+        self._told = None
+        self._add("admit", request, now_ps, step, tokens=tokens, cached=cached)
+
+    def refused(  # noqa: PLR0917 - the columns
+        self, request: Request, now_ps: int, step: int, reason: str, need: int, allocator: Allocator
+    ) -> None:
+        """The head of the queue was not admitted; said once, until the head or the reason changes."""
+        told = (request.index, request.sample, reason)
+        if told != self._told:
+            self._told = told
+            free, largest = allocator.free_slots, allocator.largest_free_extent()
+            self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
+
+    def decodes(self, request: Request, now_ps: int, step: int) -> None:
+        """All of a prompt, or of a recomputation, is computed."""
+        self._add("decode", request, now_ps, step, tokens=request.computed)
+
+    def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
+        """A request was preempted or swapped out, with what it holds now."""
+        self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
+
+    def returned(self, request: Request, now_ps: int, step: int) -> None:
+        """A request came back from the host pool."""
+        self._add("swap_in", request, now_ps, step, tokens=request.computed)
+
+    def forked(self, child: Request, now_ps: int, step: int) -> None:
+        """A sequence shares all of another one of its request."""
+        self._add("fork", child, now_ps, step, tokens=child.computed)
+
+    def copied(self, request: Request, now_ps: int, step: int, slots: int) -> None:
+        """Slots were copied on behalf of a request; none are not worth a row."""
+        if slots:
+            self._add("copy", request, now_ps, step, tokens=slots)
+
+    def finished(self, request: Request, now_ps: int, step: int) -> None:
+        """A sequence has its last token."""
+        self._add("finish", request, now_ps, step, tokens=request.final_tokens)
+
+    def rejected(self, row: int, now_ps: int, step: int, reason: str) -> None:
+        """A request can never be served."""
+        self._add("reject", Request(row, 0, 1), now_ps, step, reason)
+
+    def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
+        """The columns so far in order of time, numbers and texts; NONE where a number does not apply."""
+        order = np.argsort(np.array(self._numbers["time_ps"], dtype=np.int64), kind="stable")
+        numbers = {name: np.array(column, dtype=np.int64)[order] for name, column in self._numbers.items()}
+        texts = {"event": self._event.texts(), "reason": self._reason.texts()}
+        return numbers, {name: Texts(codes[order], words) for name, (codes, words) in texts.items()}
+
+    def _add(  # noqa: PLR0917 - the columns
+        self,
+        event: str,
+        request: Request,
+        now_ps: int,
+        step: int,
+        reason: str = "",
+        tokens: int = NONE,
+        cached: int = NONE,
+        by: int = NONE,
+        need: int = NONE,
+        free: int = NONE,
+        largest: int = NONE,
+    ) -> None:
+        row = (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
+        for column, value in zip(self._numbers.values(), row, strict=True):
+            column.append(value)
+        self._event.append(event)
+        self._reason.append(reason)
