@@ -22,6 +22,7 @@ p is 1 (they add up), 2, 4 or "max" (the longer one hides the other), so that +,
                                   * max(1, multiprocessors / (tiles * kv_heads))
     product  bytes  2 * (inputs * outputs + tokens * inputs + tokens * outputs)
              work   2 * inputs * up(tokens, token_tile) * up(outputs, output_tile), up: to whole tiles
+    all_reduce      2 * (gpus - 1) / gpus * bytes of one GPU's input (a ring); the axis is that of the input
     others   bytes  see profile.py; no work
 
 `pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 of each sequence;

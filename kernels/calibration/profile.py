@@ -14,7 +14,7 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     device      {name, memory_bytes, capability [major, minor], multiprocessors, count (of such GPUs)}
     measured    {date (ISO 8601, UTC), driver, cuda, torch, triton, python, seconds, quick,
                  clocks [{when, clocks.sm, ...: what nvidia-smi says, as text}]}; what is unknown is null
-    limits      {bandwidth_bytes_per_s, flops_per_s} by datasheet, null where unknown: what is faster is refused
+    limits      {bandwidth_bytes_per_s, flops_per_s} by datasheet, or null: what is faster is refused
     ceilings    {copy_bytes_per_s (read + written), read_bytes_per_s, matrix_flops_per_s}, each measured
     launch      {eager_s   host time of one launch outside of graphs: a step takes at least launches * eager_s
                  graph_s   one empty kernel in a CUDA graph; contained in every t0_s, to be read, not added

@@ -1,0 +1,217 @@
+"""What is measured: the grids of all parts, skewed batches, held-out points, whole layers.
+
+Held-out points are chosen by rule, before anything is measured: half way (in log space) between the values of
+the axes in every sixth cell, and sizes of well-known models that are on no axis.
+
+Contexts are half a tile short of powers of two: an engine's contexts end anywhere in a tile of 64 tokens.
+The largest ones fill the memory as far as an engine could fill it, with a model whose tokens take 32 KiB.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from math import sqrt
+
+from kernels.calibration.device import Device
+from kernels.calibration.points import BYTES, MAIN, Point
+from kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
+
+LEAST_BYTES_OF_A_TOKEN = 32 * 1024
+"""Of a small model with few KV heads, all layers together: what bounds the contexts of a batch."""
+
+HELD_OUT_EVERY = 6
+
+
+def points(device: Device, quick: bool) -> list[Point]:
+    """Everything that is measured on a device, part after part."""
+    sizes = TOY if device.rehearsal else QUICK if quick else FULL
+    made = [
+        *ceilings(device), *launch(), *decode(sizes, device), *prefill(sizes), *products("product", sizes),
+        *products("lm_head", sizes), *sampling(sizes), *elementwise(sizes), *kv_write(sizes),
+        *block_copy(sizes), *host_copies(sizes), *all_reduce(sizes, device.count), *composed(sizes),
+    ]  # fmt: skip
+    unique: dict[str, Point] = {}
+    for point in made:
+        unique.setdefault(point.key, point)
+    return list(unique.values())
+
+
+def between(low: int, high: int) -> int:
+    """Half way in log space."""
+    return max(low, round(sqrt(low * high)))
+
+
+def held_out_cells(*axes: Sequence[int]) -> Iterable[tuple[int, ...]]:
+    """Middles of every HELD_OUT_EVERY-th cell of a grid, spread over it."""
+    cells = list(product(*(range(len(axis) - 1) for axis in axes)))
+    for number, cell in enumerate(cells):
+        if (number + sum(cell)) % HELD_OUT_EVERY == 0:
+            yield tuple(between(axis[i], axis[i + 1]) for axis, i in zip(axes, cell, strict=True))
+
+
+def ceilings(device: Device) -> list[Point]:
+    """What memory and matrix units can do: copy, read, a large product."""
+    size, side = (2**16, 64) if device.rehearsal else (2**31, 8192)
+    return [
+        Point("ceilings", {"what": "copy", "bytes": 2 * size}),
+        Point("ceilings", {"what": "read", "bytes": size}),
+        Point("ceilings", {"what": "product", "side": side, "flops": 2 * side**3}),
+    ]
+
+
+def launch() -> list[Point]:
+    """What starting kernels costs."""
+    return [Point("launch", {"what": what}) for what in ("eager", "graph", "replay")]
+
+
+def decode(sizes: Sizes, device: Device) -> list[Point]:
+    """Sequences x KV heads by context; skewed batches; block sizes, groups, head sizes, 8-bit keys."""
+    most_tokens = int(0.9 * device.memory_bytes / LEAST_BYTES_OF_A_TOKEN)
+    base = {"group": sizes.group, "head_dim": sizes.head_dim, "element_bytes": 2, "block_size": 16}
+
+    def batch(programs: int, context: int, skew: str = "even", **other: int) -> dict:
+        kv_heads = other.get("kv_heads", min(sizes.kv_heads, programs))
+        return base | {
+            "batch": max(1, programs // kv_heads), "context": context, "skew": skew, "kv_heads": kv_heads,
+        } | other  # fmt: skip
+
+    def fits(x: Mapping[str, int]) -> bool:
+        return x["batch"] * x["context"] <= most_tokens
+
+    found = []
+    for programs, context in product(sizes.decode_programs, sizes.decode_contexts):
+        cell = {"sequence_heads": programs, "context_tokens": context}
+        found.append(Point("decode", batch(programs, context), "grid", MAIN, cell))
+    for programs, context, skew in sizes.decode_skewed:
+        found.append(Point("decode", batch(programs, context, skew), "shape"))
+    for axis, values in sizes.decode_factors.items():
+        if axis == "element_bytes" and device.capability < (8, 9):
+            continue
+        others = [value for value in values if value != base[axis]]
+        for value, (programs, context) in product(others, sizes.decode_factor_bases):
+            x = batch(programs, context, **{axis: value})
+            found.append(Point("decode", x, "grid", axis, {axis: value}))
+    for programs, context in held_out_cells(sizes.decode_programs, sizes.decode_contexts):
+        whole = max(programs // sizes.kv_heads, 1) * sizes.kv_heads  # whole sequences
+        found.append(Point("decode", batch(whole, context), "held_out"))
+    for programs, context, skew, other in sizes.decode_held_out:
+        found.append(Point("decode", batch(programs, context, skew, **other), "held_out"))
+    return [point for point in found if fits(point.x)]
+
+
+def prefill(sizes: Sizes) -> list[Point]:
+    """New tokens by what is cached before them; several chunks at once; block sizes, groups, head sizes."""
+    base = {
+        "kv_heads": sizes.kv_heads, "group": sizes.group, "head_dim": sizes.head_dim, "element_bytes": 2,
+        "block_size": 16,
+    }  # fmt: skip
+
+    def chunks(sequences: int, chunk: int, prefix: int, **other: int) -> dict:
+        return base | {"sequences": sequences, "chunk": chunk, "prefix": prefix} | other
+
+    found = []
+    for tokens, prefix in product(sizes.prefill_tokens, sizes.prefill_prefixes):
+        cell = {"tokens": tokens, "prefix_tokens": prefix}
+        found.append(Point("prefill", chunks(1, tokens, prefix), "grid", MAIN, cell))
+    found += [Point("prefill", chunks(*some), "shape") for some in sizes.prefill_chunks]
+    for axis, values in sizes.prefill_factors.items():
+        for value in (value for value in values if value != base[axis]):
+            x = chunks(1, *sizes.prefill_factor_base, **{axis: value})
+            found.append(Point("prefill", x, "grid", axis, {axis: value}))
+    moved = [prefix + 256 for prefix in sizes.prefill_prefixes]  # 0 has no logarithm
+    for tokens, prefix in held_out_cells(sizes.prefill_tokens, moved):
+        found.append(Point("prefill", chunks(1, tokens, prefix - 256), "held_out"))
+    found += [Point("prefill", chunks(*some), "held_out") for some in sizes.prefill_held_out]
+    return found
+
+
+def products(part: str, sizes: Sizes) -> list[Point]:
+    """Matrix products of a layer, or of the output matrix."""
+    axes = getattr(sizes, part)
+    found = []
+    for tokens, inputs, outputs in product(*axes):
+        x = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
+        found.append(Point(part, x, "grid", MAIN, x))
+    for tokens, inputs, outputs in getattr(sizes, f"{part}_held_out"):
+        x = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
+        found.append(Point(part, x, "held_out"))
+    return found
+
+
+def _by_bytes(
+    part: str, values: Iterable[int], held_out: Iterable[int], x: Callable[[int], dict], moved: Callable
+) -> list[Point]:
+    """Points of a part whose only axis is bytes."""
+    grid = [Point(part, x(value), "grid", MAIN, {"bytes": moved(x(value))}) for value in values]
+    return grid + [Point(part, x(value), "held_out") for value in held_out]
+
+
+def sampling(sizes: Sizes) -> list[Point]:
+    """Rows of logits."""
+    rows, held_out, vocabulary, other = sizes.sampling
+    found = _by_bytes(
+        "sampling", rows, (), lambda n: {"rows": n, "vocabulary": vocabulary}, BYTES["sampling"]
+    )
+    return found + [Point("sampling", {"rows": n, "vocabulary": other}, "held_out") for n in held_out]
+
+
+def elementwise(sizes: Sizes) -> list[Point]:
+    """Norm, rotary embedding and activation, of (almost) as many bytes each: they share a cell."""
+    found = []
+    for tokens in sizes.elementwise:
+        cell = {"bytes": 8 * tokens * sizes.hidden}
+        for op, width in (("norm", sizes.hidden), ("rotary", 2 * sizes.hidden), ("activation", sizes.width)):
+            x = {"op": op, "tokens": tokens, "width": width}
+            found.append(Point("elementwise", x, "grid", MAIN, cell))
+    for op, tokens, width in sizes.elementwise_held_out:
+        found.append(Point("elementwise", {"op": op, "tokens": tokens, "width": width}, "held_out"))
+    return found
+
+
+def kv_write(sizes: Sizes) -> list[Point]:
+    """Tokens into their slots."""
+    values, held_out = sizes.kv_write
+    shape = {"kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim, "element_bytes": 2}
+    return _by_bytes("kv_write", values, held_out, lambda n: {"tokens": n} | shape, BYTES["kv_write"])
+
+
+def block_copy(sizes: Sizes) -> list[Point]:
+    """Blocks within the pool; held out are also gathering and scattering."""
+    values, held_out = sizes.block_copy
+    shape = {"op": "copy", "block_size": 16, "kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim}
+    found = _by_bytes("block_copy", values, held_out, lambda n: {"blocks": n} | shape, BYTES["block_copy"])
+    moves = [{"blocks": values[-2]} | shape | {"op": op} for op in ("gather", "scatter")]
+    return found + [Point("block_copy", x, "held_out") for x in moves]
+
+
+def host_copies(sizes: Sizes) -> list[Point]:
+    """Copies between the GPU and pinned memory, many in a row."""
+    values, held_out = sizes.host_copy
+    return [
+        point
+        for part in ("to_host", "to_gpu")
+        for point in _by_bytes(part, values, held_out, lambda n: {"bytes": n}, lambda x: x["bytes"])
+    ]
+
+
+def all_reduce(sizes: Sizes, count: int) -> list[Point]:
+    """Sums over 2, 4, 8 GPUs, as many as there are."""
+    values, held_out = sizes.all_reduce
+    found = []
+    for gpus in (2**power for power in range(1, count.bit_length())):
+        for moved in values:
+            x = {"gpus": gpus, "bytes": moved}
+            found.append(Point("all_reduce", x, "grid", MAIN, x))
+        found += [Point("all_reduce", {"gpus": gpus, "bytes": moved}, "held_out") for moved in held_out]
+    return found
+
+
+def composed(sizes: Sizes) -> list[Point]:
+    """Whole layers of several geometries under several batches, and what comes behind the last layer."""
+    layers = [
+        {"what": "layer"} | geometry | batch for geometry, batch in product(sizes.geometries, sizes.batches)
+    ]
+    heads = [
+        {"what": "head", "rows": rows, "hidden": geometry["hidden"], "vocabulary": sizes.vocabulary}
+        for geometry, rows in zip(sizes.geometries, sizes.head_rows, strict=True)
+    ]
+    return [Point("composed", x, "held_out") for x in (*layers, *heads)]

@@ -1,0 +1,100 @@
+"""The small kernels of a layer, as engines fuse them: norm with residual, rotary embedding, gated activation.
+
+    norm        residual += x; out = residual / sqrt(mean(residual^2) + 1e-6) * weight
+                bytes = 8 * tokens * hidden: two read, two written
+    rotary      first half * cos - second half * sin, second half * cos + first half * sin, of every query and
+                key head                                    bytes = 4 * tokens * (heads + kv_heads) * head_dim
+    activation  gate / (1 + exp(-gate)) * up                bytes = 6 * tokens * intermediate
+
+They are here to be timed, beside the products of torch and the attention of this package, as what a whole
+layer consists of. Computed in 32 bits, stored in 16.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import next_power_of_2
+
+STRETCH = 1024
+"""Elements of a row that a program of the activation takes."""
+
+
+@triton.jit
+def norm_kernel(x, residual, weight, out, hidden, SIZE: tl.constexpr):
+    """One token."""
+    at = tl.arange(0, SIZE)
+    place, mask = tl.program_id(0).to(tl.int64) * hidden + at, at < hidden
+    total = tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
+    total += tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(residual + place, total.to(residual.dtype.element_ty), mask=mask)
+    scale = 1 / tl.sqrt(tl.sum(total * total, 0) / hidden + 1e-6)
+    gain = tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + place, (total * scale * gain).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rotary_kernel(x, out, cosine, sine, row, heads, HALF: tl.constexpr, HEADS: tl.constexpr):
+    """All heads of one token: `row` elements of x a token, of which the first heads * 2 * HALF are turned."""
+    token = tl.program_id(0).to(tl.int64)
+    h, d = tl.arange(0, HEADS), tl.arange(0, HALF)
+    mask = (h < heads)[:, None] & (d < HALF)[None, :]
+    at = h[:, None] * (2 * HALF) + d[None, :]
+    cos, sin = tl.load(cosine + token * HALF + d)[None, :], tl.load(sine + token * HALF + d)[None, :]
+    first = tl.load(x + token * row + at, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(x + token * row + HALF + at, mask=mask, other=0.0).to(tl.float32)
+    place = token * heads * (2 * HALF) + at
+    tl.store(out + place, (first * cos - second * sin).to(out.dtype.element_ty), mask=mask)
+    tl.store(out + place + HALF, (second * cos + first * sin).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def activation_kernel(x, out, width, STRETCH: tl.constexpr):
+    """A stretch of one token: x is [tokens, 2 * width], gates before ups."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
+    mask = at < width
+    gate = tl.load(x + token * 2 * width + at, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(x + token * 2 * width + width + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + token * width + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def read_kernel(source, out, SIZE: tl.constexpr, TURNS: tl.constexpr):
+    """Read all and keep a sum, so that nothing is left out."""
+    total = tl.zeros([SIZE], tl.float32)
+    at = tl.program_id(0).to(tl.int64) * SIZE * TURNS + tl.arange(0, SIZE)
+    for turn in range(TURNS):
+        total += tl.load(source + at + turn * SIZE)
+    tl.store(out + tl.program_id(0), tl.sum(total, 0))
+
+
+@triton.jit
+def empty_kernel(x):
+    """Nothing."""
+
+
+def norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """`residual` and `out` are written; all [tokens, hidden], the weight [hidden]."""
+    tokens, hidden = x.shape
+    norm_kernel[(tokens,)](x, residual, weight, out, hidden, SIZE=next_power_of_2(hidden), num_warps=8)
+
+
+def rotary(x: torch.Tensor, out: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> None:
+    """`out`, [tokens, heads, head_dim], from the first columns of x, [tokens, any]; tables [tokens, half]."""
+    tokens, heads, head_dim = out.shape
+    rotary_kernel[(tokens,)](
+        x, out, cosine, sine, x.shape[1], heads,
+        HALF=head_dim // 2, HEADS=next_power_of_2(heads), num_warps=4,
+    )  # fmt: skip
+
+
+def activation(x: torch.Tensor, out: torch.Tensor) -> None:
+    """`out`, [tokens, width], from [tokens, 2 * width]."""
+    tokens, width = out.shape
+    activation_kernel[(tokens, triton.cdiv(width, STRETCH))](x, out, width, STRETCH=STRETCH, num_warps=4)
+
+
+def read(source: torch.Tensor, sums: torch.Tensor) -> None:
+    """Read all of a float32 tensor of len(sums) * 8192 elements."""
+    read_kernel[(len(sums),)](source, sums, SIZE=2048, TURNS=4, num_warps=8)

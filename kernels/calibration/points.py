@@ -1,0 +1,221 @@
+"""A point of a calibration: what is launched, in plain numbers, and what it moves and computes.
+
+A point can be measured on a GPU (launches.py), or by anything else that turns points into seconds, and it can
+be predicted from a profile: this file has what both need, without torch.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp
+from random import Random
+from typing import Any
+
+from kernels.calibration import form
+
+Arguments = Mapping[str, Any]
+Features = tuple[float, float, Mapping[str, float]]
+"""(bytes, work, place on the axes of the part's tables)."""
+
+MAIN = "main"
+"""The table whose cells the form is fitted to; the other tables have one axis each, and its name."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something to be measured.
+
+    Attributes
+    ----------
+    part : str
+        Of the profile; or "ceilings", "launch" or "composed".
+    x : Mapping
+        What is launched.
+    role : str
+        "grid", "shape" or "held_out", as in the profile.
+    table : str
+        Of a grid point: MAIN, or the axis of a one-dimensional table.
+    cell : Mapping
+        Of a grid point: the values of that table's axes.
+    """
+
+    part: str
+    x: Arguments
+    role: str = "grid"
+    table: str = MAIN
+    cell: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The same for the same launches: what a journal knows it by."""
+        return f"{self.part} {json.dumps(self.x, sort_keys=True)}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured at a point: seconds of one launch, turn by turn; none where it failed."""
+
+    seconds: tuple[float, ...]
+    launches: int
+    failure: str | None = None
+
+
+def lengths_of(x: Arguments) -> list[int]:
+    """The contexts of a decode batch: `batch` of them with the mean `context`, skewed as `skew` says.
+
+    lognormal   drawn, with a long tail; the same every time
+    bimodal     a quarter of them nine times as long as the others
+    one_long    one holds half of all tokens
+    """
+    batch, mean, skew = x["batch"], x["context"], x.get("skew", "even")
+    if skew == "even":
+        return [mean] * batch
+    if skew == "bimodal":
+        short = mean / 3
+        lengths = [9 * short if i % 4 == 0 else short for i in range(batch)]
+    elif skew == "one_long":
+        total = batch * mean
+        lengths = [total / 2, *[total / 2 / (batch - 1)] * (batch - 1)]
+    elif skew == "lognormal":
+        random = Random(batch * mean)
+        drawn = [exp(random.gauss(0, 1)) for _ in range(batch)]
+        lengths = [mean * batch * one / sum(drawn) for one in drawn]
+    else:
+        raise ValueError(f"skew must be even, lognormal, bimodal or one_long, got {skew!r}")
+    return [max(1, round(length)) for length in lengths]
+
+
+def features(point: Point, constants: Mapping[str, Any]) -> Features:
+    """What a point of a part moves and computes, and where it lies on the part's axes."""
+    x = point.x
+    if point.part == "decode":
+        return _decode(x, constants)
+    if point.part == "prefill":
+        return _prefill(x, constants)
+    if point.part in {"product", "lm_head"}:
+        place = {name: x[name] for name in ("tokens", "inputs", "outputs")}
+        return *form.product_features(constants, **place), place
+    moved = BYTES[point.part](x)
+    place = {"bytes": moved}
+    if point.part == "all_reduce":
+        place["gpus"] = x["gpus"]
+        return 2 * (x["gpus"] - 1) / x["gpus"] * moved, 0.0, place
+    return moved, 0.0, place
+
+
+def _decode(x: Arguments, constants: Mapping[str, Any]) -> Features:
+    lengths = lengths_of(x)
+    geometry = {name: x[name] for name in ("kv_heads", "head_dim", "element_bytes")}
+    tile = form.by_head_dim(constants["tile_tokens"], x["head_dim"])
+    # An even batch stands for contexts that end anywhere in a tile; it is itself half a tile short of whole
+    # ones. Of a skewed batch the rounded sum is known.
+    rounded = None if len(set(lengths)) == 1 else sum(-(-length // tile) * tile for length in lengths)
+    moved, work = form.decode_features(
+        constants,
+        sequences=len(lengths),
+        total=sum(lengths),
+        longest=max(lengths),
+        rounded=rounded,
+        **geometry,
+    )
+    place = {"sequence_heads": len(lengths) * x["kv_heads"], "context_tokens": sum(lengths) / len(lengths)}
+    place |= {name: x[name] for name in ("block_size", "group", "head_dim", "element_bytes")}
+    return moved, work, place
+
+
+def pairs_of(chunk: int, prefix: int) -> int:
+    """(query, key) pairs that a chunk sees, causally."""
+    return chunk * prefix + chunk * (chunk + 1) // 2
+
+
+def _prefill(x: Arguments, constants: Mapping[str, Any]) -> Features:
+    tokens = x["sequences"] * x["chunk"]
+    geometry = {name: x[name] for name in ("kv_heads", "group", "head_dim", "element_bytes")}
+    moved, work = form.prefill_features(
+        constants, sequences=x["sequences"], tokens=tokens,
+        pairs=x["sequences"] * pairs_of(x["chunk"], x["prefix"]), **geometry,
+    )  # fmt: skip
+    place = {"tokens": tokens, "prefix_tokens": x["prefix"]}
+    return moved, work, place | {name: x[name] for name in ("block_size", "group", "head_dim")}
+
+
+def _elementwise_bytes(x: Arguments) -> int:
+    """`width` is hidden, heads and KV heads times head_dim, or intermediate."""
+    return {"norm": 8, "rotary": 4, "activation": 6}[x["op"]] * x["tokens"] * x["width"]
+
+
+BYTES = {
+    "sampling": lambda x: 2 * x["rows"] * x["vocabulary"],
+    "elementwise": _elementwise_bytes,
+    "kv_write": lambda x: 2 * x["tokens"] * x["kv_heads"] * x["head_dim"] * (2 + x["element_bytes"]),
+    "block_copy": lambda x: 4 * x["blocks"] * x["block_size"] * x["kv_heads"] * x["head_dim"] * 2,
+    "to_host": lambda x: x["bytes"],
+    "to_gpu": lambda x: x["bytes"],
+    "all_reduce": lambda x: x["bytes"],
+}
+"""Bytes of the parts that only move."""
+
+
+def useful(point: Point) -> tuple[float, float]:
+    """(bytes, flops) that a launch cannot do without: what must not be faster than the device.
+
+    Of a composed step only weights, keys and values: the rest may stay in the L2 cache.
+    """
+    x, moved, flops = point.x, 0.0, 0.0
+    if point.part == "decode":
+        moved = 2 * sum(lengths_of(x)) * x["kv_heads"] * x["head_dim"] * x["element_bytes"]
+    elif point.part == "prefill":
+        pairs = x["sequences"] * pairs_of(x["chunk"], x["prefix"])
+        flops = 4 * x["kv_heads"] * x["group"] * x["head_dim"] * pairs
+    elif point.part in {"product", "lm_head"}:
+        moved, flops = 2 * x["inputs"] * x["outputs"], 2 * x["tokens"] * x["inputs"] * x["outputs"]
+    elif point.part == "ceilings":
+        moved, flops = x.get("bytes", 0), x.get("flops", 0)
+    elif point.part == "composed":
+        heavy = [useful(one) for one, _ in components(x) if one.part not in BYTES]
+        moved, flops = (sum(column) for column in zip(*heavy, strict=True))
+    elif point.part in {"sampling", "elementwise", "kv_write", "block_copy"}:
+        moved = BYTES[point.part](x)
+    return moved, flops
+
+
+def components(x: Arguments) -> Sequence[tuple[Point, int]]:
+    """The launches that a composed step consists of, and how often each.
+
+    x: "what" is "layer" or "head". A layer has hidden, intermediate, heads, kv_heads, head_dim, block_size; a
+    decode batch of `batch` sequences as in `lengths_of`; and `sequences` chunks of `chunk` tokens behind
+    `prefix`. A head has rows, hidden and vocabulary.
+    """
+    if x["what"] == "head":
+        rows, hidden = x["rows"], x["hidden"]
+        return [
+            (Point("elementwise", {"op": "norm", "tokens": rows, "width": hidden}), 1),
+            (Point("lm_head", {"tokens": rows, "inputs": hidden, "outputs": x["vocabulary"]}), 1),
+            (Point("sampling", {"rows": rows, "vocabulary": x["vocabulary"]}), 1),
+        ]
+    tokens = x["batch"] + x["sequences"] * x["chunk"]
+    hidden, width, head_dim = x["hidden"], x["intermediate"], x["head_dim"]
+    kv = {"kv_heads": x["kv_heads"], "head_dim": head_dim, "element_bytes": 2}
+    attention = kv | {"group": x["heads"] // x["kv_heads"], "block_size": x["block_size"]}
+    rotated = (x["heads"] + x["kv_heads"]) * head_dim
+
+    def product(inputs: int, outputs: int) -> tuple[Point, int]:
+        return Point("product", {"tokens": tokens, "inputs": inputs, "outputs": outputs}), 1
+
+    found = [
+        (Point("elementwise", {"op": "norm", "tokens": tokens, "width": hidden}), 2),
+        product(hidden, (x["heads"] + 2 * x["kv_heads"]) * head_dim),
+        (Point("elementwise", {"op": "rotary", "tokens": tokens, "width": rotated}), 1),
+        (Point("kv_write", {"tokens": tokens} | kv), 1),
+        product(x["heads"] * head_dim, hidden),
+        product(hidden, 2 * width),
+        (Point("elementwise", {"op": "activation", "tokens": tokens, "width": width}), 1),
+        product(width, hidden),
+    ]
+    if x["batch"]:
+        batch = {name: x[name] for name in ("batch", "context", "skew")}
+        found.append((Point("decode", attention | batch), 1))
+    if x["sequences"]:
+        chunks = {name: x[name] for name in ("sequences", "chunk", "prefix")}
+        found.append((Point("prefill", attention | chunks), 1))
+    return found

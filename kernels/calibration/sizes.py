@@ -1,0 +1,228 @@
+"""The numbers of the grids: in full (about 5 minutes on an H200), quick (under 1), and toys for a CPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Numbers = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The values of every axis, and the points beside the grids.
+
+    Attributes
+    ----------
+    kv_heads, group, head_dim : int
+        The geometry of the main tables of attention.
+    decode_programs, decode_contexts : sequence of int
+        Sequences x KV heads, and the tokens of each sequence.
+    decode_skewed : sequence
+        (sequences x KV heads, mean context, skew).
+    decode_factors : Mapping
+        Axis -> values of a table of its own, measured at `decode_factor_bases`.
+    decode_held_out : sequence
+        (sequences x KV heads, mean context, skew, what differs from the base).
+    prefill_chunks, prefill_held_out : sequence
+        (sequences, chunk, prefix).
+    product, lm_head : sequence of three axes
+        Tokens, inputs, outputs; `_held_out`: points.
+    sampling : tuple
+        Rows of the grid and held out, vocabulary of the grid and held out.
+    elementwise : sequence of int
+        Tokens, of rows of `hidden` (norm), twice that (rotary), `width` (activation: the same bytes).
+    kv_write, block_copy, host_copy, all_reduce : tuple
+        Values of the grid, and held out: tokens, blocks, bytes, bytes.
+    geometries, batches, head_rows, vocabulary
+        Of the composed steps.
+    """
+
+    kv_heads: int
+    group: int
+    head_dim: int
+    decode_programs: Numbers
+    decode_contexts: Numbers
+    decode_skewed: Sequence[tuple[int, int, str]]
+    decode_factors: Mapping[str, Numbers]
+    decode_factor_bases: Sequence[tuple[int, int]]
+    decode_held_out: Sequence[tuple[int, int, str, Mapping[str, int]]]
+    prefill_tokens: Numbers
+    prefill_prefixes: Numbers
+    prefill_chunks: Sequence[tuple[int, int, int]]
+    prefill_factors: Mapping[str, Numbers]
+    prefill_factor_base: tuple[int, int]
+    prefill_held_out: Sequence[tuple[int, int, int]]
+    product: tuple[Numbers, Numbers, Numbers]
+    product_held_out: Sequence[tuple[int, int, int]]
+    lm_head: tuple[Numbers, Numbers, Numbers]
+    lm_head_held_out: Sequence[tuple[int, int, int]]
+    sampling: tuple[Numbers, Numbers, int, int]
+    hidden: int
+    width: int
+    elementwise: Numbers
+    elementwise_held_out: Sequence[tuple[str, int, int]]
+    kv_write: tuple[Numbers, Numbers]
+    block_copy: tuple[Numbers, Numbers]
+    host_copy: tuple[Numbers, Numbers]
+    all_reduce: tuple[Numbers, Numbers]
+    geometries: Sequence[Mapping[str, int]]
+    batches: Sequence[Mapping[str, int | str]]
+    head_rows: Numbers
+    vocabulary: int
+
+
+def _geometry(hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int) -> Mapping[str, int]:
+    return {
+        "hidden": hidden, "intermediate": intermediate, "heads": heads, "kv_heads": kv_heads,
+        "head_dim": head_dim, "block_size": 16,
+    }  # fmt: skip
+
+
+def _batch(
+    batch: int, context: int, skew: str = "even", chunks: tuple[int, int, int] = (0, 0, 0)
+) -> Mapping[str, int | str]:
+    """`chunks`: (sequences, chunk, prefix)."""
+    sequences, chunk, prefix = chunks
+    return {
+        "batch": batch, "context": context, "skew": skew, "sequences": sequences, "chunk": chunk,
+        "prefix": prefix,
+    }  # fmt: skip
+
+
+FULL = Sizes(
+    kv_heads=8,
+    group=4,
+    head_dim=128,
+    decode_programs=(1, 8, 32, 128, 256, 384, 512, 768, 1024, 2048, 8192),
+    decode_contexts=(32, 96, 224, 480, 992, 2016, 4064, 8160, 16352, 32736, 65504, 131_040),
+    decode_skewed=(
+        (512, 2016, "lognormal"), (512, 2016, "one_long"), (512, 2016, "bimodal"),
+        (128, 8160, "lognormal"), (2048, 992, "one_long"), (2048, 992, "bimodal"),
+    ),
+    decode_factors={
+        "block_size": (1, 8, 16, 64, 256),
+        "group": (1, 4, 8, 16),
+        "head_dim": (64, 128, 256),
+        "element_bytes": (1, 2),
+    },
+    decode_factor_bases=((512, 992), (512, 4064)),
+    decode_held_out=(
+        (256, 4000, "lognormal", {}), (1024, 1500, "bimodal", {}), (768, 1000, "one_long", {}),
+        (256, 3000, "even", {"block_size": 32}), (128, 3000, "even", {"kv_heads": 2, "group": 8}),
+        (512, 700, "lognormal", {"head_dim": 64}), (2048, 800, "even", {"kv_heads": 32, "group": 1}),
+    ),
+    prefill_tokens=(16, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
+    prefill_prefixes=(0, 512, 2048, 8192, 32_768),
+    prefill_chunks=((4, 512, 3584), (16, 128, 3968), (8, 256, 0), (32, 64, 1000)),
+    prefill_factors={"block_size": (16, 256), "group": (1, 4, 8), "head_dim": (64, 128, 256)},
+    prefill_factor_base=(2048, 2048),
+    prefill_held_out=((6, 300, 700), (3, 1000, 0), (12, 170, 2500)),
+    product=(
+        (1, 16, 32, 64, 65, 128, 129, 256, 257, 512, 1024, 2048, 4096, 8192),
+        (1024, 4096, 8192, 16_384),
+        (1024, 4096, 8192, 28_672),
+    ),
+    product_held_out=(
+        (24, 4096, 6144), (48, 14_336, 4096), (96, 5120, 13_824), (160, 4096, 6144), (192, 8192, 10_240),
+        (384, 14_336, 4096), (640, 3584, 4608), (768, 5120, 13_824), (1536, 8192, 10_240), (3072, 4096, 6144),
+        (200, 2048, 16_384), (6, 4096, 28_672), (8, 7168, 8192), (90, 8192, 14_336), (450, 4096, 28_672),
+        (6000, 5120, 13_824),
+    ),
+    lm_head=((1, 16, 64, 128, 256, 1024), (2048, 4096, 8192), (32_768, 131_072, 262_144)),
+    lm_head_held_out=((32, 3584, 152_064), (96, 5120, 32_000), (200, 4096, 128_256), (512, 2048, 128_256)),
+    sampling=((1, 8, 64, 256, 1024), (4, 32, 128), 131_072, 152_064),
+    hidden=4096,
+    width=5456,
+    elementwise=(1, 8, 64, 256, 1024, 8192),
+    elementwise_held_out=(
+        ("norm", 24, 8192), ("rotary", 200, 5120), ("activation", 96, 14_336), ("norm", 2000, 2048),
+        ("rotary", 3000, 5120), ("activation", 600, 28_672),
+    ),
+    kv_write=((1, 16, 64, 256, 1024, 8192), (40, 600, 3000)),
+    block_copy=((1, 4, 16, 64, 256, 1024), (6, 100)),
+    host_copy=((2**12, 2**15, 2**18, 2**21, 2**24, 2**27), (2**16, 6 * 2**20)),
+    all_reduce=((2**13, 2**17, 2**21, 2**25), (2**15, 2**23)),
+    geometries=(
+        _geometry(4096, 14_336, 32, 8, 128),
+        _geometry(8192, 7168, 16, 2, 128),  # a 70B model on four GPUs
+        _geometry(2048, 8192, 32, 8, 64),
+    ),
+    batches=(
+        _batch(8, 3000, "lognormal"), _batch(64, 2000, "lognormal"), _batch(200, 700, "bimodal"),
+        _batch(40, 1000, "lognormal", (1, 470, 1000)), _batch(0, 0, "even", (2, 900, 0)),
+    ),
+    head_rows=(64, 200, 8),
+    vocabulary=128_256,
+)  # fmt: skip
+
+QUICK = Sizes(
+    kv_heads=8,
+    group=4,
+    head_dim=128,
+    decode_programs=(8, 128, 512, 1024, 4096),
+    decode_contexts=(32, 224, 992, 4064, 16_352, 131_040),
+    decode_skewed=((512, 2016, "lognormal"), (512, 2016, "one_long")),
+    decode_factors={"block_size": (16, 256), "head_dim": (64, 128)},
+    decode_factor_bases=((512, 992),),
+    decode_held_out=((256, 4000, "lognormal", {}), (1024, 1500, "bimodal", {})),
+    prefill_tokens=(64, 256, 1024, 8192),
+    prefill_prefixes=(0, 2048, 16_384),
+    prefill_chunks=((16, 128, 3968),),
+    prefill_factors={"head_dim": (64, 128)},
+    prefill_factor_base=(2048, 2048),
+    prefill_held_out=((6, 300, 700),),
+    product=((1, 64, 65, 128, 129, 512, 2048, 8192), (1024, 4096, 16_384), (1024, 4096, 28_672)),
+    product_held_out=((24, 4096, 6144), (192, 14_336, 4096), (768, 5120, 13_824), (3072, 4096, 6144)),
+    lm_head=((1, 64, 256, 1024), (2048, 8192), (32_768, 131_072)),
+    lm_head_held_out=((200, 4096, 128_256),),
+    sampling=((1, 64, 1024), (32,), 131_072, 152_064),
+    hidden=4096,
+    width=5456,
+    elementwise=(1, 64, 1024, 8192),
+    elementwise_held_out=(("norm", 200, 8192), ("activation", 96, 14_336)),
+    kv_write=((1, 64, 1024, 8192), (200,)),
+    block_copy=((1, 16, 256, 1024), (64,)),
+    host_copy=((2**12, 2**16, 2**20, 2**26), (2**18,)),
+    all_reduce=((2**13, 2**18, 2**25), (2**21,)),
+    geometries=(_geometry(4096, 14_336, 32, 8, 128),),
+    batches=(
+        _batch(64, 2000, "lognormal"), _batch(200, 700, "bimodal"),
+        _batch(40, 1000, "lognormal", (1, 470, 1000)),
+    ),
+    head_rows=(64,),
+    vocabulary=128_256,
+)  # fmt: skip
+
+TOY = Sizes(
+    kv_heads=2,
+    group=2,
+    head_dim=32,
+    decode_programs=(2, 4),
+    decode_contexts=(16, 64, 320),
+    decode_skewed=((4, 40, "one_long"),),
+    decode_factors={"block_size": (16, 32), "head_dim": (32, 64)},
+    decode_factor_bases=((2, 16),),
+    decode_held_out=((4, 100, "lognormal", {}),),
+    prefill_tokens=(8, 48),
+    prefill_prefixes=(0, 40),
+    prefill_chunks=((2, 8, 20),),
+    prefill_factors={"block_size": (16, 32)},
+    prefill_factor_base=(8, 0),
+    prefill_held_out=((1, 16, 16),),
+    product=((1, 16, 17), (32, 64), (32, 64)),
+    product_held_out=((8, 48, 48),),
+    lm_head=((1, 8), (32, 64), (128, 256)),
+    lm_head_held_out=((4, 48, 192),),
+    sampling=((1, 8), (4,), 128, 192),
+    hidden=64,
+    width=80,
+    elementwise=(1, 8),
+    elementwise_held_out=(("norm", 4, 64),),
+    kv_write=((1, 8), (4,)),
+    block_copy=((1, 4), (2,)),
+    host_copy=((2**12, 2**14), (2**13,)),
+    all_reduce=((2**10, 2**12), (2**11,)),
+    geometries=(_geometry(64, 96, 4, 2, 32),),
+    batches=(_batch(2, 30, "lognormal"), _batch(1, 20, "even", (1, 12, 8))),
+    head_rows=(2,),
+    vocabulary=256,
+)  # fmt: skip
