@@ -245,6 +245,44 @@ def test_compact_traces_have_the_rows_and_about_the_means_of_the_whole():
             assert np.array_equal(found.arrival_s, table["arrival_s"].to_numpy())
 
 
+README_FIGURES = re.compile(r"^\| (\w+) " + r"\| ([0-9.]+) " * 10 + r"\|", re.MULTILINE)
+
+
+def possible(slice_, figures, whole):
+    """What contradicts that a slice of `whole` values comes from (mean, p50, p90, p99, max), told to 0.1.
+
+    Of the values that are not in the slice nothing is known but that they lie between 1 and the maximum.
+    """
+    mean, *quantiles, maximum = figures
+    missing = whole - len(slice_)
+    low, high = (slice_.sum() + missing * each for each in (1, maximum))
+    wrong = [] if low <= (mean + 0.05) * whole and (mean - 0.05) * whole <= high else ["mean"]
+    for share, value in zip((0.5, 0.9, 0.99), quantiles, strict=True):
+        rank = share * (whole - 1)  # linear between the two values around it
+        below, above = (slice_ < value - 0.05).sum(), (slice_ > value + 0.05).sum()
+        if below > np.ceil(rank) or above > whole - 1 - np.floor(rank):
+            wrong.append(f"p{share:g}")
+        if missing < np.floor(rank) + 1 - (slice_ <= value + 0.05).sum():
+            wrong.append(f"p{share:g}")
+    return wrong + ["max"] * bool(slice_.max() > maximum)
+
+
+def test_no_figure_of_a_whole_trace_contradicts_its_slice():
+    text = shared("data/traces/README.md").read_text()
+    rows = {name: int(whole) for name, _, _, whole in README_ROW.findall(text)}
+    figures = {name: list(map(float, numbers)) for name, *numbers in README_FIGURES.findall(text)}
+    assert figures.keys() == rows.keys()
+    refused = 0
+    for name, whole in rows.items():
+        table = pq.read_table(twin(name))
+        for column, these in (("prompt_tokens", figures[name][:5]), ("output_tokens", figures[name][5:])):
+            values = table[column].to_numpy()
+            assert possible(values, these, whole) == [], (name, column)
+            for other in figures:  # the figures of another trace are often refused
+                refused += bool(possible(values, figures[other][:5], whole))
+    assert refused > 100
+
+
 def test_the_kept_labels_are_those_of_the_file():
     assert len(set(load_file(twin("vtc_arena")).labels["client"].tolist())) == 24
     sessions = load_file(twin("sharegpt_sessions"))
