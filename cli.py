@@ -836,7 +836,7 @@ def _write_comparison(
     return [run.summary for run in written]
 
 
-def _one_seed(
+def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool, seed: int, target: Path
 ) -> list[dict[str, Any]]:
     """What `run` or `compare` does with this seed; in a process of its own, so nobody watches."""

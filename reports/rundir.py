@@ -181,7 +181,8 @@ def read_runs(directory: Path) -> list[Run]:
         return [read_run(directory)]
     summaries = _load_json(table)
     if isinstance(summaries, dict) and isinstance(summaries.get("seeds"), list):
-        return [run for seed in summaries["seeds"] for run in _read_seed(directory, seed)]
+        by_seed = [_read_seed(directory, seed) for seed in summaries["seeds"]]
+        return [run for seeds in zip(*by_seed, strict=True) for run in seeds]
     if not isinstance(summaries, list):
         return [read_run(directory)]
     return [read_run(directory / str(summary["label"])) for summary in summaries]
@@ -194,14 +195,13 @@ def seed_name(seed: int) -> str:
 
 def _read_seed(directory: Path, seed: int) -> list[Run]:
     """The runs of one of several seeds, which their labels name."""
-    return [
-        replace(run, label=f"{run.label}, seed {seed}") for run in read_runs(directory / seed_name(seed))
-    ]
+    return [replace(run, label=f"{run.label}, seed {seed}") for run in read_runs(directory / seed_name(seed))]
 
 
 def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     """Write what several seeds have in common beside their directories; `config` gets that of each."""
-    configs = {seed_name(seed): _read_json(part / seed_name(seed) / "config.json") for seed in config["seeds"]}
+    names = [seed_name(seed) for seed in config["seeds"]]
+    configs = {name: _read_json(part / name / "config.json") for name in names}
     _write_json(_plain({**config, "runs": configs}), part / "config.json")
     _write_json(_plain(summary), part / "summary.json")
 

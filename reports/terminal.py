@@ -6,6 +6,7 @@ ledger bar falls back on glyphs.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich import box
 from rich.columns import Columns
@@ -16,7 +17,7 @@ from rich.text import Text
 from reports import palette
 from reports.palette import KINDS, Summary, count, figures, number, seconds
 
-_LATENCIES = {
+LATENCIES = {
     "ttft_s": "time to first token",
     "tpot_s": "time per output token",
     "itl_s": "between tokens",
@@ -24,7 +25,7 @@ _LATENCIES = {
     "normalized_s_per_token": "end to end per token",
     "queueing_s": "queueing",
 }
-_POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
+POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
 _ASCII_GLYPHS = dict(zip(KINDS, "#r/x+.", strict=True))
 _ALIKE = 1.02  # ratios below this are no difference worth a word
 
@@ -46,7 +47,7 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
     costs = {str(summary["cost"]["source"]): None for summary in summaries}
     parts: list[RenderableType] = [Comparison(summaries), "", Text(verdict(summaries), style="bold"), ""]
     parts += [Text(f"cost: {cost}", style="dim") for cost in costs]
-    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in _notes_of_all(summaries)))
+    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(summaries)))
 
 
 def headline(summary: Summary) -> str:
@@ -134,21 +135,31 @@ class Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The tables; a star marks the best of all runs, not only of its table."""
-        rows = [
-            (row, _best_marked(row, self.summaries))
-            for row in _ROWS
-            if not row.optional or any(row.value(summary) for summary in self.summaries)
-        ]
+        rows = [(row, self.cells(row)) for row in _ROWS if not row.optional or self.occurs(row)]
         for chosen in self._side_by_side(rows, options.max_width):
-            table = _table("")
+            table = ruled_table("")
             for summary in self.summaries[chosen]:
                 table.add_column(Text(str(summary["label"])), justify="right", overflow="fold")
             for row, cells in rows:
                 table.add_row(row.name, *cells[chosen], end_section=row.ends_section)
             yield table
-        yield Text(f"* best of its row; {_when(self.summaries)}", style="dim")
+        yield Text(f"* {self.starred}; {_when(self.summaries)}", style="dim")
 
-    def _side_by_side(self, rows: Sequence[tuple["_Row", Sequence[Text]]], width: int) -> Iterator[slice]:
+    starred: ClassVar[str] = "best of its row"
+
+    def occurs(self, row: "Row") -> bool:
+        """Whether a row holds anything but zeros."""
+        return any(row.value(summary) for summary in self.summaries)
+
+    def cells(self, row: "Row") -> list[Text]:
+        """A row's numbers; those that read like the best get a star, unless all read alike."""
+        values = [row.value(summary) for summary in self.summaries]
+        known = [value for value in values if value is not None]
+        texts = [row.text(value) for value in values]
+        best = row.text(row.best(known)) if row.best and known and len(set(texts)) > 1 else None
+        return [marked(text, text == best) for text in texts]
+
+    def _side_by_side(self, rows: Sequence[tuple["Row", Sequence[Text]]], width: int) -> Iterator[slice]:
         """The runs of each table: as many as fit the width, at least one."""
         between = 3  # blanks between columns
         names = max(len(row.name) for row, _ in rows)
@@ -172,7 +183,7 @@ def _when(summaries: Sequence[Summary]) -> str:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """One line of the comparison: the number, how it reads and which end of it is good."""
 
     name: str
@@ -183,7 +194,8 @@ class _Row:
     optional: bool = False  # left out where it is zero in all runs
 
 
-def _percent(value: float | None) -> str:
+def percent_text(value: float | None) -> str:
+    """Per cent with one decimal."""
     return "-" if value is None else f"{value:.1f} %"
 
 
@@ -205,23 +217,23 @@ def _preemptions(summary: Summary) -> float:
 
 
 _ROWS = (
-    _Row("requests finished", _of("requests", "finished"), count, max),
-    _Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
-    _Row("output tokens/s", _of("throughput", "output_tokens_per_s"), figures, max),
-    _Row("requests at once, mean", _of("engine", "mean_running"), figures),
-    _Row("requests at once, most", _of("engine", "max_running"), count, max, ends_section=True),
-    _Row("tokens in KV memory", _share("token"), _percent, max),
-    _Row("cached prefixes", _share("cached"), _percent, optional=True),
-    _Row("waste in all", lambda summary: palette.waste(palette.shares(summary)[0]), _percent, min),
-    _Row("  reserved", _share("reserved"), _percent),
-    _Row("  internal", _share("internal"), _percent),
-    _Row("  external", _share("external"), _percent, ends_section=True),
-    _Row("first token, p50", _point("ttft_s", "p50"), seconds, min),
-    _Row("first token, p99", _point("ttft_s", "p99"), seconds, min),
-    _Row("normalised latency, mean", _point("normalized_s_per_token", "mean"), seconds, min),
-    _Row("preemptions", _preemptions, count, min),
-    _Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), _percent, max, optional=True),
-    _Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
+    Row("requests finished", _of("requests", "finished"), count, max),
+    Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
+    Row("output tokens/s", _of("throughput", "output_tokens_per_s"), figures, max),
+    Row("requests at once, mean", _of("engine", "mean_running"), figures),
+    Row("requests at once, most", _of("engine", "max_running"), count, max, ends_section=True),
+    Row("tokens in KV memory", _share("token"), percent_text, max),
+    Row("cached prefixes", _share("cached"), percent_text, optional=True),
+    Row("waste in all", lambda summary: palette.waste(palette.shares(summary)[0]), percent_text, min),
+    Row("  reserved", _share("reserved"), percent_text),
+    Row("  internal", _share("internal"), percent_text),
+    Row("  external", _share("external"), percent_text, ends_section=True),
+    Row("first token, p50", _point("ttft_s", "p50"), seconds, min),
+    Row("first token, p99", _point("ttft_s", "p99"), seconds, min),
+    Row("normalised latency, mean", _point("normalized_s_per_token", "mean"), seconds, min),
+    Row("preemptions", _preemptions, count, min),
+    Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
+    Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
 )
 
 
@@ -230,22 +242,18 @@ def _rounded(share: float) -> str:
     return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
-def _best_marked(row: _Row, summaries: Sequence[Summary]) -> list[Text]:
-    """The cells of a row; those that read like the best get a star, unless all read alike."""
-    values = [row.value(summary) for summary in summaries]
-    known = [value for value in values if value is not None]
-    texts = [row.text(value) for value in values]
-    best = row.text(row.best(known)) if row.best and known and len(set(texts)) > 1 else None
-    return [Text(f"{text} *", style="bold green") if text == best else Text(f"{text}  ") for text in texts]
+def marked(text: str, best: bool) -> Text:
+    """A cell of a comparison, with its star where it is the best."""
+    return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
 
 
 def _latency_table(summary: Summary) -> Table:
     """A row per latency, each in the unit that suits its largest number."""
-    table = _table("latency")
-    for point in _POINTS:
+    table = ruled_table("latency")
+    for point in POINTS:
         table.add_column(point, justify="right", no_wrap=True)
-    for name, words in _LATENCIES.items():
-        values = [number(summary["latency"][name][point]) for point in _POINTS]
+    for name, words in LATENCIES.items():
+        values = [number(summary["latency"][name][point]) for point in POINTS]
         short = max((value for value in values if value is not None), default=1.0) < 1
         factor, unit = (1e3, "ms") if short else (1.0, "s")
         cells = [figures(None if value is None else value * factor) for value in values]
@@ -257,14 +265,14 @@ def _memory_table(summary: Summary) -> Table:
     memory = summary["memory"]
     saturated = memory.get("saturated")
     share = number(memory.get("saturated_share"))
-    table = _table(f"KV memory, {count(number(memory['capacity_tokens']))} tokens")
+    table = ruled_table(f"KV memory, {count(number(memory['capacity_tokens']))} tokens")
     table.add_column("whole run", justify="right")
     if saturated:
         part = "" if share is None else f" ({_rounded(share)} of it)"
         table.add_column(f"requests waited{part}", justify="right")
     for kind, look in KINDS.items():
         parts = [memory["average"], saturated] if saturated else [memory["average"]]
-        cells = [_percent(number(part.get(kind))) for part in parts]
+        cells = [percent_text(number(part.get(kind))) for part in parts]
         table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
     return table
 
@@ -348,19 +356,19 @@ def _warnings(summary: Summary) -> list[str]:
     return notes + [str(note) for note in summary.get("notes", [])]
 
 
-def _notes_of_all(summaries: Sequence[Summary]) -> list[str]:
+def notes_of_all(summaries: Sequence[Summary]) -> list[str]:
     """Each note once: as it is when it is true of all runs, else after the names of its runs."""
-    labels: dict[str, list[str]] = {}
+    labels: dict[str, dict[str, None]] = {}
     for summary in summaries:
         for note in _warnings(summary):
-            labels.setdefault(note, []).append(str(summary["label"]))
+            labels.setdefault(note, {})[str(summary["label"])] = None
+    everybody = {str(summary["label"]) for summary in summaries}
     return [
-        note if len(names) == len(summaries) else f"{', '.join(names)}: {note}"
-        for note, names in labels.items()
+        note if names.keys() == everybody else f"{', '.join(names)}: {note}" for note, names in labels.items()
     ]
 
 
-def _table(first_column: str) -> Table:
+def ruled_table(first_column: str) -> Table:
     """The look of all tables: one rule under the heading, nothing else."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column(first_column, no_wrap=True)

@@ -1,0 +1,97 @@
+"""One directory per seed, carried out in several processes, and what they have in common.
+
+out/seed-0/        what the command writes with this seed alone, to the byte
+    seed-1/ ...
+    config.json    the first workload, the seeds, the config of each
+    summary.json   `runs`: the merged summary of each allocator; `differences` between them
+    seeds.png      the main numbers: a dot per seed, a bar for the mean and its interval
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.rundir import seed_name, whole_directory, write_together
+from reports.seeds import CONFIDENCE, equal, merged
+from sim.errors import KvsimError
+
+Summary = Mapping[str, Any]
+One = Callable[[int, Path], list[Summary]]
+"""Carries out one seed into a directory that it makes: returns a summary per allocator."""
+
+
+def carry_out_seeds(
+    directory: Path,
+    one: One,
+    seeds: Sequence[int],
+    *,
+    label: str,
+    config: Mapping[str, Any],
+    jobs: int,
+    draw: bool = True,
+    force: bool = False,
+) -> list[list[Summary]]:
+    """Carry out all seeds, whole or not at all: returns the summaries by seed, then by allocator.
+
+    Parameters
+    ----------
+    one : callable
+        Is pickled where there are several processes, as what it raises.
+    label : str
+        What the progress bar says.
+    config : mapping
+        What the seeds share.
+    jobs : int
+        Processes, at least 1; they change nothing but the time.
+    """
+    with whole_directory(directory, force) as part:
+        targets = {seed: part / seed_name(seed) for seed in seeds}
+        runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
+        write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))
+        if draw:
+            from reports.seed_picture import draw_seeds  # late: it imports matplotlib
+
+            draw_seeds(runs, part / "seeds.png")
+    return runs
+
+
+def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[str, Any]:
+    """What `summary.json` holds of several seeds."""
+    from reports.seed_words import differences
+
+    by_allocator = [list(each) for each in zip(*runs, strict=True)]
+    return {
+        "seeds": list(seeds),
+        "confidence": CONFIDENCE,
+        "depends_on_seed": not equal(runs),
+        "runs": [merged(each) for each in by_allocator],
+        "differences": [each.as_json() for each in differences(by_allocator)],
+    }
+
+
+def _in_parallel(one: One, targets: Mapping[int, Path], jobs: int, label: str) -> list[list[Summary]]:
+    from joblib import Parallel, delayed  # type: ignore[import-untyped]
+    from joblib.externals.loky.process_executor import (  # type: ignore[import-untyped]
+        BrokenProcessPool,
+    )
+
+    from reports.progress import progress
+
+    found: dict[int, list[Summary]] = {}
+    with progress(label, len(targets), lambda: len(found), "seeds"):
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, max_nbytes=None)
+        results: Iterable[tuple[int, list[Summary]]] = parallel(
+            delayed(_numbered)(one, seed, path) for seed, path in targets.items()
+        )
+        try:
+            for seed, summaries in results:
+                found[seed] = summaries
+        except BrokenProcessPool as error:
+            raise KvsimError(
+                f"jobs {jobs}: a process was ended, maybe for want of memory: use fewer"
+            ) from error
+    return [found[seed] for seed in targets]
+
+
+def _numbered(one: One, seed: int, path: Path) -> tuple[int, list[Summary]]:
+    return seed, one(seed, path)

@@ -1,0 +1,224 @@
+"""What several seeds say in the terminal: the tables of one run with `mean ±half` for every number.
+
+Half is that of the 95 % confidence interval, see reports/seeds.py. A number that is the same with every
+seed stands alone; where all are, one run is shown and one line says so.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, ClassVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from reports import palette
+from reports.palette import KINDS, Summary, count, figures, number, seconds
+from reports.seed_words import difference_lines
+from reports.seeds import Interval, alike, difference, equal, interval
+from reports.terminal import (
+    LATENCIES,
+    POINTS,
+    Comparison,
+    LedgerBar,
+    Row,
+    compare_table,
+    marked,
+    notes_of_all,
+    percent_text,
+    ruled_table,
+    run_table,
+)
+
+Shown = Callable[[float | None], str]
+
+
+def seeds_table(runs: Sequence[Sequence[Summary]], compared: bool) -> RenderableType:
+    """The report of several seeds; `runs` by seed, then by allocator."""
+    if equal(runs):
+        same = f"All {len(runs)} seeds give the same numbers: nothing here is drawn at random."
+        one = compare_table(runs[0]) if compared else run_table(runs[0][0])
+        return Group(one, "", Text(same, style="bold"))
+    allocators = [alike(each) for each in zip(*runs, strict=True)]
+    return _compare_table(allocators) if compared else _run_table(allocators[0])
+
+
+def with_spread(text: Shown, found: Interval | None) -> str:
+    """The mean as `text` writes it, and half the interval in the same unit: `31.5 ±0.4 ms`."""
+    if found is None or found.fixed:
+        return text(None if found is None else found.mean)
+    if text is count and found.mean < 100:
+        text = "{:.1f}".format
+    mean, _, unit = text(found.mean).partition(" ")
+    return f"{mean} ±{_half(found.half * (1e3 if unit == 'ms' else 1), mean)} {unit}".rstrip()
+
+
+def _half(half: float, mean: str) -> str:
+    """As many decimals as the mean has, but at most two figures and at least one that is not zero."""
+    if not half:
+        return "0"
+    figures_two = max(0, 1 - math.floor(math.log10(half)))
+    decimals = min(figures_two, len(mean.partition(".")[2]))
+    if not round(half, decimals):
+        decimals = max(figures_two - 1, 0)
+    return f"{half:,.{decimals}f}"
+
+
+def _compare_table(allocators: Sequence[Sequence[Summary]]) -> RenderableType:
+    """Allocators side by side, what differs beyond the spread in words, cost and notes."""
+    flat = [summary for each in allocators for summary in each]
+    seeds = len(allocators[0])
+    lines = difference_lines(allocators)
+    parts: list[RenderableType] = [SeedComparison([each[0] for each in allocators], allocators), ""]
+    if lines:
+        told = f"Of {seeds} seeds, paired, with 95 % confidence:"
+        parts += [Text(told, style="bold"), *(Text(f"- {line}", style="bold") for line in lines), ""]
+    parts += [Text(f"cost: {cost}", style="dim") for cost in _different(flat)]
+    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(flat)))
+
+
+@dataclass(frozen=True)
+class SeedComparison(Comparison):
+    """The rows of a comparison, each number with its spread; `summaries` are those of the first seed."""
+
+    allocators: Sequence[Sequence[Summary]]
+    starred: ClassVar[str] = "best of its row, or no different from it beyond the seeds' spread"
+
+    def occurs(self, row: Row) -> bool:
+        """Whether a row holds anything but zeros."""
+        return any(row.value(summary) for each in self.allocators for summary in each)
+
+    def cells(self, row: Row) -> list[Text]:
+        """A row's numbers; a star where nothing better can be told from them, unless that is everywhere."""
+        columns = [[row.value(summary) for summary in each] for each in self.allocators]
+        found = [interval(column) for column in columns]
+        known = [each.mean for each in found if each is not None]
+        starred = [False] * len(columns)
+        if row.best and known:
+            best = next(
+                column
+                for column, each in zip(columns, found, strict=True)
+                if each is not None and each.mean == row.best(known)
+            )
+            apart = [difference(column, best) for column in columns]
+            starred = [each is not None and each.holds(0.0) for each in apart]
+        return [
+            marked(with_spread(row.text, each), star and not all(starred))
+            for each, star in zip(found, starred, strict=True)
+        ]
+
+
+def _run_table(summaries: Sequence[Summary]) -> RenderableType:
+    """One allocator with every seed: headline, ledger bar, latencies, memory, engine, notes."""
+    named = [{**s, "label": f"seed {place + 1} of {len(summaries)}"} for place, s in enumerate(summaries)]
+    parts: list[RenderableType] = [Text(_headline(summaries), style="bold"), ""]
+    percent = {kind: fmean(palette.shares(s)[0][kind] for s in summaries) for kind in KINDS}
+    if any(percent.values()):
+        parts += [LedgerBar(percent), ""]
+    if all(summary["requests"]["finished"] for summary in summaries):
+        parts += [_latency_table(summaries), "", _memory_table(summaries), ""]
+    parts.append(_facts(summaries))
+    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(named)))
+
+
+def _told(summaries: Sequence[Summary], text: Shown, *path: str) -> str:
+    """The number at this place of the summaries, with its spread."""
+    return with_spread(text, _found(summaries, *path))
+
+
+def _found(summaries: Iterable[Any], *path: str) -> Interval | None:
+    values = []
+    for summary in summaries:
+        value = summary
+        for name in path:
+            value = None if value is None else value.get(name)
+        values.append(number(value))
+    return interval(values)
+
+
+def _headline(summaries: Sequence[Summary]) -> str:
+    """One sentence with the numbers of a run."""
+    first = summaries[0]
+    served = f"{first['label']} served {_told(summaries, count, 'requests', 'finished')} requests"
+    if any(s["requests"]["finished"] != s["requests"]["submitted"] for s in summaries):
+        served += f" of {_told(summaries, count, 'requests', 'submitted')}"
+    of = f"(mean ±95 % confidence of {len(summaries)} seeds)"
+    if not any(summary["requests"]["finished"] for summary in summaries):
+        return f"{served} {of}."
+    shares = [palette.shares(summary)[0] for summary in summaries]
+    waste = with_spread(percent_text, interval([palette.waste(each) for each in shares]))
+    return (
+        f"{served} in {_told(summaries, figures, 'duration_s')} s: "
+        f"{_told(summaries, figures, 'throughput', 'requests_per_s')} requests/s, "
+        f"{_told(summaries, figures, 'throughput', 'output_tokens_per_s')} output tokens/s; "
+        f"KV memory {_told(shares, percent_text, 'token')} tokens, {waste} waste "
+        f"{'while requests waited' if palette.shares(first)[1] else 'on average'} {of}."
+    )
+
+
+def _latency_table(summaries: Sequence[Summary]) -> Table:
+    """A row per latency, each in the unit that suits its largest number; the spread below the mean."""
+    table = ruled_table("latency, mean ±95 %")
+    for point in POINTS:
+        table.add_column(point, justify="right", no_wrap=True)
+    for name, words in LATENCIES.items():
+        found = [_found(summaries, "latency", name, point) for point in POINTS]
+        short = max((each.mean for each in found if each is not None), default=1.0) < 1
+        factor, unit = (1e3, "ms") if short else (1.0, "s")
+        cells = [Text(figures(None if each is None else each.mean * factor)) for each in found]
+        for cell, each in zip(cells, found, strict=True):
+            if each is not None and not each.fixed:
+                cell.append(f"\n±{_half(each.half * factor, cell.plain)}", "dim")
+        table.add_row(f"{words} ({unit})", *cells)
+    return table
+
+
+def _memory_table(summaries: Sequence[Summary]) -> Table:
+    table = ruled_table(f"KV memory, {_told(summaries, count, 'memory', 'capacity_tokens')} tokens")
+    parts = {"average": "whole run"}
+    if _found(summaries, "memory", "saturated", "token"):
+        shares = interval([100 * (number(s["memory"].get("saturated_share")) or 0) for s in summaries])
+        parts["saturated"] = f"requests waited ({with_spread(lambda v: f'{v:.0f} %', shares)})"
+    for heading in parts.values():
+        table.add_column(heading, justify="right")
+    for kind, look in KINDS.items():
+        cells = [_told(summaries, percent_text, "memory", part, kind) for part in parts]
+        table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
+    return table
+
+
+def _facts(summaries: Sequence[Summary]) -> Table:
+    """What the engine counted, and what the runs cost: names and values without a frame."""
+    engine = summaries[0]["engine"]
+    told = {"steps", "mean_running", "mean_running_saturated", "max_running"}
+    counted = []
+    names = {"engine": engine, "memory": ("peak_used_tokens", "external_fragmentation_refusals")}
+    for section, those in names.items():
+        for name in those:
+            found = None if name in told else _found(summaries, section, name)
+            if found is not None and found.mean:
+                counted.append(f"{name.replace('_', ' ')} {with_spread(count, found)}")
+    saved = _found(summaries, "memory", "saved_by_sharing")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    steps, at_once, most = (
+        _told(summaries, text, "engine", name)
+        for text, name in ((count, "steps"), (figures, "mean_running"), (count, "max_running"))
+    )
+    text = f"{steps} steps, {at_once} requests at once on average, {most} at most"
+    table.add_row("engine", Text(f"{engine['scheduler']} on {engine['allocator']}: {text}"))
+    table.add_row("counted", Text("; ".join(counted) or "no preemption"))
+    if saved is not None and saved.mean:
+        table.add_row("shared", f"saves {with_spread(percent_text, saved)} of the memory on average")
+    table.add_row("cost", Text("; ".join(_different(summaries))))
+    cpu_s = sum(number(summary["simulation"]["cpu_s"]) or 0.0 for summary in summaries)
+    table.add_row("simulated", f"{len(summaries)} times in {seconds(cpu_s)} of CPU")
+    return table
+
+
+def _different(summaries: Sequence[Summary]) -> list[str]:
+    """The costs' sources, each once."""
+    return list(dict.fromkeys(str(summary["cost"]["source"]) for summary in summaries))

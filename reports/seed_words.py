@@ -1,0 +1,159 @@
+"""How allocators differ, seed by seed, in words: `paged serves 2.31 (2.24-2.38) times the requests ...`.
+
+For each measure the best allocator, by its mean, is compared with each other one. Both ran the same
+workload with every seed, so what is averaged is the ratio (of waste: the difference) of each pair.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from reports import palette
+from reports.palette import figures, number
+from reports.seeds import Interval, alike, difference, ratio
+
+Summary = Mapping[str, Any]
+NO_DIFFERENCE = "no difference beyond the seeds' spread"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a summary that decides between allocators."""
+
+    name: str
+    value: Callable[[Summary], float | None]
+    best: Callable[[list[float]], float]
+    words: tuple[str, str, str]
+    """Around the ratios: `paged [serves] 2.31 times [the requests per second of] contiguous, 1.4 times
+    [those of] buddy`; for points: `paged [wastes] 3.1 points [less memory than] ...`."""
+    points: bool = False
+
+    def compared(self, one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
+        """The one against the other: how many times as much; in points, how much more."""
+        return difference(one, other) if self.points else ratio(one, other)
+
+
+def _waste(summary: Summary) -> float:
+    return palette.waste(palette.shares(summary)[0])
+
+
+MEASURES = (
+    Measure(
+        "requests per second",
+        lambda s: number(s["throughput"]["requests_per_s"]),
+        max,
+        ("serves", "the requests per second of", "those of"),
+    ),
+    Measure(
+        "requests at once",
+        lambda s: number(s["engine"]["mean_running"]),
+        max,
+        ("holds", "as many requests at once as", "as many as"),
+    ),
+    Measure(
+        "time per token",
+        lambda s: number(s["latency"]["normalized_s_per_token"]["mean"]),
+        min,
+        ("takes", "as long per token as", "as long as"),
+    ),
+    Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The best allocator of a measure against another one: `times` as much, or so many `points` more."""
+
+    measure: str
+    of: str
+    to: str
+    unit: str
+    mean: float
+    low: float
+    high: float
+    values: list[float]
+    beyond_spread: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`."""
+        bounds = [self.mean, self.low, self.high]
+        if self.unit == "points":  # said the other way round, as `less`
+            bounds = [-self.mean, -self.high, -self.low]
+        middle, low, high = map(figures, bounds)
+        return f"{middle} {self.unit}" if low == high else f"{middle} ({low}-{high}) {self.unit}"
+
+
+def differences(allocators: Sequence[Sequence[Summary]]) -> list[Difference]:
+    """Of each measure, the best against each other allocator.
+
+    Parameters
+    ----------
+    allocators : sequence
+        For each allocator its summaries, by seed.
+    """
+    return [each for measure in MEASURES for each in _differences(measure, _comparable(allocators))]
+
+
+def difference_lines(allocators: Sequence[Sequence[Summary]]) -> list[str]:
+    """A sentence for each measure that all allocators have."""
+    found = differences(allocators)
+    lines = [_line(measure, [each for each in found if each.measure == measure.name]) for measure in MEASURES]
+    return [line for line in lines if line]
+
+
+def _comparable(allocators: Sequence[Sequence[Summary]]) -> list[list[Summary]]:
+    """Those of which something finished with every seed, each by one part of its run."""
+    return [
+        list(alike(summaries))
+        for summaries in allocators
+        if all(summary["requests"]["finished"] for summary in summaries)
+    ]
+
+
+def _differences(measure: Measure, allocators: Sequence[Sequence[Summary]]) -> list[Difference]:
+    columns = {str(each[0]["label"]): [measure.value(summary) for summary in each] for each in allocators}
+    means = {
+        label: fmean(known)
+        for label, column in columns.items()
+        if len(known := [value for value in column if value is not None]) == len(column)
+    }
+    if len(means) < 2:
+        return []
+    best = next(label for label in means if means[label] == measure.best(list(means.values())))
+    found = []
+    for label in means:
+        compared = measure.compared(columns[best], columns[label]) if label != best else None
+        if compared is not None:
+            pairs = zip(columns[best], columns[label], strict=True)
+            values = [
+                (a or 0.0) - (b or 0.0) if measure.points else (a or 0.0) / (b or 1.0) for a, b in pairs
+            ]
+            beyond = not compared.holds(0.0 if measure.points else 1.0)
+            unit = "points" if measure.points else "times"
+            bounds = (compared.mean, compared.low, compared.high)
+            found.append(Difference(measure.name, best, label, unit, *bounds, values, beyond))
+    return found
+
+
+def _line(measure: Measure, found: Sequence[Difference]) -> str:
+    """`paged serves 2.31 (2.24-2.38) times the requests per second of contiguous, ...; no difference ...`."""
+    if not found:
+        return ""
+    told = [each for each in found if each.beyond_spread]
+    alike_to = _listed([each.to for each in found if not each.beyond_spread])
+    if not told:
+        return f"{measure.name}: {NO_DIFFERENCE}"
+    verb, first, next_ = measure.words
+    parts = [f"{each} {next_ if place else first} {each.to}" for place, each in enumerate(told)]
+    return f"{told[0].of} {verb} {', '.join(parts)}" + (
+        f"; {NO_DIFFERENCE} from {alike_to}" if alike_to else ""
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

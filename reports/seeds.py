@@ -1,0 +1,153 @@
+"""The same run with several seeds: what the numbers are on average, and how sure that is.
+
+    mean +- t(n - 1) * s / sqrt(n)            of n seeds, 95 % confidence, Student's t
+    exp of the same, of log(a / b) by seed    how many times b is a: paired, as a seed gives both one workload
+    the same, of a - b by seed                how much more
+
+It takes the seeds' numbers to be independent and roughly normal. Each interval stands for itself: of twenty
+that are looked at together, one misses its truth.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, stdev
+from typing import Any, Self
+
+from reports.palette import number, shares
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of some numbers, and the bounds of its confidence interval; `fixed`: they are all the same."""
+
+    mean: float
+    low: float
+    high: float
+    fixed: bool = False
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """The interval of at least two numbers."""
+        if len(values) < 2:
+            raise ValueError(f"an interval needs at least 2 numbers, got {len(values)}")
+        if math.isclose(min(values), max(values), rel_tol=1e-9):
+            return cls(values[0], values[0], values[0], fixed=True)
+        mean = fmean(values)
+        half = t_quantile(len(values) - 1) * stdev(values, mean) / math.sqrt(len(values))
+        return cls(mean, mean - half, mean + half)
+
+    @property
+    def half(self) -> float:
+        """Half its width, as after a +-."""
+        return (self.high - self.low) / 2
+
+    def holds(self, value: float) -> bool:
+        """Whether the value lies within the bounds."""
+        return self.low <= value <= self.high
+
+
+def interval(values: Sequence[float | None]) -> Interval | None:
+    """The interval of a number by seed; None where a seed lacks it."""
+    known = [value for value in values if value is not None]
+    return Interval.of(known) if len(known) == len(values) else None
+
+
+def ratio(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
+    """How many times the one is the other, seed by seed: a geometric mean; None where one is not above 0.
+
+    By logarithms, so that a to b says the same as b to a.
+    """
+    logs = []
+    for one, other in zip(above, below, strict=True):
+        if not one or not other or one < 0 or other < 0:
+            return None
+        logs.append(math.log(one / other))
+    found = Interval.of(logs)
+    return Interval(math.exp(found.mean), math.exp(found.low), math.exp(found.high), found.fixed)
+
+
+def difference(one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
+    """How much more the one is than the other, seed by seed; None where a number is missing."""
+    pairs = zip(one, other, strict=True)
+    return interval([None if a is None or b is None else a - b for a, b in pairs])
+
+
+@cache
+def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
+    """The t beyond which Student's t lies, to either side, with probability 1 - confidence.
+
+    Parameters
+    ----------
+    degrees : int
+        Degrees of freedom, at least 1.
+    confidence : float
+        Above 0, below 1.
+    """
+    low, high = 0.0, math.pi / 2  # of atan(t / sqrt(degrees)): all t lie in here
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _probability_within(middle, degrees) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _probability_within(angle: float, degrees: int) -> float:
+    """Of |T| < sqrt(degrees) * tan(angle), exactly: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    total, term = 0.0, cosine if odd else 1.0
+    for k in range(1 + odd, degrees, 2):  # the powers of the cosine up to degrees - 2
+        total += term
+        term *= cosine**2 * k / (k + 1)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+# -- summaries ----------------------------------------------------------------------------------
+
+
+def merged(values: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON is any value
+    """One JSON value for those of several seeds, of the same shape.
+
+    A number becomes `{mean, low, high, values}` (null where a seed has none). What is the same with every
+    seed stays as it is; other texts become the list of all. A counter that a seed lacks is 0.
+    """
+    if any(isinstance(value, Mapping) for value in values):
+        names = {name: None for value in values if value is not None for name in value}
+        return {
+            name: merged([None if value is None else value.get(name, 0) for value in values])
+            for name in names
+        }
+    known = [number(value) for value in values]
+    if any(value is not None for value in known):
+        found = interval(known)
+        bounds = dict.fromkeys(("mean", "low", "high")) if found is None else _bounds(found)
+        return {**bounds, "values": list(values)}
+    if all(value == values[0] for value in values):
+        return values[0]
+    return list(values)
+
+
+def _bounds(found: Interval) -> dict[str, float]:
+    return {"mean": found.mean, "low": found.low, "high": found.high}
+
+
+def alike(summaries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The summaries of one allocator, with the saturated part left out unless all of them go by it.
+
+    So that what the reports say of the memory is of the same part of the run with every seed.
+    """
+    if len({shares(summary)[1] for summary in summaries}) == 1:
+        return list(summaries)
+    return [{**s, "memory": {**s["memory"], "saturated": None}} for s in summaries]
+
+
+def equal(runs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether all seeds have the same numbers, so that nothing depends on them: the time it took aside."""
+    plain = [[{**s, "simulation": None, "notes": None} for s in summaries] for summaries in runs]
+    return all(summaries == plain[0] for summaries in plain)
