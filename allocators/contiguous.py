@@ -10,8 +10,9 @@ slots between extents are lost (external) to any request that fits none of them.
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from allocators.base import Allocator, Options, Region
+from allocators.base import Allocator, Region
 from allocators.extents import ExtentArena
+from allocators.options import Options
 
 
 class Contiguous(Allocator):

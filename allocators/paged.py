@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
-from allocators.base import Allocator, Holdings, InvariantError, Options, Order, Region
+from allocators.base import Allocator, Holdings, InvariantError, Region
 from allocators.host_pool import HostPool
+from allocators.options import Options, Order
 
 
 class Paged(Allocator):

@@ -14,7 +14,8 @@ ledger. Equal blocks are not merged; a look-up goes block by block and stops at 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from allocators.base import CacheRules, Content, InvariantError, Match, Order, Region
+from allocators.base import Content, InvariantError, Match, Region
+from allocators.options import CacheRules, Order
 from allocators.paged import Paged
 
 Key = int | tuple[int, int]

@@ -27,7 +27,8 @@ or goes itself; only the order of the free blocks may differ. Ignored: fork, pre
 
 from collections.abc import Iterator
 
-from allocators.base import Allocator, Groups, Holdings, InvariantError, Order, Region
+from allocators.base import Allocator, Holdings, InvariantError, Region
+from allocators.options import Groups, Order
 
 
 class Holding:

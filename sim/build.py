@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TypeVar
 
 from allocators import ALLOCATORS
-from allocators.base import Allocator, Groups, Options
+from allocators.base import Allocator
+from allocators.options import Groups, Options
 from sim.catalog import GIB
 from sim.config import EngineConfig, Scenario
 from sim.cost import cost_named

@@ -7,12 +7,13 @@ import pytest
 from allocator_contract import BUILT_IN, Case, cases
 
 from allocators import ALLOCATORS
-from allocators.base import Allocator, InvariantError, Ledger, Options, Order, Region
+from allocators.base import Allocator, InvariantError, Ledger, Region
 from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.contract import RULES, check, check_allocator
 from allocators.dynamic import Dynamic
 from allocators.extents import ExtentArena
+from allocators.options import Options, Order
 from allocators.paged import Paged
 from allocators.walk import Step, Walk
 

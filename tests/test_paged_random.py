@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from allocators.base import CacheRules, Order
+from allocators.options import CacheRules, Order
 from allocators.paged import Paged
 from allocators.prefix import PagedPrefix
 

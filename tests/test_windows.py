@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from serving import everything, serve, workload
 
 import cli
-from allocators.base import Groups, InvariantError, Options, Order
+from allocators.base import InvariantError
 from allocators.contract import check_allocator
+from allocators.options import Groups, Options, Order
 from allocators.paged import Paged
 from allocators.windowed import Windowed
 from sim.build import build_engine, windowed_groups

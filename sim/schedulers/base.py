@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from allocators.base import Allocator, CacheRules, Order
+from allocators.base import Allocator
+from allocators.options import CacheRules, Order
 from sim.config import EngineConfig
 from sim.errors import KvsimError, unknown
 from sim.request import Request

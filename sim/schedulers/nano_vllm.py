@@ -12,7 +12,7 @@ Prefixes can be found from the end of the step that computes them. An answer doe
 
 from collections.abc import Mapping, Sequence
 
-from allocators.base import CacheRules, Order
+from allocators.options import CacheRules, Order
 from sim.config import EngineConfig
 from sim.errors import KvsimError
 from sim.request import Request

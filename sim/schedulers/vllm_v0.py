@@ -21,7 +21,8 @@ Versions: 0.1.7, of the PagedAttention paper's time: no chunked prefill, no pref
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from allocators.base import Allocator, CacheRules, Order
+from allocators.base import Allocator
+from allocators.options import CacheRules, Order
 from sim.beam import Survivors
 from sim.config import EngineConfig
 from sim.errors import KvsimError

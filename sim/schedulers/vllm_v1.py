@@ -21,7 +21,7 @@ Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from allocators.base import CacheRules, Order
+from allocators.options import CacheRules, Order
 from sim.config import EngineConfig
 from sim.errors import KvsimError
 from sim.request import Request, State

@@ -1,0 +1,57 @@
+"""What a run may choose about its allocator: integers and small words; each takes those it knows."""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Order(Enum):
+    """Which of its free blocks an engine lends first. A freed table comes back from its last block on."""
+
+    STACK = "stack"
+    """the one freed last (vLLM V0; V1 0.33 with its prefix cache off)"""
+    QUEUE = "queue"
+    """the one freed first (vLLM V1 0.11, nano-vLLM)"""
+    HASHED_LAST = "hashed last"
+    """as QUEUE, but blocks that are not full go to the front (vLLM V1 0.33 with its prefix cache on)"""
+
+
+class CacheRules(NamedTuple):
+    """How an engine keeps prefixes of sequences that are gone."""
+
+    newest: bool = False
+    """of equal blocks the one entered last is found, not the first (nano-vLLM)"""
+
+
+class Groups(NamedTuple):
+    """The layers of a model in groups, each of which needs a slot of its own for a token."""
+
+    full: int
+    """groups that keep every token"""
+    windowed: int
+    """groups that keep the last `window` tokens"""
+    window: int
+    """tokens that a windowed layer sees, the newest included"""
+    max_chunk: int | None = None
+    """most tokens that a step adds to a sequence; None: all that it has"""
+
+    @property
+    def each(self) -> int:
+        """All groups: the slots of one token."""
+        return self.full + self.windowed
+
+
+class Options(NamedTuple):
+    """What a run may choose about its allocator."""
+
+    block_size: int = 16
+    """slots of a block, for those that have blocks"""
+    fit: str = "first"
+    """first or best: the free extent to take, for those that choose among extents"""
+    order: Order = Order.STACK
+    """the free block to lend, for those that have blocks"""
+    cache: CacheRules | None = None
+    """how prefixes are kept, for those that can; None: not at all"""
+    host_slots: int = 0
+    """size of the host pool, for those that can swap"""
+    groups: Groups | None = None
+    """how layers are kept, for those that free what windows leave behind; None: all layers alike"""
