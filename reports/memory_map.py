@@ -1,0 +1,172 @@
+"""The recorded memory map of a run, read back: who held which slots of the arena at any instant.
+
+    instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     all of the arena
+    instant 1              | 9 ...... |          | 17 ..... |               what changed
+
+`map.parquet` holds at each instant only the ranges that changed; together they cover whatever they touch of
+the instant before. So a range lives until the first later one that covers its first slot, and the arena at
+a time is every range that was there by then and still lived.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import KvsimError
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+FILE = "map.parquet"
+_NUMBERS = ("time_s", "start", "size", "filled", "cached")
+
+
+class Range(NamedTuple):
+    """Slots that lie together; `owners` holds (request, sample) pairs, none where it is free."""
+
+    start: int
+    size: int
+    owners: tuple[tuple[int, int], ...]
+    filled: int
+    cached: bool
+
+
+class Arena(NamedTuple):
+    """All ranges at one instant as columns, by address; they cover the arena without gap or overlap.
+
+    `owner` says which of `owners` holds a range: a text as in the file, "" for nobody.
+    """
+
+    start: Int64
+    size: Int64
+    owner: Int64
+    filled: Int64
+    cached: npt.NDArray[np.bool_]
+    owners: list[str]
+
+    def ranges(self) -> Iterator[Range]:
+        """The same, a range at a time."""
+        known = {code: owners_of(self.owners[code]) for code in np.unique(self.owner).tolist()}
+        for start, size, owner, filled, cached in zip(*(column.tolist() for column in self[:5]), strict=True):
+            yield Range(start, size, known[owner], filled, cached)
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """The rows of the file in order of time, with the instants that they belong to.
+
+    Rows `offsets[i] : offsets[i + 1]` are those that changed at `instants[i]` (seconds).
+    """
+
+    instants: Float64
+    offsets: Int64
+    rows: Arena
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The map in a file; KvsimError if there is none, or a damaged one."""
+        if not path.is_file():
+            raise KvsimError(f"{path} is missing: record it with --record-map")
+        time_s, rows = _read_rows(path)
+        new = np.concatenate([[True], time_s[1:] != time_s[:-1]]) if len(time_s) else np.zeros(0, bool)
+        offsets = np.append(np.flatnonzero(new), len(time_s))
+        found = cls(time_s[offsets[:-1]], offsets, rows)
+        found._check(path, time_s)
+        return found
+
+    @property
+    def slots(self) -> int:
+        """The size of the arena; 0 where nothing was recorded."""
+        first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
+        return int((self.rows.start[first] + self.rows.size[first]).max(initial=0))
+
+    def at(self, time_s: float) -> Arena:
+        """The arena at a time: as at the last instant up to it; before the first one all of it is free."""
+        instant = int(np.searchsorted(self.instants, time_s, side="right")) - 1
+        if instant < 0:
+            some = min(self.slots, 1)
+            ints = np.zeros(some, np.int64)
+            return Arena(ints, ints + self.slots, ints, ints, ints.astype(bool), [""])
+        until = int(self.offsets[instant + 1])
+        alive = np.flatnonzero(self._last_instants[:until] >= instant)
+        order = alive[np.argsort(self.rows.start[alive])]
+        return Arena(*(column[order] for column in self.rows[:5]), owners=self.rows.owners)
+
+    def held_slots(self) -> Int64:
+        """How many slots somebody held at each instant."""
+        held = np.array([owners != "" for owners in self.rows.owners], bool)[self.rows.owner] * self.rows.size
+        count = len(self.instants)
+        born = np.repeat(np.arange(count), np.diff(self.offsets))
+        gained = np.bincount(born, held, count + 1)
+        lost = np.bincount(self._last_instants + 1, held, count + 1)
+        return np.cumsum(gained - lost)[:count].astype(np.int64)
+
+    @cached_property
+    def _last_instants(self) -> Int64:
+        """The last instant of each row: the one before it is covered by others."""
+        start, size = self.rows.start, self.rows.size
+        last = np.full(len(start), max(len(self.instants) - 1, 0), np.int64)
+        alive = np.zeros(0, np.int64)  # rows, by address
+        for instant, (first, end) in enumerate(zip(self.offsets, self.offsets[1:], strict=False)):
+            new = np.arange(first, end)
+            new = new[np.argsort(start[new])]
+            above = np.searchsorted(start[new], start[alive], side="right") - 1
+            ends = start[new] + size[new]
+            covered = (above >= 0) & (start[alive] < ends[np.maximum(above, 0)])
+            last[alive[covered]] = instant - 1
+            kept = alive[~covered]
+            alive = np.insert(kept, np.searchsorted(start[kept], start[new]), new)
+        return last
+
+    def _check(self, path: Path, time_s: Float64) -> None:
+        rows, slots = self.rows, self.slots
+        first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
+        starts = np.sort(rows.start[first])
+        ends = np.sort((rows.start + rows.size)[first])
+        wrong = {
+            "times must not fall": bool((np.diff(time_s) < 0).any()),
+            "ranges must have a size": bool((rows.size < 1).any()),
+            "ranges must lie in the arena": bool(
+                (rows.start < 0).any() or (rows.start + rows.size > slots).any()
+            ),
+            "a range must not hold more tokens than slots": bool(
+                ((rows.filled < 0) | (rows.filled > rows.size)).any()
+            ),
+            "the first instant must hold the whole arena": bool((starts != np.append(0, ends)[:-1]).any()),
+        }
+        for rule, broken in wrong.items():
+            if broken:
+                raise KvsimError(f"{path} is damaged: {rule}")
+
+
+def owners_of(text: str) -> tuple[tuple[int, int], ...]:
+    """(request, sample) pairs: `"17 4.2"` is request 17, and sample 2 of request 4."""
+    parts = (word.partition(".") for word in text.split())
+    return tuple((int(request), int(sample or 0)) for request, _, sample in parts)
+
+
+def _read_rows(path: Path) -> tuple[Float64, Arena]:
+    """The times and the other columns; owners, of which few differ, are read as codes."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.ParquetFile(path, read_dictionary=["owners"]).read(use_threads=False)
+        lacking = [name for name in (*_NUMBERS, "owners") if name not in table.column_names]
+        if lacking:
+            raise KvsimError(f"{path} is damaged: it lacks the columns {', '.join(lacking)}")
+        time_s = table["time_s"].to_numpy().astype(np.float64)
+        start, size, filled, cached = (table[name].to_numpy().astype(np.int64) for name in _NUMBERS[1:])
+        owners = table["owners"].unify_dictionaries().combine_chunks()
+        texts = owners.dictionary.to_pylist()
+        for text in texts:
+            owners_of(text)
+        codes = owners.indices.to_numpy().astype(np.int64)
+    except (OSError, ValueError, AttributeError, TypeError, pa.ArrowException) as error:
+        raise KvsimError(f"{path} is damaged: {error}") from error
+    return time_s, Arena(start, size, codes, filled, cached.astype(bool), texts)
