@@ -156,10 +156,11 @@ def _read_rows(path: Path) -> tuple[Float64, Arena]:
     from pyarrow import parquet
 
     try:
-        table = parquet.ParquetFile(path, read_dictionary=["owners"]).read(use_threads=False)
-        lacking = [name for name in (*_NUMBERS, "owners") if name not in table.column_names]
+        there = parquet.ParquetFile(path).schema_arrow.names
+        lacking = [name for name in (*_NUMBERS, "owners") if name not in there]
         if lacking:
             raise KvsimError(f"{path} is damaged: it lacks the columns {', '.join(lacking)}")
+        table = parquet.ParquetFile(path, read_dictionary=["owners"]).read(use_threads=False)
         time_s = table["time_s"].to_numpy().astype(np.float64)
         start, size, filled, cached = (table[name].to_numpy().astype(np.int64) for name in _NUMBERS[1:])
         owners = table["owners"].unify_dictionaries().combine_chunks()
