@@ -3,6 +3,7 @@
     sim run        one server under one workload -> tables, figures, a run directory
     sim compare    the same workload under several allocators, side by side
     sim plot       the figures again, from run directories
+    sim report     one page for the browser: memory map, charts, every request
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
     sim models, gpus, allocators, schedulers    what there is to choose from
@@ -556,6 +557,22 @@ def plot(
         runs = [replace(run, label=run.path.resolve().name) for run in runs]
     for path in write_figures(out or directories[0], runs, fmt):
         print(path)
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Runs or comparisons, best with --record-map.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to.", show_default="report.html in the first RUN"),
+    ] = None,
+) -> None:
+    """Make one HTML page of runs, with the memory map: works offline."""
+    from reports.html.report import write_report
+
+    print(write_report(directories, out or directories[0] / "report.html"))
 
 
 @app.command()

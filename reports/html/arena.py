@@ -1,0 +1,162 @@
+"""The memory map for the page: `map.parquet` as columns, whose replay gives the arena at every instant.
+
+Each recorded instant holds the ranges that changed; they cover every older range that they touch. The page
+replays them: for each *cell* (the largest unit that divides every range) it keeps which row covers it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reports.html.packing import Pack
+from reports.html.tables import Texts, read_columns
+from sim.errors import KvsimError
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_NUMBERS = ("time_s", "start", "size", "filled", "cached")
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Rows of ranges, those of an instant together and in order of their addresses.
+
+    Rows `offsets[i] : offsets[i + 1]` are those of instant `i`. `owner` indexes `names`, the owners as
+    text, of which the first is nobody. `recorded` instants there were before any were left out.
+    """
+
+    times_s: npt.NDArray[np.float64]
+    offsets: Int64
+    start: Int64
+    size: Int64
+    owner: Int64
+    filled: Int64
+    cached: Int64
+    names: list[str]
+    recorded: int
+
+    @property
+    def slots(self) -> int:
+        """The size of the arena."""
+        first = self._rows(0)
+        return int((self.start[first] + self.size[first]).max())
+
+    @property
+    def unit(self) -> int:
+        """Slots of a cell."""
+        return int(np.gcd.reduce(np.concatenate([self.start, self.size])))
+
+    def halved(self) -> "Arena":
+        """Every other instant, the last included; rows that are never seen then are left out."""
+        count = len(self.times_s)
+        odd = count % 2
+        kept = np.ones(len(self.start), bool)
+        for later in range(1 + odd, count, 2):
+            kept[self._rows(later - 1)] = ~self._replaced(later - 1, later)
+        group = (np.repeat(np.arange(count), np.diff(self.offsets)) + odd) // 2
+        order = np.lexsort((self.start, group))
+        order = order[kept[order]]
+        groups = (count + odd) // 2
+        return Arena(
+            times_s=self.times_s[1 - odd :: 2],
+            offsets=np.searchsorted(group[order], np.arange(groups + 1)),
+            **{name: getattr(self, name)[order] for name in ("start", "size", "owner", "filled", "cached")},
+            names=self.names,
+            recorded=self.recorded,
+        )
+
+    def _rows(self, instant: int) -> slice:
+        return slice(int(self.offsets[instant]), int(self.offsets[instant + 1]))
+
+    def _replaced(self, earlier: int, later: int) -> Bools:
+        """Which rows of one instant the next one covers."""
+        first, above = self.start[self._rows(earlier)], self._rows(later)
+        if above.start == above.stop:
+            return np.zeros(len(first), bool)
+        at = np.searchsorted(self.start[above], first, side="right") - 1
+        ends = self.start[above] + self.size[above]
+        return (at >= 0) & (first < ends[np.maximum(at, 0)])
+
+    def packed(self) -> tuple[Pack, dict[str, Any]]:
+        """The columns for the page, and what must be known to read them."""
+        unit = self.unit
+        ends = self.start + self.size
+        pack = Pack()
+        pack.add("gap", (self.start - np.concatenate([[0], ends[:-1]])) // unit % 2**32)
+        pack.add("size", self.size // unit)
+        used, owner = np.unique(np.concatenate([[0], self.owner]), return_inverse=True)
+        pack.add("owner", owner[1:])
+        pack.add("empty", np.where(self.owner > 0, self.size - self.filled, 0))
+        pack.add("cached", self.cached)
+        pack.add("rows", np.diff(self.offsets))
+        members, samples, counts = _members([self.names[code] for code in used])
+        pack.add("setSize", counts)
+        pack.add("member", members)
+        pack.add("sample", samples)
+        about = {"slots": self.slots, "unit": unit, "recorded": self.recorded}
+        return pack, about | {"times": [round(float(time), 9) for time in self.times_s]}
+
+
+def read_arena(path: Path) -> Arena | None:
+    """The map of a run, None where it is empty; KvsimError if it is damaged."""
+    numbers, texts = read_columns(path, _NUMBERS, ("owners",))
+    if not len(numbers["start"]):
+        return None
+    return _checked(path, numbers, texts["owners"])
+
+
+def _checked(path: Path, numbers: dict[str, npt.NDArray[Any]], owners: Texts) -> Arena:
+    time_s = numbers.pop("time_s")
+    whole = {name: column.astype(np.int64) for name, column in numbers.items()}
+    start, size, filled = whole["start"], whole["size"], whole["filled"]
+    offsets = np.concatenate([[0], np.flatnonzero(np.diff(time_s)) + 1, [len(time_s)]])
+    first = slice(0, int(offsets[1]))
+    order = np.argsort(start[first])
+    ends = (start + size)[first][order]
+    gapless = start[first][order][0] == 0 and bool((start[first][order][1:] == ends[:-1]).all())
+    wrong = {
+        "times must not fall": bool((np.diff(time_s) < 0).any()),
+        "ranges must have a size": bool((size < 1).any()),
+        "ranges must lie in the arena": bool((start < 0).any() or (start + size).max() > ends[-1]),
+        "a range must not hold more tokens than slots": bool(((filled < 0) | (filled > size)).any()),
+        "the first instant must hold the whole arena": not gapless,
+    }
+    for rule, broken in wrong.items():
+        if broken:
+            raise KvsimError(f"{path} is damaged: {rule}")
+    owner, names = _by_first_appearance(owners.codes, owners.texts)
+    instant = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    order = np.lexsort((start, instant))
+    columns = {name: column[order] for name, column in whole.items()}
+    return Arena(
+        time_s[offsets[:-1]], offsets, owner=owner[order], names=names, recorded=len(offsets) - 1, **columns
+    )
+
+
+def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[str]]:
+    """Codes in the order in which owners appear, nobody first: near in time is near in number."""
+    used, first = np.unique(codes, return_index=True)
+    order = used[np.argsort(first)]
+    order = sorted(order.tolist(), key=lambda code: texts[code] != "")  # stable
+    if not order or texts[order[0]]:
+        order.insert(0, len(texts))
+    rank = np.zeros(len(texts) + 1, np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[codes], [texts[code] if code < len(texts) else "" for code in order]
+
+
+def _members(names: list[str]) -> tuple[Int64, Int64, Int64]:
+    """(requests, samples, how many per set): "17 4.2" is request 17, and sample 2 of request 4."""
+    counts = np.array([name.count(" ") + 1 if name else 0 for name in names], np.int64)
+    words = " ".join(filter(None, names)).split()
+    try:
+        parts = [word.partition(".") for word in words]
+        requests = np.array([int(request) for request, _, _ in parts], np.int64)
+        samples = np.array([int(sample or 0) for _, _, sample in parts], np.int64)
+    except ValueError as error:
+        raise KvsimError(f"map.parquet is damaged: owners must be numbers of requests: {error}") from error
+    return requests, samples, counts

@@ -1,0 +1,111 @@
+"""What the charts show, as short lists of numbers: one point for each of some hundred slices of a run.
+
+A slice holds the mean over its time, so that a peak shorter than a slice is averaged, and a run of any
+length draws equally fast.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reports import palette
+from reports.palette import KINDS
+from reports.rundir import Run
+
+Floats = npt.NDArray[np.float64]
+
+SLICES = 300
+RATE_SLICES = 60
+_BINS = 60
+_POINTS = 240
+LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "e2e_s": "end to end",
+    "normalized_s_per_token": "end to end per output token",
+    "queueing_s": "queueing delay",
+}
+
+
+def chart_data(runs: Sequence[Run]) -> dict[str, Any]:
+    """All charts: a list per run, in their order."""
+    return {
+        "overTime": [_over_time(run) for run in runs],
+        "waste": [_waste(run) for run in runs],
+        "latency": {name: _latency(runs, name) | {"words": words} for name, words in LATENCIES.items()},
+    }
+
+
+def end_s(run: Run) -> float:
+    """When the run is over: its last row, arrival or answer."""
+    last = [palette.number(run.summary.get("duration_s")) or 0.0, *run.timeline["time_s"][-1:].tolist()]
+    for name in ("arrival_s", "finish_s"):
+        times = run.requests.get(name, np.zeros(0))
+        last += times[np.isfinite(times)].max(initial=0.0, keepdims=True).tolist()
+    return float(max(last))
+
+
+def _over_time(run: Run) -> dict[str, Any]:
+    end = end_s(run)
+    time = run.timeline["time_s"].astype(np.float64)
+    if not len(time) or end <= 0:
+        return {"end": end, "step": 0, "kinds": {kind: [] for kind in KINDS}}
+    edges = np.linspace(0, end, SLICES + 1)
+    slots = {kind: run.timeline[kind] for kind in KINDS}
+    capacity = max(1, sum(int(column[0]) for column in slots.values()))
+    finish = run.requests.get("finish_s", np.zeros(0))
+    answers = np.histogram(finish[np.isfinite(finish)], edges[:: SLICES // RATE_SLICES])[0]
+    found = {
+        "end": end,
+        "step": end / SLICES,
+        "kinds": {k: _rounded(100 / capacity * _means(time, c, edges)) for k, c in slots.items()},
+        "running": _rounded(_means(time, run.timeline["running"], edges)),
+        "waiting": _rounded(_means(time, run.timeline["waiting"], edges)),
+        "throughput": _rounded(answers / (end / RATE_SLICES)),
+    }
+    if "preemptions" in run.timeline:
+        row = np.searchsorted(time, edges[1:], side="right") - 1
+        found["preemptions"] = run.timeline["preemptions"][np.maximum(row, 0)].tolist()
+    return found
+
+
+def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
+    """The mean over each slice of what holds from one row to the next; 0 before the first."""
+    length = np.diff(time, append=max(edges[-1], time[-1]))
+    area = np.concatenate([[0.0], np.cumsum(values * length)])
+    at = np.concatenate([time, [max(edges[-1], time[-1])]])
+    return np.diff(np.interp(edges, at, area)) / np.diff(edges)
+
+
+def _waste(run: Run) -> dict[str, Any]:
+    percent, saturated = palette.shares(run.summary)
+    return {"percent": {kind: round(share, 3) for kind, share in percent.items()}, "saturated": saturated}
+
+
+def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
+    """How many requests are how slow: per cent per bin, bins alike for all runs and even on a log scale."""
+    columns = [run.requests[name][np.isfinite(run.requests[name])] for run in runs]
+    positive = np.concatenate([column[column > 0] for column in columns]) if columns else np.zeros(0)
+    if not len(positive):
+        return {"edges": [], "shares": [[] for _ in runs], "quantiles": [_quantiles(c) for c in columns]}
+    low, high = np.log10(positive.min()), np.log10(positive.max())
+    if high - low < 0.2:
+        low, high = low - 0.1, high + 0.1
+    edges = np.logspace(low, high, _BINS + 1)
+    shares = []
+    for column in columns:
+        inside = np.clip(column, edges[0], edges[-1])  # rounding, and zeros
+        shares.append(_rounded(100 * np.histogram(inside, edges)[0] / max(1, len(column))))
+    return {"edges": _rounded(edges), "shares": shares, "quantiles": [_quantiles(c) for c in columns]}
+
+
+def _quantiles(column: Floats) -> list[float]:
+    """As many points of the distribution function as are drawn, evenly in the share of requests."""
+    return _rounded(np.quantile(column, np.linspace(0, 1, _POINTS + 1))) if len(column) else []
+
+
+def _rounded(values: Floats) -> list[float]:
+    """Five significant digits."""
+    return [float(f"{value:.5g}") for value in values.tolist()]

@@ -1,0 +1,92 @@
+"""Numbers for the page: columns of whole numbers, packed so that a browser unpacks them fast.
+
+A *pack* is the columns one after another, gzipped, in base64. A column lies in the page as *byte planes*:
+first the lowest byte of every number, then the next, as planes of small or slow numbers compress to
+almost nothing. `delta` columns hold differences to the number before, modulo their width.
+"""
+
+import base64
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[Any]
+
+_LEVEL = 6
+NOTHING = 2**32 - 1
+"""Stands for null in columns of four bytes."""
+
+
+@dataclass
+class Pack:
+    """Columns under names; `text` is what the page holds, `entries` how to read it."""
+
+    columns: dict[str, Column] = field(default_factory=dict)
+    deltas: set[str] = field(default_factory=set)
+
+    def add(self, name: str, column: Column, *, delta: bool = False) -> None:
+        """Whole numbers that are not negative, or float32; the narrowest width that fits is taken."""
+        if column.dtype.kind == "f":
+            self.columns[name] = _rounded(column)
+            return
+        largest = int(column.max()) if len(column) else 0
+        if len(column) and (largest > NOTHING or int(column.min()) < 0):
+            raise ValueError(f"column {name} must lie in 0 .. {NOTHING}, got {column.min()} .. {largest}")
+        width = 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
+        self.columns[name] = column.astype(f"<u{width}")
+        if delta:
+            self.deltas.add(name)
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Name, type and length of each column in order; whether it holds differences."""
+        return [
+            {
+                "name": name,
+                "type": f"{column.dtype.kind}{column.dtype.itemsize}",
+                "length": len(column),
+                "delta": name in self.deltas,
+            }
+            for name, column in self.columns.items()
+        ]
+
+    def text(self) -> str:
+        """All columns in base64."""
+        planes = [_planes(column, name in self.deltas) for name, column in self.columns.items()]
+        packed = gzip.compress(b"".join(planes), _LEVEL, mtime=0)
+        return base64.b64encode(packed).decode()
+
+
+def unpacked(text: str, entries: list[Mapping[str, Any]]) -> dict[str, Column]:
+    """The columns again, as the page reads them."""
+    data = gzip.decompress(base64.b64decode(text))
+    columns, at = {}, 0
+    for entry in entries:
+        kind = np.dtype(f"<{entry['type']}")
+        size = entry["length"] * kind.itemsize
+        planes = np.frombuffer(data, np.uint8, size, at).reshape(kind.itemsize, entry["length"])
+        column = np.ascontiguousarray(planes.T).view(kind).reshape(-1)
+        columns[entry["name"]] = np.cumsum(column, dtype=kind) if entry["delta"] else column
+        at += size
+    return columns
+
+
+def _planes(column: Column, delta: bool) -> bytes:
+    width = column.dtype.itemsize
+    if delta and len(column):
+        column = np.concatenate(
+            [column[:1], column[1:] - column[:-1]]
+        )  # wraps around, as the page's sum does
+    return np.ascontiguousarray(column.view(np.uint8).reshape(-1, width).T).tobytes()
+
+
+def _rounded(column: Column) -> Column:
+    """Float32 with 14 bits behind the point, four significant digits: the rest would not compress."""
+    bits = column.astype("<f4").view("<u4").astype(np.uint64)
+    known = ~np.isnan(column)
+    bits[known] = (bits[known] + 0x100) & ~np.uint64(0x1FF)
+    return bits.astype("<u4").view("<f4")

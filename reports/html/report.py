@@ -1,0 +1,115 @@
+"""Run directories in, one HTML file out; never larger than `LARGEST_BYTES` for want of thinning its maps."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reports import palette
+from reports.html import words
+from reports.html.arena import Arena, read_arena
+from reports.html.charts import chart_data, end_s
+from reports.html.lives import EVENTS, STATUS, packed_events, packed_requests, tick_s
+from reports.html.packing import Pack
+from reports.html.page import page
+from reports.rundir import Run, read_runs
+from sim import __version__
+from sim.errors import KvsimError
+
+LARGEST_BYTES = 14_500_000
+_FRAME_BYTES = 800_000  # scripts, style and the chart library
+_LEAST_INSTANTS = 8
+
+
+def write_report(directories: Sequence[Path], out: Path) -> Path:
+    """Write the page about these runs and comparisons, whole or not at all; returns its path."""
+    runs = words.distinct([run for directory in directories for run in read_runs(directory)])
+    if out.is_dir():
+        raise KvsimError(f"out must be a file, got the directory {out}")
+    text = report(runs)
+    part = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        raise KvsimError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return out
+
+
+def report(runs: Sequence[Run]) -> str:
+    """The page about these runs."""
+    packs: dict[str, str] = {}
+    arenas: list[Arena | None] = []
+    described = []
+    for place, run in enumerate(runs):
+        about, arena, own = _described(run)
+        arenas.append(arena)
+        for name, pack in own.items():
+            packs[f"{name}-{place}"] = pack.text()
+            about[name] = pack.entries
+        described.append(about)
+    room = LARGEST_BYTES - _FRAME_BYTES - sum(map(len, packs.values()))
+    for place, (about, maps) in enumerate(zip(described, _fitting(arenas, room), strict=True)):
+        if maps is not None:
+            pack, about["arena"], packs[f"map-{place}"] = maps
+            about["map"] = pack.entries
+    kinds = {name: {"colour": k.colour, "meaning": k.meaning} for name, k in palette.KINDS.items()}
+    data = {
+        "version": __version__,
+        "title": words.title(runs),
+        "answer": words.answer(runs),
+        "facts": words.facts(runs),
+        "notes": words.notes(runs),
+        "numbers": words.numbers(runs),
+        "runs": described,
+        "kinds": kinds,
+        "wasteKinds": palette.WASTE,
+        "colours": [palette.series_colour(place) for place in range(len(runs))],
+        "charts": chart_data(runs),
+        "status": STATUS,
+        "events": EVENTS,
+    }
+    return page(data["title"], data, packs)
+
+
+def _described(run: Run) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
+    """What the page must know of one run, its map, and its tables."""
+    end = end_s(run)
+    tick = tick_s(end)
+    own = {"requests": packed_requests(run.requests, tick)}
+    about: dict[str, Any] = {"label": run.label, "end": end, "tick": tick, "reasons": []}
+    about["reserve"] = run.summary["engine"].get("reserve")
+    about["seats"] = run.config.get("scenario", {}).get("engine", {}).get("max_num_seqs")
+    if (run.path / "events.parquet").is_file():
+        own["events"], about["reasons"] = packed_events(run.path / "events.parquet", tick)
+    recorded = run.path / "map.parquet"
+    return about, read_arena(recorded) if recorded.is_file() else None, own
+
+
+_Packed = tuple[Pack, dict[str, Any], str]
+
+
+def _fitting(arenas: Sequence[Arena | None], room: int) -> list[_Packed | None]:
+    """The maps packed; while they are too large together, the largest loses every other instant."""
+    kept = list(arenas)
+    packed = [_packed(arena) for arena in kept]
+    while True:
+        sizes = [0 if maps is None else len(maps[2]) for maps in packed]
+        if sum(sizes) <= room:
+            return packed
+        place = sizes.index(max(sizes))
+        largest = kept[place]
+        assert largest is not None
+        if len(largest.times_s) < 2 * _LEAST_INSTANTS:
+            return packed
+        kept[place] = largest.halved()
+        packed[place] = _packed(kept[place])
+
+
+def _packed(arena: Arena | None) -> _Packed | None:
+    if arena is None:
+        return None
+    pack, about = arena.packed()
+    return pack, about, pack.text()

@@ -1,0 +1,82 @@
+// Put the page together: words first, then the maps, the table, and last the charts.
+
+function words() {
+  $("title").textContent = data.title;
+  $("answer").textContent = data.answer;
+  $("facts").append(...data.facts.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))));
+  const notes = $("notes");
+  notes.hidden = !data.notes.length;
+  notes.firstElementChild.textContent = `${plural(data.notes.length, "note")} on these numbers`;
+  notes.lastElementChild.append(...data.notes.map((text) => element("li", { text })));
+  const sections = [...document.querySelectorAll("main > section")];
+  $("sections").append(...sections.map(({ id }) => element("a", { href: `#${id}`, text: $(`${id}-title`).textContent })));
+  $("kinds").append(...Object.entries(data.kinds).map(([name, { meaning }]) =>
+    element("div", {}, element("dt", { text: name }), element("dd", { text: meaning }))));
+  $("made").textContent = `Simulated by kvsim ${data.version}. Every slot of the KV memory is one of these six kinds at every instant.`;
+}
+
+function numbers() {
+  const table = document.querySelector(".numbers");
+  const several = runs.length > 1;
+  table.classList.toggle("one", !several);
+  table.caption.textContent = several ? "One column per run; the best of a row in green." : "The whole run in numbers.";
+  table.tHead.append(element("tr", {}, element("th", {}, element("span", { class: "hidden", text: "Number" })),
+    ...runs.map(({ label }) => element("th", { scope: "col", text: label }))));
+  table.tBodies[0].append(...data.numbers.map(({ name, texts, best }) => element("tr", {},
+    element("th", { scope: "row", text: name }),
+    ...texts.map((text, i) => element("td", { class: best[i] ? "best" : "", text }, ...(best[i] ? [element("span", { class: "hidden", text: " (best)" })] : []))))));
+}
+
+async function mapsOf() {
+  const maps = [];
+  for (const [place, run] of runs.entries()) {
+    if (run.map) maps.push({ place, run, arena: new Arena(run.arena, await columnsOf(`map-${place}`, run.map)) });
+  }
+  const missing = runs.filter(({ map }) => !map).map(({ label }) => label);
+  const notice = $("map-missing");
+  notice.hidden = !missing.length;
+  notice.textContent = `${maps.length ? `No map was recorded of ${missing.join(", ")}` : "No map was recorded"}: run again with --record-map to see who holds which slot.`;
+  $("player").hidden = $("map-lead").hidden = !maps.length;
+  return maps;
+}
+
+async function start() {
+  words();
+  numbers();
+  let player = null, table = null;
+  const lives = [];
+  const follow = (request, find = false, look = false) => {
+    player?.track(request, find);
+    showLife(request, lives, player);
+    if (player) markLife(player.time);
+    table?.mark(request);
+    if (look) $(player ? "memory" : "life").scrollIntoView();
+  };
+  const maps = await mapsOf();
+  for (const [place, run] of runs.entries()) {
+    const requests = await columnsOf(`requests-${place}`, run.requests);
+    lives.push(new Lives(run, requests, run.events ? await columnsOf(`events-${place}`, run.events) : null));
+  }
+  if (maps.length) player = new Player(maps, follow);
+  player?.listeners.push(markLife);
+  table = new Table(lives, follow);
+  buildCharts();
+  const library = element("script", { text: new TextDecoder().decode(await bytesOf("plotly")) });
+  document.head.append(library);
+  await redraw(charts, player);
+  const restyle = () => {
+    player?.restyle();
+    return redraw();
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
+  addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; restyle(); });
+  addEventListener("afterprint", () => { delete document.documentElement.dataset.theme; restyle(); });
+  window.kvsim = { player, table, lives }; // for whoever looks behind the page
+  document.documentElement.dataset.ready = "";
+}
+
+start().catch((error) => {
+  $("failure").hidden = false;
+  $("failure").textContent = `This report cannot be shown: ${error.message}. It needs a browser of 2023 or later.`;
+  throw error;
+});
