@@ -1,5 +1,28 @@
-"""Measure a GPU and fit what a simulator needs: the first half of `sim calibrate`.
+"""Measure a GPU and fit what a simulator needs: the measuring half of `sim calibrate`.
 
-profile.py   the file that comes out, described field by field; writing and reading it
-form.py      the fitted forms: bytes and work of each part, tables of ratios
+    from kernels.calibration.plan import plan                    # torch-free to import; plan() looks for the GPU
+    from kernels.calibration.calibrate import Progress, calibrate
+    from kernels.calibration.profile import write_profile
+
+    planned = plan(quick=False, interpret=False)                 # parts, points, estimated_s(), device
+    profile = calibrate(planned, journal, progress=print)        # resumes the journal; Ctrl-C keeps it
+    write_profile(profile, path, journal)                        # and removes the journal
+
+The same from a shell, with nothing of kvsim but this package: `python -m kernels.calibration --out PROFILE`.
+
+    profile.py     the file that comes out, described field by field; writing it
+    form.py        the fitted forms: bytes and work of each part, tables of ratios
+    points.py      a point: what is launched, what it moves, which launches a composed step consists of
+    grid.py        which points, which of them are held out        sizes.py  the numbers, in full, quick, toys
+    plan.py        all points for one device, and how long they take
+    device.py      the device and its versions
+    timing.py      CUDA graphs, turns, medians, datasheets, clocks: shared with benchmarks/kernels.py
+    room.py        one slab of random memory, cut anew for every launch
+    launches.py    what is launched for each part                  layer.py  small kernels of a layer
+    steps.py       whole layers                                    all_reduce.py  sums over GPUs
+    bench.py       points in, seconds out
+    journal.py     what has been measured, to be resumed
+    fit.py         forms, tables and errors                        assemble.py  all of them, as a profile
+    calibrate.py   the whole
+    errors.py      what can go wrong
 """

@@ -71,5 +71,56 @@ How they make a step of n tokens (prompts and decoding), m rows with logits, on 
 and without graphs at least `launches * eager_s`. A part that has nothing to do costs nothing.
 """
 
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 FORMAT = 1
-KINDS = ("calibrated", "rehearsal")
+DIGITS = 6
+WIDTH = 118
+
+
+def write_profile(profile: Mapping[str, Any], path: Path, journal: Path | None = None) -> None:
+    """Write a profile, whole or not at all; then remove the journal that it was made from.
+
+    Raises OSError where the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text_of(profile) + "\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    if journal is not None:
+        journal.unlink(missing_ok=True)
+
+
+def text_of(value: Any, indent: int = 0) -> str:  # noqa: ANN401
+    """JSON with as much on a line as fits, and numbers to DIGITS digits."""
+    short = json.dumps(rounded(value), allow_nan=False)
+    if not isinstance(value, Mapping | list) or indent + len(short) <= WIDTH:
+        return short
+    space = " " * (indent + 1)
+    if isinstance(value, Mapping):
+        rows = [f"{json.dumps(name)}: {text_of(one, indent + 1)}" for name, one in value.items()]
+        return "{\n" + ",\n".join(space + row for row in rows) + "\n" + " " * indent + "}"
+    rows = [text_of(one, indent + 1) for one in value]
+    return "[\n" + ",\n".join(space + row for row in rows) + "\n" + " " * indent + "]"
+
+
+def rounded(value: Any) -> Any:  # noqa: ANN401
+    """The same with floats to DIGITS significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return value

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median, quantiles
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Launches = Sequence[Callable[[], object]]
 
@@ -115,8 +117,10 @@ def interleaved(
     return times
 
 
-def captured(launches: Launches) -> Callable[[], float]:
-    """A call that replays the launches as one CUDA graph, and returns its seconds on the GPU."""
+def graph_of(launches: Launches) -> "torch.cuda.CUDAGraph":
+    """The launches as one CUDA graph; the first two are run before, on their own."""
+    import torch
+
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they need
@@ -128,11 +132,17 @@ def captured(launches: Launches) -> Callable[[], float]:
     with torch.cuda.graph(graph):
         for launch in launches:
             launch()
-    return on_gpu_clock([graph.replay])
+    return graph
+
+
+def captured(launches: Launches) -> Callable[[], float]:
+    """A call that replays the launches as one CUDA graph, and returns its seconds on the GPU."""
+    return on_gpu_clock([graph_of(launches).replay])
 
 
 def on_gpu_clock(launches: Launches) -> Callable[[], float]:
     """A call that starts the launches one by one and returns the seconds between two events around them."""
+    import torch
 
     def run() -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")

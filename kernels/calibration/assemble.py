@@ -1,0 +1,150 @@
+"""From a journal to a profile: sift the points, fit every part, predict the composed steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernels.calibration.device import Device
+from kernels.calibration.fit import Bounds, Measured, described, error_of, fit_part
+from kernels.calibration.form import predict_s
+from kernels.calibration.journal import Journal
+from kernels.calibration.plan import Plan
+from kernels.calibration.points import components, features, useful
+from kernels.calibration.profile import FORMAT
+from kernels.calibration.timing import Datasheet, refusal
+
+PRODUCTS = ("product", "lm_head")
+NO_PARTS = ("ceilings", "launch", "composed")
+
+
+def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict[str, Any]:
+    """The profile of what a journal holds."""
+    device, sheet = planned.device, planned.sheet
+    measured, refused = sifted(planned, journal)
+    parts = {}
+    for part in dict.fromkeys(point.part for point in planned.points):
+        if part in NO_PARTS:
+            continue
+        some = [one for one in measured if one.point.part == part]
+        found = fit_part(
+            [point for point in planned.points if point.part == part], some, constants_of(part, device),
+            bounds_of(part, sheet),
+        )  # fmt: skip
+        if found is not None:
+            parts[part] = found
+    gpu = sheet.gpu if sheet else None
+    known = {name: value for name, value in journal.head["device"].items()}
+    return {
+        "format": FORMAT,
+        "kind": planned.kind,
+        "name": name or ("rehearsal" if device.rehearsal else gpu or device.name.lower().replace(" ", "-")),
+        "gpu": gpu,
+        "device": {
+            name: known[name] for name in ("name", "memory_bytes", "capability", "multiprocessors", "count")
+        },
+        "measured": {
+            "date": journal.head["date"],
+            **{name: known[name] for name in ("driver", "cuda", "torch", "triton", "python")},
+            "seconds": journal.seconds,
+            "quick": planned.quick,
+            "clocks": [dict(one) for one in journal.clocks],
+        },
+        "limits": {
+            "bandwidth_bytes_per_s": sheet.gb_per_s * 1e9 if sheet else None,
+            "flops_per_s": sheet.tflops * 1e12 if sheet else None,
+        },
+        "ceilings": ceilings_of(measured),
+        "launch": {
+            f"{one.point.x['what']}_s": one.median_s for one in measured if one.point.part == "launch"
+        },
+        "parts": parts,
+        "composed": composed_of(parts, [one for one in measured if one.point.part == "composed"]),
+        "refused": refused,
+    }
+
+
+def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[str, Any]]]:
+    """What was measured, and what was refused or failed with the reason."""
+    kept, refused = [], []
+    for point in planned.points:
+        sample = journal.samples[point.key]
+        if sample.failure is not None:
+            refused.append(
+                {"part": point.part, "x": dict(point.x), "median_s": None, "reason": sample.failure}
+            )
+            continue
+        one = Measured.of(point, sample)
+        reason = refusal(planned.sheet, one.median_s, *useful(point))
+        if reason is None:
+            kept.append(one)
+        else:
+            refused.append(
+                {"part": point.part, "x": dict(point.x), "median_s": one.median_s, "reason": reason}
+            )
+    return kept, refused
+
+
+def constants_of(part: str, device: Device) -> dict[str, Any]:
+    """What form.py needs to compute the work of a part: how the kernels are launched on this device."""
+    from kernels.launch import (
+        DECODE,
+        LEAST_CHUNK_TOKENS,
+        PROGRAMS_PER_MULTIPROCESSOR,
+        Gpu,
+        prefill_tiling,
+    )
+
+    heads = (32, 64, 128, 256)
+    if part == "decode":
+        return {
+            "programs": device.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR,
+            "least_piece_tokens": LEAST_CHUNK_TOKENS,
+            "tile_tokens": {str(head): DECODE[head, 2].tile for head in heads},
+        }
+    if part == "prefill":
+        tilings = {
+            head: prefill_tiling(head, 2, Gpu(device.capability, device.multiprocessors)) for head in heads
+        }
+        return {
+            "multiprocessors": device.multiprocessors,
+            "rows": {str(head): tiling.rows for head, tiling in tilings.items()},
+            "key_tile": {str(head): tiling.tile for head, tiling in tilings.items()},
+        }
+    return {"output_tile": 128} if part in PRODUCTS else {}
+
+
+def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
+    """What the form of a part cannot exceed."""
+    if sheet is None or part in {"to_host", "to_gpu", "all_reduce"}:
+        return Bounds()
+    rate = sheet.tflops * 1e12 if part in {"prefill", *PRODUCTS} else None
+    return Bounds(sheet.gb_per_s * 1e9, rate)
+
+
+def ceilings_of(measured: list[Measured]) -> dict[str, float | None]:
+    """Bytes and flops a second that the device reached at best."""
+    found = {one.point.x["what"]: one for one in measured if one.point.part == "ceilings"}
+
+    def rate(what: str, work: str) -> float | None:
+        return found[what].point.x[work] / found[what].median_s if what in found else None
+
+    return {
+        "copy_bytes_per_s": rate("copy", "bytes"),
+        "read_bytes_per_s": rate("read", "bytes"),
+        "matrix_flops_per_s": rate("product", "flops"),
+    }
+
+
+def composed_of(parts: Mapping[str, Any], measured: list[Measured]) -> dict[str, Any]:
+    """Measured and predicted composed steps; without those that have a part that could not be fitted."""
+    rows = []
+    for one in measured:
+        consists_of: dict[str, float] = {}
+        needed = components(one.point.x)
+        if any(point.part not in parts for point, _ in needed):
+            continue
+        for point, count in needed:
+            part = parts[point.part]
+            seconds = count * predict_s(part, *features(point, part["constants"]))
+            consists_of[point.part] = consists_of.get(point.part, 0.0) + seconds
+        rows.append(described(one) | {"predicted_s": sum(consists_of.values()), "consists_of": consists_of})
+    return {"points": rows, "error": error_of(rows)}

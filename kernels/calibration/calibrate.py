@@ -1,0 +1,119 @@
+"""Measure and fit: `calibrate(plan(), journal)` gives a profile, `write_profile` (profile.py) writes it.
+
+Nothing is printed here: who calls gives a function that is told of progress. What has been measured is in
+the journal, so that Ctrl-C loses at most one group of points.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernels.calibration.assemble import profile_of
+from kernels.calibration.journal import Journal
+from kernels.calibration.plan import Plan
+from kernels.calibration.timing import clocks
+
+if TYPE_CHECKING:
+    from kernels.calibration.bench import Stopwatch
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a calibration is.
+
+    Attributes
+    ----------
+    done, points : int
+        Points measured, and in all.
+    part : str
+        That is measured next; empty at the end.
+    left_s : float
+        About how long it will take still.
+    """
+
+    done: int
+    points: int
+    part: str
+    left_s: float
+
+
+def calibrate(
+    planned: Plan,
+    journal: Path | None = None,
+    *,
+    name: str | None = None,
+    fresh: bool = False,
+    progress: Callable[[Progress], object] = lambda _: None,
+    stopwatch: "Stopwatch | None" = None,
+    read_clocks: Callable[[], Mapping[str, str]] = clocks,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> dict[str, Any]:
+    """Measure what the journal does not have yet, fit everything, and return the profile.
+
+    Parameters
+    ----------
+    planned : Plan
+        From `plan`.
+    journal : Path
+        A file that is continued if it is there; nothing is kept without it.
+    name : str
+        Of the profile; that of the GPU when not given.
+    fresh : bool
+        Start the journal anew.
+    progress : callable
+        Told of every group of points, before it is measured, and of the end.
+    stopwatch : Stopwatch
+        Stands for the device; the device itself when not given.
+    read_clocks, now : callable
+        What nvidia-smi says, and the time of the beginning.
+
+    Raises
+    ------
+    JournalError
+        The journal is of another device, other versions or another plan.
+    """
+    if stopwatch is None:
+        from kernels.calibration.bench import Bench
+
+        stopwatch = Bench(planned.device.rehearsal)
+    before = read_clocks()
+    head = {
+        "device": {**planned.device.facts(), "driver": before.get("driver_version")},
+        "plan": planned.digest,
+        "date": now().isoformat(timespec="seconds"),
+    }
+    written = Journal(journal, head, fresh)
+    if not written.clocks:
+        written.add_clocks("before", before)
+    measure(planned, written, stopwatch, progress, read_clocks)
+    return profile_of(planned, written, name)
+
+
+def measure(
+    planned: Plan,
+    journal: Journal,
+    stopwatch: "Stopwatch",
+    progress: Callable[[Progress], object],
+    read_clocks: Callable[[], Mapping[str, str]],
+) -> None:
+    """Measure, group by group, what the journal does not have."""
+    groups = [[point for point in group if point.key not in journal.samples] for group in planned.groups]
+    groups = [group for group in groups if group]
+    left = [planned.estimated_s(group) for group in groups]
+    estimated, started = 0.0, time.perf_counter()
+    for i, group in enumerate(groups):
+        part, took_s = group[0].part, time.perf_counter() - started
+        pace = (took_s + 5) / (estimated + 5)  # the estimate, until there is something to compare it with
+        progress(Progress(len(journal.samples), len(planned.points), part, pace * sum(left[i:])))
+        if journal.last_part not in {None, part}:
+            journal.add_clocks(f"before {part}", read_clocks())
+        begun = time.perf_counter()
+        samples = stopwatch.seconds(group)
+        journal.add(group, samples, time.perf_counter() - begun)
+        estimated += left[i]
+    if not journal.clocks or journal.clocks[-1]["when"] != "after":
+        journal.add_clocks("after", read_clocks())
+    progress(Progress(len(planned.points), len(planned.points), "", 0.0))

@@ -1,0 +1,238 @@
+"""Measured points to a part of the profile: form, tables of ratios, errors.
+
+The form is fitted by least squares on log(predicted / measured), for each p of the norm (and each tile of
+products that comes into question), from fixed starts; the least sum of squares wins. No randomness.
+Held-out points enter neither the form nor a table: they are only predicted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from kernels.calibration.form import NORMS, form_s, interpolate, predict_s
+from kernels.calibration.points import MAIN, Point, Sample, features
+from kernels.calibration.timing import spread
+
+STEPS = 60
+STARTS = (1.0, 0.3, 3.0)
+TOKEN_TILES = (16, 64, 128)
+"""Rows of a tile of matrix products that come into question: libraries do not say."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A point with its median, 10th and 90th percentile (seconds of one launch) and number of launches."""
+
+    point: Point
+    median_s: float
+    p10_s: float
+    p90_s: float
+    launches: int
+
+    @classmethod
+    def of(cls, point: Point, sample: Sample) -> "Measured":
+        """From the seconds of all turns."""
+        return cls(point, *spread(sample.seconds), sample.launches)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the form's rates cannot exceed, bytes and work per second; None: not known."""
+
+    bandwidth: float | None = None
+    rate: float | None = None
+
+
+def fit_part(
+    planned: Sequence[Point],
+    measured: Sequence[Measured],
+    constants: Mapping[str, Any],
+    bounds: Bounds = Bounds(),
+) -> dict[str, Any] | None:
+    """A part as profile.py describes it; None where nothing was measured to fit it.
+
+    Parameters
+    ----------
+    planned : sequence of Point
+        All points of the part, also those that could not be measured.
+    measured : sequence of Measured
+        Those that were, and were not refused.
+    constants : Mapping
+        What the features need. Without `token_tile` where that of products is to be found.
+    bounds : Bounds
+        Of the device, by its datasheet.
+    """
+    fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
+    if not any(one.point.role == "grid" for one in fitted_to):
+        return None
+    candidates = [dict(constants)]
+    if "output_tile" in constants:
+        candidates = [dict(constants) | {"token_tile": tile} for tile in TOKEN_TILES]
+    found = [(*fit_form(fitted_to, one, bounds), one) for one in candidates]
+    form, _, constants = min(found, key=lambda one: one[1])
+    part: dict[str, Any] = {"form": form, "constants": constants, "base": {}, "tables": [], "range": {}}
+    part["unmeasured"] = _main_table(part, planned, fitted_to)
+    _other_tables(part, measured)
+    part["points"] = [_with_prediction(part, one) for one in measured]
+    part["error"] = {
+        "fitted": error_of(one for one in part["points"] if one["role"] != "held_out"),
+        "held_out": error_of(one for one in part["points"] if one["role"] == "held_out"),
+    }
+    return part
+
+
+def fit_form(
+    measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
+) -> tuple[dict[str, Any], float]:
+    """(form, sum of squares) of the best norm."""
+    rows = [features(one.point, constants)[:2] for one in measured]
+    moved, work = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    seconds = np.array([one.median_s for one in measured])
+    with_work = bool(work.any())
+    best: tuple[dict[str, Any], float] | None = None
+    for p, scale in product(NORMS if with_work else (1,), STARTS):
+        guess = [seconds.min() / 2, scale * (seconds / moved).min()]
+        highest = [seconds.min(), np.inf]
+        lowest = [1e-9, 1 / bounds.bandwidth if bounds.bandwidth else 0]
+        if with_work:
+            guess.append((seconds / work).min() / scale)
+            lowest.append(1 / bounds.rate if bounds.rate else 0)
+            highest.append(np.inf)
+        lowest_log = np.log(np.maximum(lowest, 1e-30))
+        found, squares = _least_squares(
+            p, (moved, work, seconds), np.log(guess), (lowest_log, np.log(highest))
+        )
+        if best is None or squares < best[1] * (1 - 1e-9):
+            t0, per_byte, *per_work = (float(number) for number in np.exp(found))
+            rate = 1 / per_work[0] if per_work else None
+            best = {"t0_s": t0, "bandwidth_bytes_per_s": 1 / per_byte, "work_per_s": rate, "p": p}, squares
+    assert best is not None
+    return best
+
+
+def _residuals(p: object, data: tuple[np.ndarray, ...], logs: np.ndarray) -> np.ndarray:
+    """log(predicted / measured) at every point."""
+    moved, work, seconds = data
+    t0, *per = np.exp(logs)
+    a = moved * per[0]
+    if len(per) == 2:
+        b = work * per[1]
+        a = np.maximum(a, b) if p == "max" else (a**p + b**p) ** (1 / p)
+    return np.log((t0 + a) / seconds)
+
+
+def _least_squares(
+    p: object, data: tuple[np.ndarray, ...], start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, float]:
+    """Levenberg-Marquardt on the logarithms, within bounds."""
+    here = np.clip(start, *bounds)
+    residuals = _residuals(p, data, here)
+    squares, damping = float(residuals @ residuals), 1e-2
+    for _ in range(STEPS):
+        shifts = np.eye(len(here)) * 1e-6
+        slope = np.column_stack([(_residuals(p, data, here + one) - residuals) / 1e-6 for one in shifts])
+        normal = slope.T @ slope
+        step = np.linalg.solve(normal + damping * np.eye(len(here)), -slope.T @ residuals)
+        there = np.clip(here + np.clip(step, -2, 2), *bounds)
+        tried = _residuals(p, data, there)
+        if (new := float(tried @ tried)) < squares:
+            done = squares - new <= 1e-12 * squares
+            here, residuals, squares, damping = there, tried, new, max(damping / 5, 1e-12)
+            if done:
+                break
+        else:
+            damping *= 5
+    return here, squares
+
+
+def _main_table(part: dict[str, Any], planned: Sequence[Point], measured: Sequence[Measured]) -> list[dict]:
+    """Set the main table, the range of its axes and the base; returns the cells that were not measured."""
+    cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
+    names = list(cells[0])
+    axes = [
+        {
+            "name": name,
+            "offset": 256 if name == "prefix_tokens" else 0,
+            "values": sorted({c[name] for c in cells}),
+        }
+        for name in names
+    ]
+    grid = [one for one in measured if one.point.role == "grid"]
+    ratios: dict[tuple, list[float]] = {}
+    for one in grid:
+        moved, work, place = features(one.point, part["constants"])
+        ratio = one.median_s / form_s(part["form"], moved, work)
+        ratios.setdefault(tuple(one.point.cell[name] for name in names), []).append(log(ratio))
+    known = {cell: exp(fmean(logs)) for cell, logs in ratios.items()}
+    whole = list(product(*(axis["values"] for axis in axes)))
+    filled = known | {cell: known[_nearest(cell, known, axes)] for cell in whole if cell not in known}
+    part["tables"] = [{"axes": axes, "ratio": _nest(filled, axes, ())}]
+    part["base"] = {name: value for name, value in place.items() if name not in names}
+    for i, name in enumerate(names):
+        values = [cell[i] for cell in known]
+        part["range"][name] = [min(values), max(values)]
+    part["range"] |= {name: [value, value] for name, value in part["base"].items()}
+    return [dict(zip(names, cell, strict=True)) for cell in whole if cell not in known]
+
+
+def _nearest(cell: tuple, known: Mapping[tuple, float], axes: Sequence[Mapping[str, Any]]) -> tuple:
+    """The measured cell that is fewest steps away, steps along the last axis counting least."""
+    places = [{value: i for i, value in enumerate(axis["values"])} for axis in axes]
+
+    def away(other: tuple) -> tuple[int, ...]:
+        return tuple(abs(at[a] - at[b]) for at, a, b in zip(places, cell, other, strict=True))
+
+    return min(known, key=lambda other: (away(other), other))
+
+
+def _nest(ratios: Mapping[tuple, float], axes: Sequence[Mapping[str, Any]], cell: tuple) -> Any:  # noqa: ANN401
+    """Ratios as nested lists, the first axis outermost."""
+    if len(cell) == len(axes):
+        return ratios[cell]
+    return [_nest(ratios, axes, (*cell, value)) for value in axes[len(cell)]["values"]]
+
+
+def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
+    """Append a table for every other axis that was measured: what it costs over the base."""
+    main = part["tables"][0]
+    for name, base in part["base"].items():
+        ratios: dict[float, list[float]] = {base: [0.0]}
+        for one in measured:
+            if one.point.role == "grid" and one.point.table == name:
+                moved, work, place = features(one.point, part["constants"])
+                predicted = form_s(part["form"], moved, work) * interpolate(main, place)
+                ratios.setdefault(one.point.cell[name], []).append(log(one.median_s / predicted))
+        values = sorted(ratios)
+        if len(values) > 1:
+            axis = {"name": name, "offset": 0, "values": values}
+            part["tables"].append({"axes": [axis], "ratio": [exp(fmean(ratios[value])) for value in values]})
+            part["range"][name] = [values[0], values[-1]]
+
+
+def _with_prediction(part: Mapping[str, Any], one: Measured) -> dict[str, Any]:
+    """A point as the profile has it."""
+    moved, work, place = features(one.point, part["constants"])
+    return described(one) | {
+        "place": dict(place), "bytes": moved, "work": work, "predicted_s": predict_s(part, moved, work, place)
+    }  # fmt: skip
+
+
+def described(one: Measured) -> dict[str, Any]:
+    """What was measured at a point."""
+    return {
+        "x": dict(one.point.x), "role": one.point.role, "median_s": one.median_s, "p10_s": one.p10_s,
+        "p90_s": one.p90_s, "launches": one.launches,
+    }  # fmt: skip
+
+
+def error_of(points: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Of predicted points: |predicted / measured - 1|; None without points."""
+    errors = [abs(one["predicted_s"] / one["median_s"] - 1) for one in points]
+    if not errors:
+        return None
+    return {"points": len(errors), "mean": fmean(errors), "median": median(errors), "worst": max(errors)}

@@ -1,0 +1,106 @@
+"""The journal of a calibration: one line of JSON for every group of points as soon as it is measured.
+
+The first line says which device, versions and plan it belongs to. A second calibration of the same goes on
+where the first one stopped, and gives the same profile as one without a break; of another it is refused. A
+last line that was cut off in writing is left out.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernels.calibration.errors import JournalError
+from kernels.calibration.points import Point, Sample
+
+NAMES = {"device": "device", "plan": "plan (its points, quick or not)"}
+
+
+class Journal:
+    """What has been measured so far, in a file; without a path only in memory.
+
+    Attributes
+    ----------
+    head : Mapping
+        The first line: "device", "plan", "date", "driver".
+    samples : dict
+        Key of a point -> Sample.
+    clocks : list
+        Of the card, in the order in which they were read.
+    seconds : float
+        Spent measuring.
+    last_part : str or None
+        Of the point measured last.
+    """
+
+    def __init__(self, path: Path | None, head: Mapping[str, Any], fresh: bool = False) -> None:
+        self._path = path
+        self.head, self.samples, self.clocks = head, dict[str, Sample](), list[Mapping[str, str]]()
+        self.seconds, self.last_part = 0.0, None
+        if path is None:
+            return
+        if path.exists() and not fresh:
+            self._read(path)
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from None
+
+    def _read(self, path: Path) -> None:
+        try:
+            head, *lines = path.read_text(encoding="utf-8").split("\n")
+            found = json.loads(head)
+            for name in ("device", "plan"):
+                if found[name] != self.head[name]:
+                    raise JournalError(
+                        f"the journal {path} is of another {NAMES[name]}{_difference(found[name], self.head[name])}; "
+                        "start afresh, or measure where it was begun"
+                    )
+        except (OSError, ValueError, KeyError, TypeError):
+            raise JournalError(f"{path} is no journal of a calibration: remove it or start afresh") from None
+        self.head = found
+        whole = lines[:-1]  # behind the last line break is nothing, or a line that was cut off
+        for line in whole:
+            self._take(json.loads(line))
+        kept = "\n".join([head, *whole]) + "\n"
+        path.write_text(kept, encoding="utf-8")
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        if "clocks" in entry:
+            self.clocks.append(entry["clocks"])
+            return
+        self.seconds += entry["took_s"]
+        self.last_part = entry["part"]
+        for key, seconds, launches, failure in entry["points"]:
+            self.samples[key] = Sample(tuple(seconds), launches, failure)
+
+    def add(self, points: Sequence[Point], samples: Sequence[Sample], took_s: float) -> None:
+        """Write down a group of points."""
+        rows = [
+            [point.key, list(sample.seconds), sample.launches, sample.failure]
+            for point, sample in zip(points, samples, strict=True)
+        ]
+        self._append({"part": points[0].part, "took_s": took_s, "points": rows})
+
+    def add_clocks(self, when: str, clocks: Mapping[str, str]) -> None:
+        """Write down what the card's clocks are."""
+        self._append({"clocks": {"when": when, **clocks}})
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        self._take(entry)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _difference(found: object, wanted: object) -> str:
+    """Which facts differ, where they are facts."""
+    if not (isinstance(found, Mapping) and isinstance(wanted, Mapping)):
+        return ""
+    names = [name for name in wanted if found.get(name) != wanted[name]]
+    return ": " + ", ".join(f"{name} {found.get(name)}, here {wanted[name]}" for name in names)

@@ -1,0 +1,220 @@
+"""What is launched for each part of a profile: tensors of random numbers and calls over them.
+
+A function takes the room and a point's x, and gives the calls of one graph, one launch each (a decode with
+its reduction counts as one, as does a block copy of keys and values). Blocks lie shuffled, as they do in a
+server that has run for a while.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from kernels.calibration import layer
+from kernels.calibration.points import BYTES, Arguments, lengths_of
+from kernels.calibration.room import Room
+from kernels.copy import copy_blocks
+from kernels.decode import decode_attention
+from kernels.prefill import prefill_attention
+from kernels.swap import gather_blocks, scatter_blocks
+from kernels.write import write_kv
+
+Call = Callable[[], object]
+
+EMPTY_LAUNCHES = 200
+
+
+def block_tables(room: Room, lengths: Iterable[int], block_size: int) -> tuple[torch.Tensor, int]:
+    """(tables [sequences, most blocks] of shuffled blocks, how many blocks there are)."""
+    counts = [-(-length // block_size) for length in lengths]
+    order, table, first = room.shuffled(sum(counts)), torch.zeros(len(counts), max(counts)).int(), 0
+    for row, count in enumerate(counts):
+        table[row, :count] = order[first : first + count]
+        first += count
+    return table.to(room.device), sum(counts)
+
+
+def pools(room: Room, blocks: int, x: Arguments) -> list[torch.Tensor]:
+    """Keys and values; 8-bit ones are made, since bits of other numbers could be NaN."""
+    shape = (blocks, x["block_size"], x["kv_heads"], x["head_dim"])
+    found = [room.cut(*shape) for _ in "kv"]
+    if x.get("element_bytes", 2) == 1:
+        return [pool.to(torch.float8_e4m3fn) for pool in found]
+    return found
+
+
+def decode(room: Room, x: Arguments) -> list[Call]:
+    """One token of each sequence over its blocks."""
+    lengths = lengths_of(x)
+    table, blocks = block_tables(room, lengths, x["block_size"])
+    on_device, longest = room.integers(lengths), max(lengths)
+    query = room.normal(len(lengths), x["kv_heads"] * x["group"], x["head_dim"])
+    out = torch.empty_like(query)
+    count = room.launches(2 * sum(lengths) * x["kv_heads"] * x["head_dim"] * x["element_bytes"])
+    narrow = x["element_bytes"] == 1
+    buffers = [pools(room, blocks, x) for _ in range(2 if narrow else count)]
+
+    def one(keys: torch.Tensor, values: torch.Tensor) -> Call:
+        return lambda: decode_attention(
+            query, keys, values, on_device, longest=longest, block_table=table, out=out
+        )
+
+    return [one(*buffers[i % len(buffers)]) for i in range(count)]
+
+
+def prefill(room: Room, x: Arguments) -> list[Call]:
+    """Chunks of some sequences over their blocks."""
+    sequences, chunk = x["sequences"], x["chunk"]
+    lengths = [x["prefix"] + chunk] * sequences
+    table, blocks = block_tables(room, lengths, x["block_size"])
+    on_device, firsts = room.integers(lengths), room.integers([i * chunk for i in range(sequences + 1)])
+    query = room.normal(sequences * chunk, x["kv_heads"] * x["group"], x["head_dim"])
+    out = torch.empty_like(query)
+
+    def one() -> Call:
+        keys, values = pools(room, blocks, x)
+        return lambda: prefill_attention(
+            query, keys, values, on_device, firsts, most_queries=chunk, block_table=table, out=out
+        )
+
+    return [one() for _ in range(room.launches(2 * sum(lengths) * x["kv_heads"] * x["head_dim"] * 2))]
+
+
+def product(room: Room, x: Arguments) -> list[Call]:
+    """Activations times weights, which lie as layers of torch have them: [outputs, inputs]."""
+    activations, out = room.normal(x["tokens"], x["inputs"]), room.new(x["tokens"], x["outputs"])
+
+    def one() -> Call:
+        weights = room.cut(x["outputs"], x["inputs"]).t()
+        return lambda: torch.mm(activations, weights, out=out)
+
+    return [one() for _ in range(room.launches(2 * x["inputs"] * x["outputs"]))]
+
+
+def sample(logits: torch.Tensor) -> torch.Tensor:
+    """One token of each row, drawn: the largest of probability over exponential noise."""
+    probabilities = logits.float().softmax(-1)
+    return probabilities.div_(torch.empty_like(probabilities).exponential_()).argmax(-1)
+
+
+def sampling(room: Room, x: Arguments) -> list[Call]:
+    """Rows of logits to tokens."""
+
+    def one() -> Call:
+        logits = room.cut(x["rows"], x["vocabulary"])
+        return lambda: sample(logits)
+
+    return [one() for _ in range(room.launches(BYTES["sampling"](x)))]
+
+
+def elementwise(room: Room, x: Arguments) -> list[Call]:
+    """Norm, rotary embedding or activation."""
+    tokens, width = x["tokens"], x["width"]
+    weight = room.normal(width)
+    head_dim = min(width, 128)
+    tables = [room.normal(tokens, head_dim // 2, dtype=torch.float32) for _ in "cs"]
+
+    def one() -> Call:
+        if x["op"] == "norm":
+            inputs, residual, out = (room.cut(tokens, width) for _ in "xro")
+            return lambda: layer.norm(inputs, residual, weight, out)
+        if x["op"] == "rotary":
+            inputs, out = room.cut(tokens, width), room.cut(tokens, width // head_dim, head_dim)
+            return lambda: layer.rotary(inputs, out, *tables)
+        inputs, out = room.cut(tokens, 2 * width), room.cut(tokens, width)
+        return lambda: layer.activation(inputs, out)
+
+    return [one() for _ in range(room.launches(BYTES["elementwise"](x)))]
+
+
+def kv_write(room: Room, x: Arguments) -> list[Call]:
+    """New tokens, each into a slot of another block."""
+    tokens, shape = x["tokens"], (x["kv_heads"], x["head_dim"])
+
+    def one(turn: int) -> Call:
+        keys, values = (room.cut(tokens, 16, *shape) for _ in "kv")
+        key, value = (room.cut(tokens, *shape) for _ in "kv")
+        slots = (room.shuffled(tokens, turn) * 16 + turn % 16).to(room.device)
+        return lambda: write_kv(key, value, keys, values, slots)
+
+    return [one(turn) for turn in range(room.launches(BYTES["kv_write"](x)))]
+
+
+def block_copy(room: Room, x: Arguments) -> list[Call]:
+    """Blocks within the pools, or between them and a staging buffer."""
+    blocks, block = x["blocks"], (x["block_size"], x["kv_heads"], x["head_dim"])
+
+    def one(turn: int) -> Call:
+        keys, values = (room.cut(2 * blocks, *block) for _ in "kv")
+        order = room.shuffled(2 * blocks, turn).to(room.device)
+        if x["op"] == "copy":
+            pairs = order.view(blocks, 2)
+            return lambda: copy_blocks(keys, values, pairs)
+        some, staging = order[:blocks].contiguous(), room.cut(2, blocks, *block)
+        move = gather_blocks if x["op"] == "gather" else scatter_blocks
+        return lambda: move(keys, values, some, staging)
+
+    return [one(turn) for turn in range(room.launches(BYTES["block_copy"](x)))]
+
+
+def host_copies(room: Room, x: Arguments, to_host: bool) -> list[Call]:
+    """Bytes between the GPU and pinned memory, another stretch of both each time."""
+    size = x["bytes"]
+    count = 2 if room.rehearsal else room.launches(size)
+    pinned = room.pinned(min(count * size, max(2**28, size)))
+    stretches = len(pinned) // size
+
+    def one(turn: int) -> Call:
+        there = pinned[turn % stretches * size :][:size]
+        here = room.cut(size, dtype=torch.uint8)
+        target, source = (there, here) if to_host else (here, there)
+        return lambda: target.copy_(source, non_blocking=True)
+
+    return [one(turn) for turn in range(count)]
+
+
+def ceilings(room: Room, x: Arguments) -> list[Call]:
+    """Copies within the memory, reading, a large product; each over different stretches."""
+    count = room.launches(0 if room.rehearsal else 2**30)
+    if x["what"] == "product":
+        a, b, out = (room.cut(x["side"], x["side"]) for _ in "abo")
+        return [lambda: torch.mm(a, b, out=out)] * count
+    if x["what"] == "copy":
+        pairs = [(room.cut(x["bytes"] // 4), room.cut(x["bytes"] // 4)) for _ in range(count)]
+        return [lambda target=target, source=source: target.copy_(source) for target, source in pairs]
+    sums = room.new(x["bytes"] // 4 // 8192, dtype=torch.float32)
+    sources = [room.cut(x["bytes"] // 4, dtype=torch.float32) for _ in range(count)]
+    return [lambda source=source: layer.read(source, sums) for source in sources]
+
+
+def empty(room: Room) -> Call:
+    """A kernel that does nothing."""
+    x = room.new(16)
+    return lambda: layer.empty_kernel[(1,)](x, num_warps=1)
+
+
+def eager(room: Room) -> list[Call]:
+    """Small kernels as an engine starts them without graphs, torch's and Triton's by turns."""
+    x, residual, out, weight = (room.normal(16, 64) for _ in "xrow")
+    square = room.normal(64, 64)
+    pair: list[Call] = [
+        lambda: torch.mm(x, square, out=out),
+        lambda: layer.norm(x, residual, weight[0], out),
+    ]
+    return pair * (1 if room.rehearsal else EMPTY_LAUNCHES // 2)
+
+
+PARTS: Mapping[str, Callable[[Room, Any], list[Call]]] = {
+    "ceilings": ceilings,
+    "decode": decode,
+    "prefill": prefill,
+    "product": product,
+    "lm_head": product,
+    "sampling": sampling,
+    "elementwise": elementwise,
+    "kv_write": kv_write,
+    "block_copy": block_copy,
+    "to_host": lambda room, x: host_copies(room, x, to_host=True),
+    "to_gpu": lambda room, x: host_copies(room, x, to_host=False),
+}
+"""Part -> the calls of a point. Whole layers are in steps.py, sums over GPUs in all_reduce.py."""

@@ -1,0 +1,98 @@
+"""What a calibration will measure, on which device, and about how long it will take."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from kernels.calibration.device import Device, found_device
+from kernels.calibration.grid import points
+from kernels.calibration.points import MAIN, Point, useful
+from kernels.calibration.profile import FORMAT
+from kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
+
+GROUP = 6
+"""Points of a part that take turns."""
+
+TURNS = 11
+SECONDS_OF_A_POINT = 0.15
+"""Beside the launches: making tensors, capturing graphs."""
+
+SECONDS_OF_A_COMPILATION = 2.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be measured, and on what.
+
+    Attributes
+    ----------
+    device : Device
+        With its versions.
+    quick : bool
+        Fewer points.
+    points : tuple of Point
+        In order.
+    """
+
+    device: Device
+    quick: bool
+    points: tuple[Point, ...]
+
+    @property
+    def kind(self) -> str:
+        """Of the profile."""
+        return "rehearsal" if self.device.rehearsal else "calibrated"
+
+    @property
+    def sheet(self) -> Datasheet | None:
+        """What the vendor says of the device, where it is known."""
+        return None if self.device.rehearsal else datasheet_of(self.device.name)
+
+    @property
+    def groups(self) -> list[list[Point]]:
+        """Points that are measured together."""
+        found = []
+        for _, some in groupby(self.points, lambda point: point.part):
+            part = list(some)
+            found += [part[i : i + GROUP] for i in range(0, len(part), GROUP)]
+        return found
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """Part -> how many points it has."""
+        return {part: len(list(some)) for part, some in groupby(self.points, lambda point: point.part)}
+
+    @property
+    def digest(self) -> str:
+        """The same for the same points."""
+        text = "\n".join(f"{point.role} {point.table} {point.key}" for point in self.points)
+        return hashlib.sha256(f"{FORMAT} {self.quick}\n{text}".encode()).hexdigest()[:16]
+
+    def estimated_s(self, points: list[Point] | None = None) -> float:
+        """About how long these points take, or all of them; from the datasheet."""
+        return sum(self._estimated_s(point) for point in (self.points if points is None else points))
+
+    def _estimated_s(self, point: Point) -> float:
+        if self.device.rehearsal:
+            return 0.3 if point.part == "composed" else 0.03
+        bandwidth = (self.sheet.gb_per_s if self.sheet else 1000) * 0.8e9
+        peak = (self.sheet.tflops if self.sheet else 200) * 0.6e12
+        moved, flops = useful(point)
+        if point.part in {"to_host", "to_gpu"}:
+            moved, bandwidth = point.x["bytes"], 2e10
+        launch_s = 5e-6 + moved / bandwidth + flops / peak
+        compiled = SECONDS_OF_A_COMPILATION if point.table != MAIN or point.part == "composed" else 0
+        return SECONDS_OF_A_POINT + compiled + TURNS * launches_wanted(moved) * launch_s
+
+
+def plan(quick: bool = False, interpret: bool = False) -> Plan:
+    """What would be measured on this machine's first GPU, or rehearsed on its CPU.
+
+    Raises
+    ------
+    NotInstalledError, NoGpuError, CalibrationError
+        As errors.py says.
+    """
+    device = found_device(interpret)
+    return Plan(device, quick, tuple(points(device, quick)))

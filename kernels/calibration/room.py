@@ -1,0 +1,88 @@
+"""The memory that points are measured in: one slab of random numbers, cut anew for every launch.
+
+Weights, keys and values of consecutive launches are different stretches of the slab, so that they do not come
+from the cache, and nothing is filled for a single point. Launches may write into it: it stays random.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+from kernels.calibration.timing import launches_wanted
+
+SHARE_OF_FREE_MEMORY = 0.55
+ELEMENTS_OF_A_REHEARSAL = 2**19
+ALIGNED = 1024
+"""Elements: every stretch begins at a multiple, so that kernels are compiled once."""
+
+
+class Room:
+    """Where launches find their tensors.
+
+    Attributes
+    ----------
+    device : torch.device
+        The GPU; the CPU in a rehearsal.
+    dtype : torch.dtype
+        Of weights, keys and activations: bfloat16; float16 in a rehearsal, where bfloat16 is slow.
+    rehearsal : bool
+        On the CPU.
+    """
+
+    def __init__(self, rehearsal: bool) -> None:
+        self.rehearsal = rehearsal
+        self.device = torch.device("cpu" if rehearsal else "cuda")
+        self.dtype = torch.float16 if rehearsal else torch.bfloat16
+        self.generator = torch.Generator(self.device).manual_seed(0)
+        if rehearsal:
+            elements = ELEMENTS_OF_A_REHEARSAL
+        else:
+            elements = int(SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info()[0] / self.dtype.itemsize)
+        self._slab = torch.empty(elements // ALIGNED * ALIGNED, dtype=self.dtype, device=self.device)
+        self._slab.normal_(generator=self.generator)
+        self._at = 0
+        self._pinned: torch.Tensor | None = None
+
+    def launches(self, launch_bytes: float) -> int:
+        """How many launches make a graph, when each reads so many bytes."""
+        return 1 if self.rehearsal else launches_wanted(launch_bytes)
+
+    def cut(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The next stretch of the slab; 8-bit types and float32 see its bits.
+
+        Raises MemoryError where it is larger than half the slab: two launches must not read the same.
+        """
+        kind = dtype or self.dtype
+        elements = -(-prod(shape) * kind.itemsize // self.dtype.itemsize)
+        if 2 * elements > len(self._slab):
+            raise MemoryError(f"{prod(shape) * kind.itemsize} bytes, twice, do not fit the memory")
+        if self._at + elements > len(self._slab):
+            self._at = 0
+        found = self._slab[self._at : self._at + elements]
+        self._at += -(-elements // ALIGNED) * ALIGNED
+        return found.view(kind)[: prod(shape)].view(shape)
+
+    def new(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A tensor of its own, to be written."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Random numbers of their own."""
+        drawn = torch.empty(shape, dtype=torch.float32, device=self.device).normal_(generator=self.generator)
+        return drawn.to(dtype or self.dtype)
+
+    def integers(self, values: Sequence[int]) -> torch.Tensor:
+        """32-bit integers on the device."""
+        return torch.tensor(values, dtype=torch.int32).to(self.device)
+
+    def shuffled(self, count: int, seed: int = 1) -> torch.Tensor:
+        """0 .. count - 1 in random order, as 32-bit integers on the host."""
+        return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).int()
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """Bytes of the host that the GPU copies directly, random, at least so many."""
+        if self._pinned is None or len(self._pinned) < size:
+            self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=not self.rehearsal)
+            self._pinned.random_(generator=torch.Generator().manual_seed(0))
+        return self._pinned

@@ -1,0 +1,136 @@
+"""Composed steps: whole layers one behind the other, as an engine runs them, with blocks all over the pool.
+
+A layer is norm, product (queries, keys, values), rotary embedding, KV write, attention of the decoding
+sequences and of the chunks, product, norm, product (gate, up), activation, product (down). Activations pass
+from one to the next; weights, keys and values are others in each layer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.calibration import layer
+from kernels.calibration.launches import Call, block_tables, pools, sample
+from kernels.calibration.points import Arguments, Point, lengths_of, useful
+from kernels.calibration.room import Room
+from kernels.decode import decode_attention
+from kernels.prefill import prefill_attention
+from kernels.write import write_kv
+
+
+def composed(room: Room, x: Arguments) -> list[Call]:
+    """Layers, or what comes behind the last one; one call each."""
+    count = room.launches(useful(Point("composed", x))[0])
+    if x["what"] == "head":
+        return [_head(room, x) for _ in range(count)]
+    batch = Batch.of(room, x)
+    return [_layer(room, x, batch) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What all layers of a step share: where sequences lie, and the activations."""
+
+    decoding: list[int]
+    blocks: int
+    table: torch.Tensor
+    lengths: torch.Tensor
+    first_queries: torch.Tensor
+    slots: torch.Tensor
+    turned: list[torch.Tensor]
+    hidden: torch.Tensor
+    residual: torch.Tensor
+    rotated: torch.Tensor
+    attended: torch.Tensor
+    normed: torch.Tensor
+    qkv: torch.Tensor
+    gates: torch.Tensor
+    activated: torch.Tensor
+
+    @classmethod
+    def of(cls, room: Room, x: Arguments) -> "Batch":
+        """The batch of a composed step: decoding sequences first, then the chunks."""
+        block_size, chunk, chunks = x["block_size"], x["chunk"], x["sequences"]
+        decoding = lengths_of(x) if x["batch"] else []
+        lengths = [*decoding, *[x["prefix"] + chunk] * chunks]
+        tokens = len(decoding) + chunks * chunk
+        table, blocks = block_tables(room, lengths, block_size)
+        return cls(
+            decoding,
+            blocks,
+            table,
+            room.integers(lengths),
+            room.integers([i * chunk for i in range(chunks + 1)]),
+            new_slots(table.cpu(), lengths, [1] * len(decoding) + [chunk] * chunks, block_size).to(
+                room.device
+            ),
+            [room.normal(tokens, x["head_dim"] // 2, dtype=torch.float32) for _ in "cs"],
+            room.normal(tokens, x["hidden"]),
+            room.normal(tokens, x["hidden"]),
+            room.normal(tokens, x["heads"] + x["kv_heads"], x["head_dim"]),
+            room.normal(tokens, x["heads"], x["head_dim"]),
+            room.new(tokens, x["hidden"]),
+            room.new(tokens, (x["heads"] + 2 * x["kv_heads"]) * x["head_dim"]),
+            room.new(tokens, 2 * x["intermediate"]),
+            room.new(tokens, x["intermediate"]),
+        )
+
+
+def new_slots(table: torch.Tensor, lengths: list[int], new: list[int], block_size: int) -> torch.Tensor:
+    """Where the last `new` tokens of each sequence lie, one sequence behind the other."""
+    found = []
+    for row, (length, count) in enumerate(zip(lengths, new, strict=True)):
+        token = torch.arange(length - count, length)
+        found.append(table[row, token // block_size].long() * block_size + token % block_size)
+    return torch.cat(found).int()
+
+
+def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
+    hidden, width, heads, kv_heads = x["hidden"], x["intermediate"], x["heads"], x["kv_heads"]
+    head_dim, tokens = x["head_dim"], len(batch.hidden)
+    columns = (heads + 2 * kv_heads) * head_dim
+    sizes = [(columns, hidden), (hidden, heads * head_dim), (2 * width, hidden), (hidden, width)]
+    to_qkv, to_hidden, to_gates, to_end = (room.cut(*size).t() for size in sizes)
+    gain, value = room.normal(hidden), room.cut(tokens, kv_heads, head_dim)
+    keys, values = pools(room, batch.blocks, x)
+    # The kernels take unbroken tensors: the rotated heads of all tokens are seen as queries, then keys.
+    flat, queries, decoding = batch.rotated.view(-1), tokens * heads * head_dim, len(batch.decoding)
+    query = flat[:queries].view(tokens, heads, head_dim)
+    key = flat[queries:].view(tokens, kv_heads, head_dim)
+
+    def run() -> None:
+        layer.norm(batch.hidden, batch.residual, gain, batch.normed)
+        torch.mm(batch.normed, to_qkv, out=batch.qkv)
+        layer.rotary(batch.qkv, batch.rotated, *batch.turned)
+        write_kv(key, value, keys, values, batch.slots)
+        if decoding:
+            decode_attention(
+                query[:decoding], keys, values, batch.lengths[:decoding], longest=max(batch.decoding),
+                block_table=batch.table[:decoding], out=batch.attended[:decoding],
+            )  # fmt: skip
+        if x["sequences"]:
+            prefill_attention(
+                query[decoding:], keys, values, batch.lengths[decoding:], batch.first_queries,
+                most_queries=x["chunk"], block_table=batch.table[decoding:], out=batch.attended[decoding:],
+            )  # fmt: skip
+        torch.mm(batch.attended.view(tokens, -1), to_hidden, out=batch.hidden)
+        layer.norm(batch.hidden, batch.residual, gain, batch.normed)
+        torch.mm(batch.normed, to_gates, out=batch.gates)
+        layer.activation(batch.gates, batch.activated)
+        torch.mm(batch.activated, to_end, out=batch.hidden)
+
+    return run
+
+
+def _head(room: Room, x: Arguments) -> Call:
+    rows, hidden = x["rows"], x["hidden"]
+    inputs, residual, normed = (room.cut(rows, hidden) for _ in "xrn")
+    gain, weights = room.normal(hidden), room.cut(x["vocabulary"], hidden).t()
+    logits = room.new(rows, x["vocabulary"])
+
+    def run() -> None:
+        layer.norm(inputs, residual, gain, normed)
+        torch.mm(normed, weights, out=logits)
+        sample(logits)
+
+    return run
