@@ -7,6 +7,7 @@
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
     sim models, gpus, allocators, schedulers    what there is to choose from
+    sim check-allocator    does your own keep the rules?
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
 `sim --help` answers at once.
@@ -17,7 +18,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from math import isfinite
@@ -382,14 +383,27 @@ class Output:
         return target
 
     def carry_out(self, simulations: "Sequence[Simulation]") -> "list[Outcome]":
-        """Run them, one after the other, with a progress bar where it takes long and somebody watches."""
-        from reports.progress import progress
-
-        outcomes = []
+        """Run them, one after the other, while somebody may watch."""
+        outcomes: list[Outcome] = []
+        show = self._show()
         for simulation in simulations:
-            with progress(simulation.label, len(simulation.engine.workload), simulation.done):
+            with show(simulation, outcomes, len(simulations)):
                 outcomes.append(simulation.outcome())
         return outcomes
+
+    def _show(self) -> "Callable[[Simulation, list[Outcome], int], AbstractContextManager[None]]":
+        """What is seen of a run: a dashboard, or a progress bar where it takes long."""
+        if self.live and not (self.quiet or self.json):
+            from reports import live
+
+            if live.can_show():
+                return live.of_several
+            print("--live needs a terminal that can be drawn on: running without it", file=sys.stderr)
+        from reports.progress import progress
+
+        return lambda simulation, *_: progress(
+            simulation.label, len(simulation.engine.workload), simulation.done
+        )
 
     def report(self, found: Any, table: Callable[[Any], Any], directory: Path) -> None:  # noqa: ANN401 - JSON
         """Print what was found: as JSON; as a table and where it lies; or not at all."""
@@ -651,6 +665,42 @@ def allocators() -> None:
     from reports.listing import names_table
 
     _show(names_table(ALLOCATORS), "Your own: --allocator package.module:Class")
+
+
+@app.command("check-allocator")
+def check_allocator(
+    allocator: Annotated[
+        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
+    ],
+    calls: Annotated[int, typer.Option(help="Random calls on each arena, of four sizes.")] = 300,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same calls.")] = 0,
+) -> None:
+    """Try an allocator on random calls: does it keep every rule of the contract?"""
+    from allocators import contract
+    from allocators.base import InvariantError
+    from allocators.options import Options
+    from reports.listing import rules_table
+    from sim.build import allocator_class
+
+    if calls < 1:
+        raise KvsimError(f"calls must be at least 1, got {calls}")
+    build = partial(allocator_class(allocator).from_options, options=Options())
+    arenas, refused = [], ""
+    for slots in contract.ARENAS:
+        try:
+            build(slots)
+            arenas.append(slots)
+        except (TypeError, ValueError) as error:  # some are too small for large blocks
+            refused = str(error)
+    if not arenas:
+        raise KvsimError(f"allocator {allocator} cannot be built: {refused}")
+    try:
+        contract.check_allocator(build, seed, arenas, calls)
+    except InvariantError as error:
+        raise KvsimError(f"allocator {allocator} breaks a rule: {error}") from error
+    rules = [*contract.RULES, contract.same_calls_give_same_addresses]
+    sizes = ", ".join(f"{slots:,}" for slots in arenas)
+    _show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
 
 
 @app.command()

@@ -196,7 +196,7 @@ def check_allocator(
 
 
 def same_calls_give_same_addresses(step: Step, again: Step) -> None:
-    """Raise InvariantError when two allocators that got the same calls differ (5)."""
+    """Two allocators that got the same calls are alike; InvariantError if not (5)."""
     complaint = _difference(step.after, again.after)
     if complaint or step.outcome != again.outcome:
         raise InvariantError(f"same_calls_give_same_addresses: {step.call}: {complaint or again.outcome}")

@@ -1,6 +1,7 @@
 """What there is to choose from, as tables: models, GPUs, and whatever a registry names."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
 from rich import box
@@ -70,6 +71,13 @@ def releases(registry: Mapping[str, str]) -> list[str]:
         module, _, attribute = where.partition(":")
         found += [f"{name}@{version}" for version in getattr(import_module(module), attribute).VERSIONS]
     return found
+
+
+def rules_table(rules: Iterable[Callable[..., object]]) -> Table:
+    """What each rule of the contract says, by the first line of its docstring."""
+    said = {rule.__name__.replace("_", " "): (rule.__doc__ or "").strip() for rule in rules}
+    numbers = re.compile(r"( \([\d, ]+\))?\.$")
+    return _table(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
 
 
 def _first_line(text: str | None) -> str:

@@ -340,6 +340,9 @@ MISTAKES = {
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
     "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
+    "check-allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
+    "(known: contiguous, dynamic, buddy, paged, radix)",
+    "check-allocator paged --calls 0": "calls must be at least 1, got 0",
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
     "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler orca, got 0.1",
@@ -423,6 +426,20 @@ def test_a_mistyped_command_line_gets_one_line_too(sim, line):
     code, out, err = sim(*line.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
+
+
+def test_an_allocator_that_breaks_a_rule_is_told_which_and_one_that_keeps_them_what_they_say(sim):
+    Path("leaky.py").write_text(
+        "from allocators.paged import Paged\n\n\nclass Leaky(Paged):\n"
+        "    def release(self, seq):\n        self._tables.pop(seq)\n"
+    )
+    code, out, err = sim("check-allocator", "leaky:Leaky", "--calls", "30")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: allocator leaky:Leaky breaks a rule: slots_add_up: release(")
+    code, out, err = sim("check-allocator", "radix", "--calls", "20")
+    assert (code, err) == (0, "")
+    assert "refusals change nothing" in out and "same calls give same addresses" in out
+    assert "All of them hold: 20 random calls" in out
 
 
 def test_a_directory_that_exists_needs_force(sim):

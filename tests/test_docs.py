@@ -319,7 +319,7 @@ def test_the_readmes_own_allocator_keeps_the_contract(workplace):
 
 
 def test_the_allocator_from_nothing_keeps_the_contract(workplace):
-    exec(blocks(named("allocators"), "python")[1], {})
+    check_allocator(importlib.import_module("pages").Pages, arenas=(15_744, 4_096, 1_000), calls=100)
 
 
 # -- the rest -------------------------------------------------------------------------------------
