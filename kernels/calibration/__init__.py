@@ -1,6 +1,6 @@
 """Measure a GPU and fit what a simulator needs: the measuring half of `sim calibrate`.
 
-    from kernels.calibration.plan import plan                    # torch-free to import; plan() looks for the GPU
+    from kernels.calibration.plan import plan                    # imports torch only when called
     from kernels.calibration.calibrate import Progress, calibrate
     from kernels.calibration.profile import write_profile
 

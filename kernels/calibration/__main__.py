@@ -54,9 +54,8 @@ def main() -> int:
         text = f"{held_out['mean']:.1%} mean, {held_out['worst']:.1%} worst" if held_out else "none"
         print(f"{name:12} {len(part['points']):4} points, error of held-out ones: {text}")
     if error := profile["composed"]["error"]:
-        print(
-            f"{'composed':12} {error['points']:4} steps, error: {error['mean']:.1%} mean, {error['worst']:.1%} worst"
-        )
+        text = f"{error['mean']:.1%} mean, {error['worst']:.1%} worst"
+        print(f"{'composed':12} {error['points']:4} steps, error: {text}")
     if profile["refused"]:
         print(f"{len(profile['refused'])} points refused, the first: {profile['refused'][0]['reason']}")
     if profile["kind"] == "rehearsal":

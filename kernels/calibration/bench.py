@@ -46,7 +46,7 @@ class Bench:
                 replays[point.key] = self._replay(point, self._room)
             except FAILURES as error:
                 failures[point.key] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        turns = {"repeats": 2, "warm_ups": 0} if self.rehearsal else {"repeats": self.repeats}
+        turns = {"repeats": 2, "warm_ups": 1} if self.rehearsal else {"repeats": self.repeats}
         times = interleaved(replays, **turns)
         found = [
             Sample(tuple(times[point.key]), replays[point.key][1])

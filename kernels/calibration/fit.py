@@ -14,14 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from kernels.calibration.form import NORMS, form_s, interpolate, predict_s
-from kernels.calibration.points import MAIN, Point, Sample, features
+from kernels.calibration.form import NORMS, form_s, interpolate, padded_head, predict_s
+from kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
 from kernels.calibration.timing import spread
 
 STEPS = 60
+SHAPES_COUNT = 0.5
+"""What the points that only shape the form weigh together, beside all points of the grid."""
+
+TILE_WEIGHTS = [2 ** (step / 8) for step in range(-16, 9)]
+"""Of tiles of decode attention at other head sizes: 0.25 to 2."""
+
 STARTS = (1.0, 0.3, 3.0)
 TOKEN_TILES = (16, 64, 128)
 """Rows of a tile of matrix products that come into question: libraries do not say."""
+
+OFFSETS = {"prefix_tokens": PREFIX_OFFSET}
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,10 @@ def fit_part(
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
         return None
-    candidates = [dict(constants)]
-    if "output_tile" in constants:
-        candidates = [dict(constants) | {"token_tile": tile} for tile in TOKEN_TILES]
-    found = [(*fit_form(fitted_to, one, bounds), one) for one in candidates]
+    found = [(*fit_form(fitted_to, one, bounds), one) for one in candidates(constants)]
     form, _, constants = min(found, key=lambda one: one[1])
+    if "tile_tokens" in constants:
+        constants["tile_weight"] = tile_weights(form, constants, measured)
     part: dict[str, Any] = {"form": form, "constants": constants, "base": {}, "tables": [], "range": {}}
     part["unmeasured"] = _main_table(part, planned, fitted_to)
     _other_tables(part, measured)
@@ -86,6 +93,13 @@ def fit_part(
     return part
 
 
+def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The constants with what nobody says of the device: each value that comes into question."""
+    if "output_tile" in constants:
+        return [dict(constants) | {"token_tile": tile} for tile in TOKEN_TILES]
+    return [dict(constants)]
+
+
 def fit_form(
     measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
 ) -> tuple[dict[str, Any], float]:
@@ -93,6 +107,9 @@ def fit_form(
     rows = [features(one.point, constants)[:2] for one in measured]
     moved, work = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     seconds = np.array([one.median_s for one in measured])
+    shapes = np.array([one.point.role == "shape" for one in measured])
+    heavier = SHAPES_COUNT * np.sum(~shapes) / max(np.sum(shapes), 1)
+    weights = np.sqrt(np.where(shapes, max(heavier, 1), 1))
     with_work = bool(work.any())
     best: tuple[dict[str, Any], float] | None = None
     for p, scale in product(NORMS if with_work else (1,), STARTS):
@@ -103,10 +120,8 @@ def fit_form(
             guess.append((seconds / work).min() / scale)
             lowest.append(1 / bounds.rate if bounds.rate else 0)
             highest.append(np.inf)
-        lowest_log = np.log(np.maximum(lowest, 1e-30))
-        found, squares = _least_squares(
-            p, (moved, work, seconds), np.log(guess), (lowest_log, np.log(highest))
-        )
+        limits = np.log(np.maximum(lowest, 1e-30)), np.log(highest)
+        found, squares = _least_squares(p, (moved, work, seconds, weights), np.log(guess), limits)
         if best is None or squares < best[1] * (1 - 1e-9):
             t0, per_byte, *per_work = (float(number) for number in np.exp(found))
             rate = 1 / per_work[0] if per_work else None
@@ -115,15 +130,38 @@ def fit_form(
     return best
 
 
+def tile_weights(
+    form: Mapping[str, Any], constants: Mapping[str, Any], measured: Sequence[Measured]
+) -> dict[str, float]:
+    """How long a tile of decode attention takes at other head sizes, from skewed batches of theirs."""
+    weights = {}
+    skewed = [one for one in measured if one.point.role == "shape" and one.point.table != MAIN]
+    for head in sorted({form_head(one) for one in skewed}):
+        some = [one for one in skewed if form_head(one) == head]
+
+        def squares(weight: float, head: str = head, some: Sequence[Measured] = some) -> float:
+            tried = dict(constants) | {"tile_weight": {head: weight}}
+            rows = [(features(one.point, tried), one.median_s) for one in some]
+            return sum(log(form_s(form, moved, work) / seconds) ** 2 for (moved, work, _), seconds in rows)
+
+        weights[head] = min(TILE_WEIGHTS, key=squares)
+    return weights
+
+
+def form_head(one: Measured) -> str:
+    """The head size by which constants are known."""
+    return padded_head(one.point.x["head_dim"])
+
+
 def _residuals(p: object, data: tuple[np.ndarray, ...], logs: np.ndarray) -> np.ndarray:
     """log(predicted / measured) at every point."""
-    moved, work, seconds = data
+    moved, work, seconds, weights = data
     t0, *per = np.exp(logs)
     a = moved * per[0]
     if len(per) == 2:
         b = work * per[1]
         a = np.maximum(a, b) if p == "max" else (a**p + b**p) ** (1 / p)
-    return np.log((t0 + a) / seconds)
+    return np.log((t0 + a) / seconds) * weights
 
 
 def _least_squares(
@@ -155,11 +193,7 @@ def _main_table(part: dict[str, Any], planned: Sequence[Point], measured: Sequen
     cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
     names = list(cells[0])
     axes = [
-        {
-            "name": name,
-            "offset": 256 if name == "prefix_tokens" else 0,
-            "values": sorted({c[name] for c in cells}),
-        }
+        {"name": name, "offset": OFFSETS.get(name, 0), "values": sorted({cell[name] for cell in cells})}
         for name in names
     ]
     grid = [one for one in measured if one.point.role == "grid"]

@@ -7,10 +7,12 @@ p is 1 (they add up), 2, 4 or "max" (the longer one hides the other), so that +,
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
              work   tiles one after the other in the longest program. The kernel aims at `programs` programs
                     and cuts no context into pieces shorter than `least_piece_tokens`:
-                        pieces = min(max(programs / (sequences * kv_heads), 1), max(longest / least_piece, 1))
-                        work   = max(longest / pieces, rounded * kv_heads / programs) / tile
+                        most   = max(round(programs / (sequences * kv_heads)), 1)      (half to even)
+                        pieces = min(most, max(longest / least_piece_tokens, 1))
+                        work   = max(longest / pieces, rounded * kv_heads / programs) / tile * weight
                     `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
-                    sum is known, sum + sequences * tile / 2
+                    sum is known, sum + sequences * tile / 2. `weight` is how long a tile takes beside one
+                    of the base's head size: constant `tile_weight` by head size, 1 where it is not there
     prefill  bytes  queries and outputs, and each key and value once:
                     2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
                     context = sequences * (pairs / tokens + (chunk - 1) / 2): prefixes and chunks
@@ -96,9 +98,14 @@ def inside(part: Part, place: Mapping[str, float]) -> bool:
     return all(low <= place[name] <= high for name, (low, high) in part["range"].items())
 
 
-def by_head_dim(sizes: Mapping[str, int], head_dim: int) -> int:
-    """A tile size from the constants: that of the next power of two."""
-    return sizes[str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))]
+def padded_head(head_dim: int) -> str:
+    """The head size by which constants are known: the next power of two."""
+    return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
+
+
+def by_head_dim(sizes: Mapping[str, Any], head_dim: int, default: Any = None) -> Any:  # noqa: ANN401
+    """A constant by head size; the default where there is none."""
+    return sizes.get(padded_head(head_dim), default)
 
 
 def decode_features(
@@ -117,8 +124,10 @@ def decode_features(
     programs = constants["programs"]
     if rounded is None:
         rounded = total + sequences * tile / 2
-    pieces = min(max(programs / (sequences * kv_heads), 1), max(longest / constants["least_piece_tokens"], 1))
+    most = max(round(programs / (sequences * kv_heads)), 1)
+    pieces = min(most, max(longest / constants["least_piece_tokens"], 1))
     work = max(longest / pieces, rounded * kv_heads / programs) / tile
+    work *= by_head_dim(constants.get("tile_weight", {}), head_dim, 1.0)
     return 2 * total * kv_heads * head_dim * element_bytes, work
 
 

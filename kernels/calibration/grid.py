@@ -12,7 +12,7 @@ from itertools import product
 from math import sqrt
 
 from kernels.calibration.device import Device
-from kernels.calibration.points import BYTES, MAIN, Point
+from kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
 from kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 
 LEAST_BYTES_OF_A_TOKEN = 32 * 1024
@@ -83,6 +83,9 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
         found.append(Point("decode", batch(programs, context), "grid", MAIN, cell))
     for programs, context, skew in sizes.decode_skewed:
         found.append(Point("decode", batch(programs, context, skew), "shape"))
+    for head_dim, (programs, context) in product(sizes.decode_factors["head_dim"], sizes.decode_skewed_heads):
+        x = batch(programs, context, "one_long", head_dim=head_dim)
+        found.append(Point("decode", x, "shape", MAIN if head_dim == sizes.head_dim else "head_dim"))
     for axis, values in sizes.decode_factors.items():
         if axis == "element_bytes" and device.capability < (8, 9):
             continue
@@ -117,9 +120,9 @@ def prefill(sizes: Sizes) -> list[Point]:
         for value in (value for value in values if value != base[axis]):
             x = chunks(1, *sizes.prefill_factor_base, **{axis: value})
             found.append(Point("prefill", x, "grid", axis, {axis: value}))
-    moved = [prefix + 256 for prefix in sizes.prefill_prefixes]  # 0 has no logarithm
+    moved = [prefix + PREFIX_OFFSET for prefix in sizes.prefill_prefixes]
     for tokens, prefix in held_out_cells(sizes.prefill_tokens, moved):
-        found.append(Point("prefill", chunks(1, tokens, prefix - 256), "held_out"))
+        found.append(Point("prefill", chunks(1, tokens, prefix - PREFIX_OFFSET), "held_out"))
     found += [Point("prefill", chunks(*some), "held_out") for some in sizes.prefill_held_out]
     return found
 

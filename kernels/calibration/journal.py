@@ -53,11 +53,11 @@ class Journal:
         try:
             head, *lines = path.read_text(encoding="utf-8").split("\n")
             found = json.loads(head)
-            for name in ("device", "plan"):
+            for name, meaning in NAMES.items():
                 if found[name] != self.head[name]:
+                    other = meaning + _difference(found[name], self.head[name])
                     raise JournalError(
-                        f"the journal {path} is of another {NAMES[name]}{_difference(found[name], self.head[name])}; "
-                        "start afresh, or measure where it was begun"
+                        f"the journal {path} is of another {other}; start afresh, or go on where it was begun"
                     )
         except (OSError, ValueError, KeyError, TypeError):
             raise JournalError(f"{path} is no journal of a calibration: remove it or start afresh") from None

@@ -20,6 +20,9 @@ Features = tuple[float, float, Mapping[str, float]]
 MAIN = "main"
 """The table whose cells the form is fitted to; the other tables have one axis each, and its name."""
 
+PREFIX_OFFSET = 256
+"""Added to prefixes before their logarithm is taken: 0 has none."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -34,7 +37,8 @@ class Point:
     role : str
         "grid", "shape" or "held_out", as in the profile.
     table : str
-        Of a grid point: MAIN, or the axis of a one-dimensional table.
+        Of a grid point: MAIN, or the axis of a one-dimensional table. Of a shape point: MAIN, or "head_dim"
+        where it has another head size than the main table.
     cell : Mapping
         Of a grid point: the values of that table's axes.
     """

@@ -18,6 +18,8 @@ class Sizes:
         Sequences x KV heads, and the tokens of each sequence.
     decode_skewed : sequence
         (sequences x KV heads, mean context, skew).
+    decode_skewed_heads : sequence
+        (sequences x KV heads, mean context) of batches with one long sequence, at every head size.
     decode_factors : Mapping
         Axis -> values of a table of its own, measured at `decode_factor_bases`.
     decode_held_out : sequence
@@ -42,6 +44,7 @@ class Sizes:
     decode_programs: Numbers
     decode_contexts: Numbers
     decode_skewed: Sequence[tuple[int, int, str]]
+    decode_skewed_heads: Sequence[tuple[int, int]]
     decode_factors: Mapping[str, Numbers]
     decode_factor_bases: Sequence[tuple[int, int]]
     decode_held_out: Sequence[tuple[int, int, str, Mapping[str, int]]]
@@ -95,9 +98,11 @@ FULL = Sizes(
     decode_programs=(1, 8, 32, 128, 256, 384, 512, 768, 1024, 2048, 8192),
     decode_contexts=(32, 96, 224, 480, 992, 2016, 4064, 8160, 16352, 32736, 65504, 131_040),
     decode_skewed=(
-        (512, 2016, "lognormal"), (512, 2016, "one_long"), (512, 2016, "bimodal"),
-        (128, 8160, "lognormal"), (2048, 992, "one_long"), (2048, 992, "bimodal"),
+        (512, 2016, "lognormal"), (512, 2016, "one_long"), (512, 2016, "bimodal"), (64, 4064, "one_long"),
+        (128, 8160, "lognormal"), (2048, 992, "one_long"), (2048, 992, "bimodal"), (256, 992, "lognormal"),
+        (384, 2016, "one_long"), (1024, 480, "lognormal"),
     ),
+    decode_skewed_heads=((512, 1000), (1024, 700)),
     decode_factors={
         "block_size": (1, 8, 16, 64, 256),
         "group": (1, 4, 8, 16),
@@ -127,7 +132,7 @@ FULL = Sizes(
         (200, 2048, 16_384), (6, 4096, 28_672), (8, 7168, 8192), (90, 8192, 14_336), (450, 4096, 28_672),
         (6000, 5120, 13_824),
     ),
-    lm_head=((1, 16, 64, 128, 256, 1024), (2048, 4096, 8192), (32_768, 131_072, 262_144)),
+    lm_head=((1, 16, 64, 128, 129, 256, 257, 1024), (2048, 4096, 8192), (32_768, 131_072, 262_144)),
     lm_head_held_out=((32, 3584, 152_064), (96, 5120, 32_000), (200, 4096, 128_256), (512, 2048, 128_256)),
     sampling=((1, 8, 64, 256, 1024), (4, 32, 128), 131_072, 152_064),
     hidden=4096,
@@ -160,7 +165,8 @@ QUICK = Sizes(
     head_dim=128,
     decode_programs=(8, 128, 512, 1024, 4096),
     decode_contexts=(32, 224, 992, 4064, 16_352, 131_040),
-    decode_skewed=((512, 2016, "lognormal"), (512, 2016, "one_long")),
+    decode_skewed=((512, 2016, "lognormal"), (512, 2016, "one_long"), (1024, 992, "bimodal")),
+    decode_skewed_heads=((512, 1000),),
     decode_factors={"block_size": (16, 256), "head_dim": (64, 128)},
     decode_factor_bases=((512, 992),),
     decode_held_out=((256, 4000, "lognormal", {}), (1024, 1500, "bimodal", {})),
@@ -172,7 +178,7 @@ QUICK = Sizes(
     prefill_held_out=((6, 300, 700),),
     product=((1, 64, 65, 128, 129, 512, 2048, 8192), (1024, 4096, 16_384), (1024, 4096, 28_672)),
     product_held_out=((24, 4096, 6144), (192, 14_336, 4096), (768, 5120, 13_824), (3072, 4096, 6144)),
-    lm_head=((1, 64, 256, 1024), (2048, 8192), (32_768, 131_072)),
+    lm_head=((1, 64, 128, 129, 256, 1024), (2048, 8192), (32_768, 131_072)),
     lm_head_held_out=((200, 4096, 128_256),),
     sampling=((1, 64, 1024), (32,), 131_072, 152_064),
     hidden=4096,
@@ -199,6 +205,7 @@ TOY = Sizes(
     decode_programs=(2, 4),
     decode_contexts=(16, 64, 320),
     decode_skewed=((4, 40, "one_long"),),
+    decode_skewed_heads=((4, 50),),
     decode_factors={"block_size": (16, 32), "head_dim": (32, 64)},
     decode_factor_bases=((2, 16),),
     decode_held_out=((4, 100, "lognormal", {}),),
