@@ -12,13 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reports.html.packing import Pack
-from reports.html.tables import Texts, read_columns
-from sim.errors import KvsimError
+from reports.memory_map import MemoryMap, owners_of
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-_NUMBERS = ("time_s", "start", "size", "filled", "cached")
 
 
 @dataclass(frozen=True)
@@ -103,37 +100,18 @@ class Arena:
 
 def read_arena(path: Path) -> Arena | None:
     """The map of a run, None where it is empty; KvsimError if it is damaged."""
-    numbers, texts = read_columns(path, _NUMBERS, ("owners",))
-    if not len(numbers["start"]):
+    recorded = MemoryMap.read(path)
+    if not len(recorded.instants):
         return None
-    return _checked(path, numbers, texts["owners"])
-
-
-def _checked(path: Path, numbers: dict[str, npt.NDArray[Any]], owners: Texts) -> Arena:
-    time_s = numbers.pop("time_s")
-    whole = {name: column.astype(np.int64) for name, column in numbers.items()}
-    start, size, filled = whole["start"], whole["size"], whole["filled"]
-    offsets = np.concatenate([[0], np.flatnonzero(np.diff(time_s)) + 1, [len(time_s)]])
-    first = slice(0, int(offsets[1]))
-    order = np.argsort(start[first])
-    ends = (start + size)[first][order]
-    gapless = start[first][order][0] == 0 and bool((start[first][order][1:] == ends[:-1]).all())
-    wrong = {
-        "times must not fall": bool((np.diff(time_s) < 0).any()),
-        "ranges must have a size": bool((size < 1).any()),
-        "ranges must lie in the arena": bool((start < 0).any() or (start + size).max() > ends[-1]),
-        "a range must not hold more tokens than slots": bool(((filled < 0) | (filled > size)).any()),
-        "the first instant must hold the whole arena": not gapless,
-    }
-    for rule, broken in wrong.items():
-        if broken:
-            raise KvsimError(f"{path} is damaged: {rule}")
-    owner, names = _by_first_appearance(owners.codes, owners.texts)
+    rows, offsets = recorded.rows, recorded.offsets
     instant = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    order = np.lexsort((start, instant))
-    columns = {name: column[order] for name, column in whole.items()}
+    order = np.lexsort((rows.start, instant))
+    owner, names = _by_first_appearance(rows.owner[order], rows.owners)
+    start, size, filled, cached = (
+        column[order].astype(np.int64) for column in (rows.start, rows.size, rows.filled, rows.cached)
+    )
     return Arena(
-        time_s[offsets[:-1]], offsets, owner=owner[order], names=names, recorded=len(offsets) - 1, **columns
+        recorded.instants, offsets, start, size, owner, filled, cached, names, len(recorded.instants)
     )
 
 
@@ -150,13 +128,7 @@ def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[st
 
 
 def _members(names: list[str]) -> tuple[Int64, Int64, Int64]:
-    """(requests, samples, how many per set): "17 4.2" is request 17, and sample 2 of request 4."""
-    counts = np.array([name.count(" ") + 1 if name else 0 for name in names], np.int64)
-    words = " ".join(filter(None, names)).split()
-    try:
-        parts = [word.partition(".") for word in words]
-        requests = np.array([int(request) for request, _, _ in parts], np.int64)
-        samples = np.array([int(sample or 0) for _, _, sample in parts], np.int64)
-    except ValueError as error:
-        raise KvsimError(f"map.parquet is damaged: owners must be numbers of requests: {error}") from error
-    return requests, samples, counts
+    """(requests, samples, how many per set) of the owners."""
+    owners = [owners_of(name) for name in names]
+    members = np.array([member for each in owners for member in each], np.int64).reshape(-1, 2)
+    return members[:, 0], members[:, 1], np.array(list(map(len, owners)), np.int64)

@@ -5,6 +5,7 @@ length draws equally fast.
 """
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from reports import palette
 from reports.palette import KINDS
 from reports.rundir import Run
+from reports.seeds import alike
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,11 +31,11 @@ LATENCIES = {
 }
 
 
-def chart_data(runs: Sequence[Run]) -> dict[str, Any]:
-    """All charts: a list per run, in their order."""
+def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str, Any]:
+    """All charts: a list per run, in their order; of waste, per group of runs that differ in their seed."""
     return {
         "overTime": [_over_time(run) for run in runs],
-        "waste": [_waste(run) for run in runs],
+        "waste": [_waste(group) for group in groups],
         "latency": {name: _latency(runs, name) | {"words": words} for name, words in LATENCIES.items()},
     }
 
@@ -79,9 +81,11 @@ def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
     return np.diff(np.interp(edges, at, area)) / np.diff(edges)
 
 
-def _waste(run: Run) -> dict[str, Any]:
-    percent, saturated = palette.shares(run.summary)
-    return {"percent": {kind: round(share, 3) for kind, share in percent.items()}, "saturated": saturated}
+def _waste(group: Sequence[Run]) -> dict[str, Any]:
+    """The mean of the seeds."""
+    shares = [palette.shares(summary) for summary in alike([run.summary for run in group])]
+    percent = {kind: round(fmean(each[kind] for each, _ in shares), 3) for kind in KINDS}
+    return {"percent": percent, "saturated": shares[0][1]}
 
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from reports.html import words
 from reports.html.arena import Arena, read_arena
 from reports.html.charts import chart_data, end_s
 from reports.html.lives import EVENTS, STATUS, packed_events, packed_requests, tick_s
+from reports.html.numbers import numbers
 from reports.html.packing import Pack
 from reports.html.page import page
 from reports.rundir import Run, read_runs
@@ -43,8 +44,13 @@ def report(runs: Sequence[Run]) -> str:
     packs: dict[str, str] = {}
     arenas: list[Arena | None] = []
     described = []
+    groups = words.grouped(runs)
+    runs = [run for group in groups for run in group]
     for place, run in enumerate(runs):
-        about, arena, own = _described(run)
+        group = next(number for number, group in enumerate(groups) if any(run is each for each in group))
+        first = run is groups[group][0]
+        about, arena, own = _described(run, mapped=first)
+        about |= {"group": group, "first": first}
         arenas.append(arena)
         for name, pack in own.items():
             packs[f"{name}-{place}"] = pack.text()
@@ -62,19 +68,21 @@ def report(runs: Sequence[Run]) -> str:
         "answer": words.answer(runs),
         "facts": words.facts(runs),
         "notes": words.notes(runs),
-        "numbers": words.numbers(runs),
+        "numbers": numbers(runs),
+        "differences": words.differences_in_words(runs),
         "runs": described,
+        "groups": [words.group_label(group) for group in groups],
         "kinds": kinds,
         "wasteKinds": palette.WASTE,
-        "colours": [palette.series_colour(place) for place in range(len(runs))],
-        "charts": chart_data(runs),
+        "colours": [palette.series_colour(place) for place in range(len(groups))],
+        "charts": chart_data(runs, groups),
         "status": STATUS,
         "events": EVENTS,
     }
     return page(data["title"], data, packs)
 
 
-def _described(run: Run) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
+def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
     """What the page must know of one run, its map, and its tables."""
     end = end_s(run)
     tick = tick_s(end)
@@ -85,7 +93,7 @@ def _described(run: Run) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]
     if (run.path / "events.parquet").is_file():
         own["events"], about["reasons"] = packed_events(run.path / "events.parquet", tick)
     recorded = run.path / "map.parquet"
-    return about, read_arena(recorded) if recorded.is_file() else None, own
+    return about, read_arena(recorded) if mapped and recorded.is_file() else None, own
 
 
 _Packed = tuple[Pack, dict[str, Any], str]

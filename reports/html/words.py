@@ -1,13 +1,19 @@
-"""What a report says in words and in its table of numbers: what was run, on what, and what came out."""
+"""What a report says in words: what was run, on what, and what came out."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from reports import palette
-from reports.palette import Summary, count, figures, number, seconds
+from reports.palette import Summary, count, figures, number
 from reports.rundir import Run
-from reports.terminal import headline, verdict
+from reports.seed_tables import with_spread
+from reports.seed_words import difference_lines, differences
+from reports.seeds import alike, interval
+from reports.terminal import headline, percent_text, verdict
+
+_SEED = re.compile(r", seed \d+")
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
@@ -25,10 +31,68 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
+def grouped(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs that differ in nothing but their seed, together; else each alone."""
+    by_label: dict[str, list[Run]] = {}
+    for run in runs:
+        own = str(run.summary["label"])
+        by_label.setdefault(own if _SEED.fullmatch(run.label.removeprefix(own)) else run.label, []).append(
+            run
+        )
+    together = list(by_label.values())
+    return together if len({len(group) for group in together}) == 1 else [[run] for run in runs]
+
+
+def group_label(group: Sequence[Run]) -> str:
+    """What the runs of a group are called together."""
+    return group[0].label if len(group) == 1 else str(group[0].summary["label"])
+
+
 def answer(runs: Sequence[Run]) -> str:
-    """The outcome in one sentence with numbers."""
+    """The outcome in one sentence with numbers; of several seeds, with their spread."""
+    groups = grouped(runs)
     summaries = [run.summary for run in runs]
-    return verdict(summaries) if len(summaries) > 1 else headline(summaries[0])
+    if len(groups[0]) == 1:
+        return verdict(summaries) if len(summaries) > 1 else headline(summaries[0])
+    by_allocator = [[run.summary for run in group] for group in groups]
+    seeds = f"With {len(groups[0])} seeds and 95 % confidence"
+    if len(groups) > 1:
+        return f"{seeds}, {_difference([alike(each) for each in by_allocator])}."
+    each = alike(by_allocator[0])
+    rate, token, wasted = (
+        with_spread(write, interval([read(summary) for summary in each]))
+        for write, read in (
+            (figures, lambda s: number(s["throughput"].get("requests_per_s"))),
+            (percent_text, lambda s: palette.shares(s)[0]["token"]),
+            (percent_text, lambda s: palette.waste(palette.shares(s)[0])),
+        )
+    )
+    label = group_label(groups[0])
+    return f"{seeds}, {label} finishes {rate} requests/s; KV memory {token} tokens, {wasted} waste."
+
+
+def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
+    """The fastest against the slowest: requests per second, at once, waste, each with its interval."""
+    found = differences(allocators)
+    rates = [each for each in found if each.measure == "requests per second" and each.beyond_spread]
+    if not rates:
+        return "no run finishes more requests per second than another beyond the seeds' spread"
+    rate = max(rates, key=lambda each: each.mean)
+    others = {each.measure: each for each in found if (each.of, each.to) == (rate.of, rate.to)}
+    at_once, waste = others.get("requests at once"), others.get("waste")
+    said = f"{rate.of} finishes {rate} as many requests per second as {rate.to}"
+    if at_once and at_once.beyond_spread:
+        said += f" and holds {at_once} as many at once"
+    return said + (f"; it wastes {waste} of the memory less" if waste and waste.beyond_spread else "")
+
+
+def differences_in_words(runs: Sequence[Run]) -> list[str]:
+    """Of several seeds, how the runs differ in each measure; nothing of one seed or one allocator."""
+    groups = grouped(runs)
+    if len(groups) < 2 or len(groups[0]) < 2:
+        return []
+    lines = difference_lines([alike([run.summary for run in group]) for group in groups])
+    return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 
 def title(runs: Sequence[Run]) -> str:
@@ -57,14 +121,17 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
     for name, read in readers.items():
         values = [read(run) for run in runs]
         each = dict.fromkeys(filter(None, values))
+        if name == "Seed" and len(each) > 1:
+            told.append(("Seeds", ", ".join(each)))
+            continue
         if len(each) == 1:
             told.append((name, next(iter(each))))
         elif each:
-            whose = {
-                value: [run.label for run, v in zip(runs, values, strict=True) if v == value]
-                for value in each
-            }
-            told.append((name, "; ".join(_owned(value, who) for value, who in whose.items())))
+            whose: dict[str, dict[str, None]] = {value: {} for value in each}
+            for group in grouped(runs):
+                for run in group:
+                    whose.setdefault(read(run), {})[group_label(group)] = None
+            told.append((name, "; ".join(_owned(value, [*who]) for value, who in whose.items() if value)))
     return told
 
 
@@ -86,67 +153,6 @@ def notes(runs: Sequence[Run]) -> list[str]:
         for note in [*more, *run.summary.get("notes", [])]:
             whose.setdefault(str(note), []).append(run.label)
     return [note if len(who) == len(runs) else f"{', '.join(who)}: {note}" for note, who in whose.items()]
-
-
-def numbers(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Rows of the table of numbers: a name, a text per run, and which of them are the best."""
-    rows = []
-    for name, read, write, best in _ROWS:
-        values = [read(run.summary) for run in runs]
-        texts = [write(value) for value in values]
-        known = [value for value in values if value is not None]
-        if name in _ONLY_IF_ANY and not any(known):
-            continue
-        top = write(best(known)) if best and known and len(set(texts)) > 1 else None
-        rows.append({"name": name, "texts": texts, "best": [text == top for text in texts]})
-    return rows
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"
-
-
-def _of(*path: str) -> Callable[[Summary], float | None]:
-    def read(summary: Summary) -> float | None:
-        value: object = summary
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return number(value)
-
-    return read
-
-
-def _preemptions(summary: Summary) -> float:
-    engine = summary["engine"]
-    return sum(number(engine.get(f"preemptions_{how}")) or 0.0 for how in ("recompute", "swap"))
-
-
-_Row = tuple[
-    str, Callable[[Summary], float | None], Callable[[float | None], str], Callable[..., float] | None
-]
-_ROWS: tuple[_Row, ...] = (
-    ("Requests finished", _of("requests", "finished"), count, max),
-    ("Requests rejected", _of("requests", "rejected"), count, min),
-    ("Requests per second", _of("throughput", "requests_per_s"), figures, max),
-    ("Output tokens per second", _of("throughput", "output_tokens_per_s"), figures, max),
-    ("Requests at once, mean", _of("engine", "mean_running"), figures, None),
-    ("Requests at once, most", _of("engine", "max_running"), count, None),
-    ("Time to first token, median", _of("latency", "ttft_s", "p50"), seconds, min),
-    ("Time to first token, 99th percentile", _of("latency", "ttft_s", "p99"), seconds, min),
-    ("Time per output token, median", _of("latency", "tpot_s", "p50"), seconds, min),
-    ("End to end, median", _of("latency", "e2e_s", "p50"), seconds, min),
-    ("KV memory that holds tokens", lambda s: palette.shares(s)[0]["token"], _percent, max),
-    ("KV memory wasted", lambda s: palette.waste(palette.shares(s)[0]), _percent, min),
-    ("KV memory saved by sharing", _of("memory", "saved_by_sharing"), _percent, max),
-    ("Tokens found in the prefix cache", _of("engine", "prefix_hit_tokens"), count, max),
-    ("Preemptions", _preemptions, count, min),
-)
-_ONLY_IF_ANY = (
-    "Requests rejected",
-    "KV memory saved by sharing",
-    "Tokens found in the prefix cache",
-    "Preemptions",
-)
 
 
 def _common(runs: Sequence[Run], read: Callable[[Run], str]) -> str:

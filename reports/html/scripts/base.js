@@ -82,8 +82,9 @@ function lastUpTo(sorted, value) {
 
 const dark = () => matchMedia("(prefers-color-scheme: dark)").matches && document.documentElement.dataset.theme !== "light";
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-/** The colour of a run; black would be lost on a dark ground. */
-const runColour = (place) => (dark() ? { "#000000": "#e9ecef", "#0072B2": "#3d9fdd" }[data.colours[place]] : null) ?? data.colours[place];
+/** The colour of a group of runs; black would be lost on a dark ground. */
+const groupColour = (place) => (dark() ? { "#000000": "#e9ecef", "#0072B2": "#3d9fdd" }[data.colours[place]] : null) ?? data.colours[place];
+const seeds = runs.length / data.groups.length; // of each group of runs
 const kindColour = (kind) => (kind === "free" && dark() ? "#343a40" : data.kinds[kind].colour);
 
 /** [red, green, blue] of a colour written as #rrggbb. */

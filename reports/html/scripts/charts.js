@@ -29,12 +29,14 @@ function layout(more = {}) {
   };
 }
 
+const runColour = (place) => groupColour(runs[place].group);
 const across = (points, end) => points.map((_, place) => ((place + 0.5) * end) / points.length);
 const longest = () => Math.max(...runs.map(({ end }) => end), 1e-9);
 
 /** The six kinds over time: a panel per run. */
 function ledger() {
-  const each = data.charts.overTime, many = each.length, between = many > 1 ? 0.26 / many : 0;
+  const firsts = runs.map((_, place) => place).filter((place) => runs[place].first);
+  const each = firsts.map((place) => data.charts.overTime[place]), many = each.length, between = many > 1 ? 0.26 / many : 0;
   const high = (1 - between * (many - 1)) / many, traces = [], more = { annotations: [], hoversubplots: "axis" };
   each.forEach(({ kinds, end }, place) => {
     const n = place ? place + 1 : "", top = 1 - place * (high + between);
@@ -47,7 +49,7 @@ function ledger() {
       });
     }
     more[`yaxis${n}`] = axis({ domain: [Math.max(0, top - high), top], range: [0, 100], tickvals: [0, 50, 100], title: place ? "" : "% of the KV memory" });
-    if (many > 1) more.annotations.push({ text: `<b>${escaped(runs[place].label)}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
+    if (many > 1) more.annotations.push({ text: `<b>${escaped(runs[firsts[place]].label)}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
   });
   more.xaxis = axis({ range: [0, longest()], title: "time (s)", anchor: `y${many > 1 ? many : ""}`, showgrid: false });
   return [traces, layout({ ...more, margin: { l: 56, r: 12, t: many > 1 ? 24 : 12, b: 44 } })];
@@ -59,19 +61,19 @@ const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 function line(name, unit) {
   const traces = data.charts.overTime.map((found, place) => ({
     type: "scatter", mode: "lines", x: across(found[name] ?? [], found.end), y: found[name] ?? [], name: escaped(runs[place].label),
-    line: { color: runColour(place), width: 1.6 }, hovertemplate: "%{y:,.4~g}",
+    line: { color: runColour(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
   }));
   return [traces, layout({ xaxis: axis({ range: [0, longest()], title: "time (s)" }), yaxis: axis({ rangemode: "tozero", title: unit }) })];
 }
 
 /** A bar per run: what holds tokens, what is wasted, what is left. */
 function bars() {
-  const labels = runs.map(({ label }, place) => `${place}`), kinds = Object.keys(data.kinds);
+  const labels = data.groups.map((_, place) => `${place}`), kinds = Object.keys(data.kinds);
   const traces = kinds.map((kind) => {
     const x = data.charts.waste.map(({ percent: shares }) => shares[kind]);
     return {
       type: "bar", orientation: "h", name: kind, x, y: labels, marker: { color: kindColour(kind), line: { color: variable("ground"), width: 1 } },
-      text: x.map((share) => (share >= 4 ? `${share.toFixed(1)} %` : "")), textposition: "inside", insidetextanchor: "middle", textangle: 0,
+      text: x.map((share) => (share >= (innerWidth > 640 ? 4 : 15) ? `${share.toFixed(1)} %` : "")), textposition: "inside", insidetextanchor: "middle", textangle: 0,
       textfont: { color: ["token", "external"].includes(kind) ? "#fff" : kind === "free" && dark() ? "#e9ecef" : "#10151a", size: 12 },
       hovertemplate: `${kind}: %{x:.2f} %<extra></extra>`,
     };
@@ -81,41 +83,47 @@ function bars() {
   return [traces, layout({
     barmode: "stack", bargap: 0.35, hovermode: "closest", margin: { l: 12, r: 16, t: 8, b: 44 },
     xaxis: axis({ range: [0, 100], title: "% of the KV memory" }),
-    yaxis: axis({ autorange: "reversed", tickvals: labels, ticktext: runs.map(({ label }) => escaped(short(label))), type: "category", showgrid: false, tickfont: { color: variable("ink"), size: 13 } }),
+    yaxis: axis({ autorange: "reversed", tickvals: labels, ticktext: data.groups.map((label) => escaped(short(label))), type: "category", showgrid: false, tickfont: { color: variable("ink"), size: 13 } }),
   })];
 }
 
 let latency = Object.keys(data.charts.latency)[0];
 
+/** A logarithmic axis of seconds, with a label per decade where there are many. */
+function logarithmic() {
+  const { edges, words } = data.charts.latency[latency], decades = edges.length ? Math.log10(edges.at(-1) / edges[0]) : 1;
+  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (innerWidth > 640 ? 5 : 2.5) ? { dtick: 1 } : { nticks: 6 }) });
+}
+
 /** How many requests are how slow. */
 function distribution() {
-  const { edges, shares, words } = data.charts.latency[latency];
+  const { edges, shares } = data.charts.latency[latency];
   const traces = shares.map((share, place) => ({
-    type: "scatter", mode: "lines", x: edges, y: [...share, 0], name: escaped(runs[place].label), line: { color: runColour(place), width: 1.8, shape: "hv" },
+    type: "scatter", mode: "lines", x: edges, y: [...share, 0], name: escaped(runs[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" },
     fill: runs.length === 1 ? "tozeroy" : "none", fillcolor: `${runColour(place)}33`, hovertemplate: "%{y:.2f} %",
   }));
-  return [traces, layout({ xaxis: axis({ type: "log", title: `${words} (s)`, tickformat: "~r", nticks: 6 }), yaxis: axis({ rangemode: "tozero", title: "% of requests" }) })];
+  return [traces, layout({ xaxis: logarithmic(), yaxis: axis({ rangemode: "tozero", title: "% of requests" }) })];
 }
 
 /** Which share of the requests is at least so fast. */
 function cumulative() {
-  const { quantiles, words } = data.charts.latency[latency];
+  const { quantiles } = data.charts.latency[latency];
   const traces = quantiles.map((x, place) => ({
     type: "scatter", mode: "lines", x: x.map((value) => value || null), y: x.map((_, i) => (100 * i) / Math.max(1, x.length - 1)),
-    name: escaped(runs[place].label), line: { color: runColour(place), width: 1.8 }, hovertemplate: "%{y:.0f} %: %{x:.4~g} s",
+    name: escaped(runs[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8 }, hovertemplate: "%{y:.0f} %: %{x:.4~g} s",
   }));
   return [traces, layout({
-    hovermode: "closest", xaxis: axis({ type: "log", title: `${words} (s)`, tickformat: "~r", nticks: 6 }),
+    hovermode: "closest", xaxis: logarithmic(),
     yaxis: axis({ range: [0, 101], tickvals: [0, 25, 50, 75, 100], title: "% of requests" }),
   })];
 }
 
 /** Which run has which colour. */
 function series(parent) {
-  const items = runs.map(({ label }, place) => {
+  const items = data.groups.map((label, place) => {
     const mark = element("i");
-    mark.dataset.run = place;
-    return element("li", {}, mark, label);
+    mark.dataset.group = place;
+    return element("li", {}, mark, seeds > 1 ? `${label}, a line per seed` : label);
   });
   if (runs.length > 1) parent.append(element("ul", { class: "series", "aria-label": "Colours of the runs" }, ...items));
 }
@@ -134,7 +142,7 @@ function buildCharts() {
   const kinds = Object.keys(data.kinds).filter((kind) => data.charts.overTime.some((run) => run.kinds[kind].some((share) => share > 0)));
   $("charts-lead").textContent = `The runs share their axes. Drag to zoom, double-click to see all again${runs.some(({ map }) => map) ? "; click to send the memory map to that moment" : ""}.`;
   kindsLegend(wide, kinds);
-  chart(wide, "KV memory by kind", `Per cent of all slots, stacked; ${slices}.`, ledger, { timed: true, height: 90 + 150 * runs.length + (runs.length === 1 ? 60 : 0) });
+  chart(wide, "KV memory by kind", `Per cent of all slots, stacked${seeds > 1 ? ", with the first seed" : ""}; ${slices}.`, ledger, { timed: true, height: 90 + 150 * data.groups.length + (data.groups.length === 1 ? 60 : 0) });
   series(wide);
   const two = element("div", { class: "two" });
   wide.append(two);
@@ -147,7 +155,7 @@ function buildCharts() {
   const saturated = data.charts.waste.map((run) => run.saturated);
   const when = saturated.every(Boolean) ? "while requests waited" : saturated.some(Boolean) ? "while requests waited, where enough did" : "over the whole run";
   const kept = data.wasteKinds.join(", ").replace(/, (\w+)$/, " and $1");
-  chart($("waste-chart"), "Waste", `Per cent of the KV memory, mean ${when}; ${kept} slots are wasted.`, bars, { height: 84 + 46 * runs.length });
+  chart($("waste-chart"), "Waste", `Per cent of the KV memory, mean ${when}${seeds > 1 ? `, of ${seeds} seeds` : ""}; ${kept} slots are wasted.`, bars, { height: 84 + 46 * data.groups.length });
   kindsLegend($("waste-chart"), kinds);
   for (const [name, { words }] of Object.entries(data.charts.latency)) {
     const choice = element("input", { type: "radio", name: "latency", value: name, checked: name === latency });
@@ -160,7 +168,7 @@ function buildCharts() {
 }
 
 async function redraw(some = charts, player = null) {
-  for (const mark of document.querySelectorAll("i[data-run]")) mark.style.background = runColour(Number(mark.dataset.run));
+  for (const mark of document.querySelectorAll("i[data-group]")) mark.style.background = groupColour(Number(mark.dataset.group));
   for (const swatch of document.querySelectorAll(".swatch[data-kind]")) swatch.style.background = kindColour(swatch.dataset.kind);
   for (const each of some) {
     const [traces, shape] = each.draw();

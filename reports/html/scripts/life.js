@@ -26,14 +26,15 @@ class Lives {
   /** The events of a request in order. */
   eventsOf(request) {
     if (!this.events) return [];
-    const { events } = this, found = [];
+    const { events } = this, found = [], lost = new Set();
     for (let i = lastUpTo(events.request, request - 1) + 1; events.request[i] === request; i++) {
       const number = (name) => (events[name][i] ? events[name][i] - 1 : null);
       found.push({
         time: events.time[i] * this.run.tick, sample: events.sample[i], event: data.events[events.event[i]] ?? "?",
         tokens: number("tokens"), cached: number("cached"), by: number("by"), need: number("need"),
-        free: number("free"), largest: number("largest"), reason: this.run.reasons[events.reason[i]],
+        again: lost.has(events.sample[i]), free: number("free"), largest: number("largest"), reason: this.run.reasons[events.reason[i]],
       });
+      if (found.at(-1).event === "preempt") lost.add(events.sample[i]);
     }
     return found;
   }
@@ -62,13 +63,13 @@ class Lives {
 /** What an event says, in words. */
 function told(event, run) {
   const { tokens, cached, by, need, free, largest, reason } = event;
-  const culprit = by === null ? "" : ` by request ${count(by)}, which needed the room`;
+  const culprit = by === null ? "" : `: request ${count(by)} needed the room`;
   switch (event.event) {
     case "admit": return `Admitted with ${plural(tokens ?? 0, "token")}${cached ? `, ${count(cached)} of them found in the prefix cache` : ""}.`;
     case "refuse": return waits(reason, need, free, largest, run);
-    case "decode": return "The prompt is computed: a token comes out.";
-    case "preempt": return `Preempted${culprit}: ${plural(tokens ?? 0, "token")} to compute again.`;
-    case "swap_out": return `Swapped out to host memory${culprit}: ${plural(tokens ?? 0, "token")}.`;
+    case "decode": return event.again ? "All is computed again: the answer goes on." : "The prompt is computed: the first token is out.";
+    case "preempt": return `Preempted${culprit}; ${plural(tokens ?? 0, "token")} must be computed again.`;
+    case "swap_out": return `Swapped out to host memory, with ${plural(tokens ?? 0, "token")}${culprit}.`;
     case "swap_in": return "Back from host memory.";
     case "fork": return `Forked: shares ${plural(tokens ?? 0, "token")} with the other answers.`;
     case "copy": return `${plural(tokens ?? 0, "slot")} copied.`;
@@ -81,7 +82,14 @@ function told(event, run) {
 /** Why the head of the queue was not admitted. */
 function waits(reason, need, free, largest, run) {
   if (reason === "seats") return `Waits: every seat is taken${run.seats ? ` (at most ${count(run.seats)} at once)` : ""}.`;
-  if (reason === "token budget") return "Waits: the step has no tokens left to compute.";
+  const plain = {
+    "token budget": "the step has no tokens left to compute",
+    watermark: "what is free is kept for those who run (watermark)",
+    eviction: "nobody enters in a step that evicts",
+    batch: "the batch under way must end first",
+    swapped: "requests in host memory come back first",
+  };
+  if (plain[reason]) return `Waits: ${plain[reason]}.`;
   if (reason !== "no room" || need === null) return `Waits: ${reason}.`;
   if (free !== null && largest !== null && largest < need && need <= free) {
     return `Waits: needs ${count(need)} contiguous slots, largest free extent ${count(largest)} (${count(free)} free in all).`;
@@ -92,13 +100,13 @@ function waits(reason, need, free, largest, run) {
 const SPANS = { wait: "waits", prefill: "prompt", decode: "decodes", lost: "preempted", host: "in host memory" };
 
 /** Show the life of a request below the maps; null clears it. */
-function showLife(request, lives, player) {
+function showLife(request, lives, player, chosen) {
   const place = $("life");
   place.replaceChildren();
   $("unfollow").hidden = request === null;
   $("whom").value = request === null ? "" : String(request);
   if (request === null) return;
-  const known = lives.map((life) => ({ life, row: life.rowOf(request) })).filter(({ row }) => row >= 0);
+  const known = lives.filter(({ run }, place) => run.first || place === chosen).map((life) => ({ life, row: life.rowOf(request) })).filter(({ row }) => row >= 0);
   place.append(element("h3", { text: `Request ${count(request)}` }));
   if (!known.length) return place.append(element("p", { class: "hint", text: "No run has a request of this number." }));
   const times = known.flatMap(({ life, row }) => [life.arrival(row), life.after(row, "whole")]).filter((t) => !Number.isNaN(t));
@@ -124,9 +132,10 @@ function strip(life, row, events, from, to) {
   const section = element("div", { class: "strip" },
     element("header", {}, element("h3", { text: run.label }), element("p", { text: `${asked}; ${took}` })));
   const samples = [...new Set(events.map(({ sample }) => sample))].sort((a, b) => a - b).slice(0, 16);
+  const fork = events.findIndex(({ event }) => event === "fork"); // before it, all answers are one
   const share = (time) => `${(100 * (time - from)) / (to - from)}%`;
   for (const sample of samples.length ? samples : [0]) {
-    const spans = life.spans(row, events.filter((event) => event.sample === sample));
+    const spans = life.spans(row, events.filter((event, i) => event.sample === sample || i < fork));
     const words = spans.map(([kind, a, b]) => `${SPANS[kind]} ${duration(b - a)}`).join(", ");
     const track = element("div", { class: "track", role: "img", "aria-label": `${run.label}: ${words || status}` });
     for (const [kind, a, b] of spans) {
@@ -153,9 +162,17 @@ function tale(life, row, events, player) {
     time: life.arrival(row),
     text: `Arrived, with a prompt of ${plural(life.requests.prompt_tokens[row], "token")}${queued > 0 ? `; then ${duration(queued)} in the queue` : ""}.`,
   };
-  const happened = events.map((event) => ({
-    time: event.time, text: `${several ? `Answer ${event.sample}: ` : ""}${told(event, run)}`,
-  }));
+  const happened = [];
+  for (const event of events) {
+    const same = happened.findLast(({ time, said }) => time === event.time && said === told(event, run));
+    if (same) same.samples.push(event.sample);
+    else happened.push({ time: event.time, said: told(event, run), samples: [event.sample] });
+  }
+  const fork = events.find(({ event }) => event === "fork")?.time ?? Infinity;
+  for (const each of happened) {
+    const who = several && each.time >= fork ? `Answer${each.samples.length > 1 ? "s" : ""} ${each.samples.sort((a, b) => a - b).join(", ")}: ` : "";
+    each.text = who + each.said;
+  }
   if (!events.length && life.requests.whole[row] !== NOTHING) {
     happened.push({ time: life.after(row, "wait"), text: "Scheduled." }, { time: life.after(row, "first"), text: "First token." },
       { time: life.after(row, "whole"), text: "Finished." });

@@ -80,7 +80,7 @@ class Painter {
     }
     this.ground = pixel(palette.ground);
     this.cached = pixel(blend(palette.cached, palette.card, pale * 0.7));
-    this.shared = pixel(blend(palette.shared, palette.card, pale * 0.7));
+    this.shared = pixel(blend(palette.shared, palette.card, pale));
   }
 
   /** The slot below a point of the canvas in CSS pixels, or null. */
@@ -90,6 +90,13 @@ class Painter {
     const column = Math.floor((x * this.ratio + left) / perSlot);
     const slot = line * this.perLine + column;
     return line < 0 || column < 0 || column >= this.perLine || slot >= this.arena.slots ? null : slot;
+  }
+
+  /** The first slot in sight, and the last. */
+  inSight(view) {
+    const { top, left, perSlot, lineHeight } = this.frame(view);
+    const at = (x, y) => Math.floor((y + top) / lineHeight) * this.perLine + Math.min(this.perLine - 1, Math.floor((x + left) / perSlot));
+    return [at(0, 0), Math.min(this.arena.slots - 1, at(this.canvas.width - 1, this.canvas.height - 1))];
   }
 
   /** Where the view stands, in pixels of the device. */
@@ -158,7 +165,7 @@ class Painter {
         stripe = lent ? this.solid[set] : full;
         under = this.many[set] ? this.shared : 0;
         if (under) marks.shared = true;
-        if (lent && broad >= LABEL_PX * this.ratio && names.length < 600) names.push({ x, y, high, row: found, inked: slot < edge });
+        if (lent && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, inked: slot < edge });
         const divided = row >= 0 && broad >= wide && x > 0;
         row = found;
         if (divided) {

@@ -22,8 +22,8 @@ class Player {
       map.words = element("p", { class: "hint" });
       map.canvas = element("canvas", { tabIndex: 0, role: "img" });
       const size = `${count(map.arena.slots)} slots`, block = map.arena.blocks ? ` in blocks of ${map.arena.unit}` : "";
-      const ends = element("div", { class: "ends", "aria-hidden": "true" },
-        element("span", { text: "slot 0" }), element("span", { text: `${size}${block}` }));
+      map.sight = element("span");
+      const ends = element("div", { class: "ends" }, map.sight, element("span", { text: `${size}${block}` }));
       $("maps").append(element("figure", { class: "map" },
         element("figcaption", {}, element("h3", { text: map.run.label }), map.words), map.canvas, ends));
       map.painter = new Painter(map.canvas, map.arena);
@@ -58,7 +58,9 @@ class Player {
   track(request, find) {
     this.followed = request;
     this.restyle();
-    if (request === null || !find || this.maps.some(({ arena, belongs }) => arena.held(belongs).slots)) return;
+    if (request === null || !find) return;
+    for (const { arena } of this.maps) arena.seek(arena.at(this.time));
+    if (this.maps.some(({ arena, belongs }) => arena.held(belongs).slots)) return;
     for (const { arena, belongs } of this.maps) {
       const instant = arena.firstWith(belongs);
       if (instant !== null) return this.seek(arena.times[instant]);
@@ -134,6 +136,8 @@ class Player {
       map.words.textContent = over ? `over since ${moment(run.end, this.end)}` : `${plural(requests, "request")}: ${parts.join(", ")}`;
     }
     painter.draw(this.view);
+    const [first, last] = painter.inSight(this.view);
+    map.sight.textContent = this.view.zoom > 1 ? `slots ${count(first)} to ${count(last)}, in part` : "slot 0";
   }
 
   /** For those who do not see the map. */

@@ -17,14 +17,22 @@ function words() {
 
 function numbers() {
   const table = document.querySelector(".numbers");
-  const several = runs.length > 1;
+  const { columns, rows } = data.numbers, several = columns.length > 1;
   table.classList.toggle("one", !several);
-  table.caption.textContent = several ? "One column per run; the best of a row in green." : "The whole run in numbers.";
+  table.caption.textContent = [several ? "A column per run; the best of a row in green" : "The run in numbers", seeds > 1 ? `means of ${seeds} seeds ± half their 95 % confidence interval` : ""].filter(Boolean).join("; ") + ".";
   table.tHead.append(element("tr", {}, element("th", {}, element("span", { class: "hidden", text: "Number" })),
-    ...runs.map(({ label }) => element("th", { scope: "col", text: label }))));
-  table.tBodies[0].append(...data.numbers.map(({ name, texts, best }) => element("tr", {},
+    ...columns.map((text) => element("th", { scope: "col", class: text.length <= 16 ? "short" : "", text }))));
+  table.tBodies[0].append(...rows.map(({ name, texts, best }) => element("tr", {},
     element("th", { scope: "row", text: name }),
     ...texts.map((text, i) => element("td", { class: best[i] ? "best" : "", text }, ...(best[i] ? [element("span", { class: "hidden", text: " (best)" })] : []))))));
+}
+
+/** How the runs differ beyond their seeds' spread. */
+function differences() {
+  const place = $("differences");
+  place.hidden = !data.differences.length;
+  place.firstElementChild.textContent = `Of ${seeds} seeds, paired, with 95 % confidence`;
+  place.lastElementChild.append(...data.differences.map((text) => element("li", { text })));
 }
 
 async function mapsOf() {
@@ -32,7 +40,7 @@ async function mapsOf() {
   for (const [place, run] of runs.entries()) {
     if (run.map) maps.push({ place, run, arena: new Arena(run.arena, await columnsOf(`map-${place}`, run.map)) });
   }
-  const missing = runs.filter(({ map }) => !map).map(({ label }) => label);
+  const missing = runs.filter(({ map, first }) => first && !map).map(({ label }) => label);
   const notice = $("map-missing");
   notice.hidden = !missing.length;
   notice.textContent = `${maps.length ? `No map was recorded of ${missing.join(", ")}` : "No map was recorded"}: run again with --record-map to see who holds which slot.`;
@@ -43,11 +51,12 @@ async function mapsOf() {
 async function start() {
   words();
   numbers();
+  differences();
   let player = null, table = null;
   const lives = [];
   const follow = (request, find = false, look = false) => {
     player?.track(request, find);
-    showLife(request, lives, player);
+    showLife(request, lives, player, table?.chosen);
     if (player) markLife(player.time);
     table?.mark(request);
     if (look) $(player ? "memory" : "life").scrollIntoView();

@@ -47,6 +47,7 @@ class Table {
 
   /** Show the requests of another run. */
   choose(place) {
+    this.chosen = place;
     const { run, requests } = this.lives[place], { tick } = run, rows = requests.request.length;
     const scaled = (column, factor) => Float64Array.from(column, (value) => (value === NOTHING ? NaN : value * factor));
     const plain = (column) => scaled(column, 1);

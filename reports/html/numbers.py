@@ -1,0 +1,81 @@
+"""The table of numbers of a report: a row per number, a column per run, or per allocator with its seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reports import palette
+from reports.html.words import group_label, grouped
+from reports.palette import Summary, count, figures, number, seconds
+from reports.rundir import Run
+from reports.seed_tables import with_spread
+from reports.seeds import alike, difference, interval
+from reports.terminal import Row, percent_text
+
+Values = list[float | None]
+
+
+def numbers(runs: Sequence[Run]) -> dict[str, Any]:
+    """The columns' names, and the rows: a name, a text per column, and which of them are the best."""
+    groups = grouped(runs)
+    columns = [alike([run.summary for run in group]) for group in groups]
+    rows = []
+    for row in ROWS:
+        values = [[row.value(summary) for summary in summaries] for summaries in columns]
+        if row.optional and not any(value for column in values for value in column):
+            continue
+        texts = [_text(row, column) for column in values]
+        rows.append({"name": row.name, "texts": texts, "best": _best(row, values, texts)})
+    return {"columns": [group_label(group) for group in groups], "rows": rows}
+
+
+def _text(row: Row, column: Values) -> str:
+    return row.text(column[0]) if len(column) == 1 else with_spread(row.text, interval(column))
+
+
+def _best(row: Row, columns: Sequence[Values], texts: Sequence[str]) -> list[bool]:
+    """Which columns read like the best, or differ from it no more than seeds do; none if all do."""
+    means = [sum(filter(None, column)) / len(column) for column in columns if None not in column]
+    if row.best is None or not means or len(columns) == 1:
+        return [False] * len(columns)
+    top = row.best(means)
+    best = next(c for c in columns if None not in c and sum(filter(None, c)) / len(c) == top)
+    if len(best) == 1:
+        found = [text == row.text(top) for text in texts]
+    else:
+        apart = [difference(column, best) for column in columns]
+        found = [each is not None and each.holds(0.0) for each in apart]
+    return [each and not all(found) for each in found]
+
+
+def _of(*path: str) -> Callable[[Summary], float | None]:
+    def read(summary: Summary) -> float | None:
+        value: object = summary
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return number(value)
+
+    return read
+
+
+def _preemptions(summary: Summary) -> float:
+    engine = summary["engine"]
+    return sum(number(engine.get(f"preemptions_{how}")) or 0.0 for how in ("recompute", "swap"))
+
+
+ROWS = (
+    Row("Requests finished", _of("requests", "finished"), count, max),
+    Row("Requests rejected", _of("requests", "rejected"), count, min, optional=True),
+    Row("Requests per second", _of("throughput", "requests_per_s"), figures, max),
+    Row("Output tokens per second", _of("throughput", "output_tokens_per_s"), figures, max),
+    Row("Requests at once, mean", _of("engine", "mean_running"), figures),
+    Row("Requests at once, most", _of("engine", "max_running"), count),
+    Row("Time to first token, median", _of("latency", "ttft_s", "p50"), seconds, min),
+    Row("Time to first token, 99th percentile", _of("latency", "ttft_s", "p99"), seconds, min),
+    Row("Time per output token, median", _of("latency", "tpot_s", "p50"), seconds, min),
+    Row("End to end, median", _of("latency", "e2e_s", "p50"), seconds, min),
+    Row("KV memory that holds tokens", lambda s: palette.shares(s)[0]["token"], percent_text, max),
+    Row("KV memory wasted", lambda s: palette.waste(palette.shares(s)[0]), percent_text, min),
+    Row("KV memory saved by sharing", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
+    Row("Tokens found in the prefix cache", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
+    Row("Preemptions", _preemptions, count, min, optional=True),
+)
