@@ -1,0 +1,71 @@
+"""The events of a run as whole numbers, from its directory or straight from a run that was repeated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reports.html.tables import read_columns
+from sim.errors import KvsimError
+from sim.workload import PS_PER_S
+
+Int64 = npt.NDArray[np.int64]
+
+NOTHING = -1
+"""In a column: there is no such number."""
+EVENTS = ("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject")
+REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT = range(len(EVENTS))
+
+_NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """The events in order, as whole numbers; `kind` counts in EVENTS, `reason` in `reasons`."""
+
+    numbers: dict[str, Int64]
+    kind: Int64
+    reason: Int64
+    reasons: list[str]
+
+    def row(self, row: int) -> dict[str, int]:
+        """The numbers of an event that apply."""
+        return {name: int(c[row]) for name, c in self.numbers.items() if c[row] != NOTHING}
+
+
+def whole_ps(seconds: npt.NDArray[Any]) -> Int64:
+    """Seconds as picoseconds; NOTHING where there are none."""
+    known = np.isfinite(seconds)
+    return np.where(known, np.rint(np.where(known, seconds, 0.0) * PS_PER_S), NOTHING).astype(np.int64)
+
+
+def read_events(directory: Path) -> EventLog | None:
+    """The events of a run, or None where none were recorded; KvsimError if the file is damaged."""
+    path = directory / "events.parquet"
+    if not path.exists():
+        return None
+    numbers, texts = read_columns(path, ("time_s", *_NUMBERS), ("event", "reason"))
+    return event_log({**numbers, **texts}, str(path))
+
+
+def event_log(table: Mapping[str, Any] | None, where: str = "events") -> EventLog:
+    """The table of events that a run gives, or that was read: numbers as columns, texts as codes."""
+    if table is None:
+        raise KvsimError(f"{where} were not recorded")
+    numbers = {"time_ps": whole_ps(np.asarray(table["time_s"], np.float64))}
+    for name in _NUMBERS:
+        column = np.asarray(table[name])
+        numbers[name] = (
+            np.where(np.isnan(column), NOTHING, column) if column.dtype.kind == "f" else column
+        ).astype(np.int64)
+    unknown = sorted(set(table["event"].texts) - {*EVENTS, ""})
+    if unknown:
+        raise KvsimError(f"{where} is damaged: the event {unknown[0]!r} is unknown")
+    places = np.array([EVENTS.index(text) if text else NOTHING for text in table["event"].texts], np.int64)
+    kind = places[table["event"].codes] if len(places) else np.array([], np.int64)
+    if NOTHING in kind or (len(kind) and numbers["request"].min() < 0):
+        raise KvsimError(f"{where} is damaged: an event lacks its name or its request")
+    return EventLog(numbers, kind, np.asarray(table["reason"].codes), list(table["reason"].texts))

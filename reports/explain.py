@@ -1,0 +1,210 @@
+"""The life of one request: what happened to it, in lines, and where its time went.
+
+    chosen(run, "slowest")        -> the number of a request, and how it came to be chosen
+    story(run, lives, request)    -> Story: a line per thing that happened, and how E2E divides
+
+A request with several answers is told by the one that
+ended last, so that the parts of its time sum to E2E in every picosecond.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reports.life_lines import Line, Teller
+from reports.lives import STATES, Lives, Span
+from reports.rundir import Run
+from sim.errors import KvsimError
+from sim.workload import PS_PER_S
+
+CHOICES = ("slowest", "median", "most-preempted")
+_KNOWN = {"request", "arrival_s", "prompt_tokens", "output_tokens", "status", "num_preemptions"}
+_KNOWN |= {"ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token", "queueing_s", "finish_s"}
+_KNOWN |= {"first_scheduled_s", "first_token_s", "first_scheduled_step", "first_token_step", "finish_step"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Time that a request spent in one way; `reason` is why, at the head of the queue."""
+
+    state: str
+    reason: str
+    time_ps: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One of several answers to a request."""
+
+    sample: int
+    end_ps: int
+    rejected: bool
+    parts: list[Part]
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that is told of a request; times count from the start of the run."""
+
+    label: str
+    request: int
+    how: str
+    facts: dict[str, Any]
+    labels: dict[str, Any]
+    arrival_ps: int
+    end_ps: int
+    spans: list[Span]
+    lines: list[Line]
+    parts: list[Part]
+    sample: int
+    answers: list[Answer]
+
+    @property
+    def e2e_ps(self) -> int:
+        """From the arrival to the end."""
+        return self.end_ps - self.arrival_ps
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything in JSON's types, seconds beside the picoseconds that sum exactly."""
+        return {
+            "run": self.label,
+            "request": self.request,
+            **({"chosen": self.how} if self.how else {}),
+            **self.facts,
+            "labels": self.labels,
+            "division": _parts_json(self.parts),
+            "lines": [
+                {
+                    "time_s": line.time_ps / PS_PER_S,
+                    "after_s": (line.time_ps - self.arrival_ps) / PS_PER_S,
+                    "event": line.event,
+                    "text": line.text,
+                }
+                for line in self.lines
+            ],
+            "spans": [
+                {
+                    "start_s": span.start_ps / PS_PER_S,
+                    "end_s": span.end_ps / PS_PER_S,
+                    "state": STATES[span.state],
+                    "reason": span.reason or None,
+                }
+                for span in self.spans
+            ],
+            "samples": [
+                {
+                    "sample": answer.sample,
+                    "end_s": answer.end_ps / PS_PER_S,
+                    "rejected": answer.rejected,
+                    "division": _parts_json(answer.parts),
+                }
+                for answer in self.answers
+            ],
+        }
+
+
+def _parts_json(parts: list[Part]) -> list[dict[str, Any]]:
+    return [
+        {
+            "state": part.state,
+            "reason": part.reason or None,
+            "seconds": part.time_ps / PS_PER_S,
+            "picoseconds": part.time_ps,
+        }
+        for part in parts
+    ]
+
+
+# -- which request ------------------------------------------------------------------------------
+
+
+def chosen(runs: Sequence[Run], text: str) -> tuple[int, str]:
+    """The request of this number, or the `slowest` ... of the first run; and in words how it was chosen."""
+    run = runs[0]
+    for other in runs[1:]:
+        if not np.array_equal(other.requests["prompt_tokens"], run.requests["prompt_tokens"]):
+            raise KvsimError(
+                f"{other.path} and {run.path} served different requests: explain one of them at a time"
+            )
+    rows = len(run.requests["request"])
+    if text in CHOICES:
+        return _chosen_by(run, text)
+    if not text.isascii() or not text.isdigit() or int(text) >= rows:
+        whole = f"a number from 0 to {rows - 1:,}" if rows else "in the run, which has no requests"
+        raise KvsimError(f"request must be {whole}, or one of {', '.join(CHOICES)}, got {text!r}")
+    return int(text), ""
+
+
+def _chosen_by(run: Run, text: str) -> tuple[int, str]:
+    e2e, requests = run.requests["e2e_s"], run.requests
+    done = np.flatnonzero(np.isfinite(e2e))
+    if not len(done):
+        raise KvsimError(f"request cannot be {text}: no request of {run.label} finished")
+    slowest_last = done[np.argsort(e2e[done], kind="stable")]
+    of = f"of the {len(done):,} that finished in {run.label}"
+    if text == "slowest":
+        return int(slowest_last[-1]), f"the slowest {of}"
+    if text == "median":
+        return int(slowest_last[(len(done) - 1) // 2]), f"the median by E2E {of}"
+    counts = np.nan_to_num(requests.get("num_preemptions", np.zeros(len(e2e))))
+    most = int(counts[done].max())
+    if not most:
+        raise KvsimError(f"request cannot be most-preempted: nobody was preempted in {run.label}")
+    found = int(done[np.argmax(counts[done])])
+    return found, f"preempted {most:,} time{'s' * (most > 1)}, most {of}"
+
+
+# -- its story ----------------------------------------------------------------------------------
+
+
+def story(run: Run, lives: Lives, request: int, how: str = "") -> Story:
+    """The life of one request."""
+    tracks = np.flatnonzero(lives.request == request).tolist()
+    last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.rejected[track], -track))
+    spans = [span for span in lives.spans(last) if span.end_ps > span.start_ps]
+    row = {name: column[request] for name, column in run.requests.items()}
+    arrival_ps = int(lives.spans(last)[0].start_ps)
+    answers = [
+        Answer(
+            int(lives.sample[track]),
+            int(lives.end_ps[track]),
+            bool(lives.rejected[track]),
+            divided(lives.spans(track)),
+        )
+        for track in tracks
+    ]
+    facts = {name: _plain(value) for name, value in row.items() if name in _KNOWN and name != "request"}
+    return Story(
+        label=run.label,
+        request=request,
+        how=how,
+        facts=facts,
+        labels={name: _plain(value) for name, value in row.items() if name not in _KNOWN},
+        arrival_ps=arrival_ps,
+        end_ps=int(lives.end_ps[last]),
+        spans=spans,
+        lines=list(Teller(run, lives, last, facts).lines()),
+        parts=divided(spans),
+        sample=int(lives.sample[last]),
+        answers=answers if len(answers) > 1 else [],
+    )
+
+
+def divided(spans: list[Span]) -> list[Part]:
+    """How the time divides by state, at the head of the queue also by reason; in the order of a life."""
+    sums: dict[tuple[int, str], int] = {}
+    for span in spans:
+        why = span.reason if STATES[span.state] == "head" else ""
+        sums[span.state, why] = sums.get((span.state, why), 0) + span.end_ps - span.start_ps
+    ordered = sorted(sums.items(), key=lambda item: (item[0][0], -item[1]))
+    return [Part(STATES[state], why, time_ps) for (state, why), time_ps in ordered if time_ps]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a cell of a table
+    """A cell in JSON's types: whole numbers without a point, None where there is none."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -1,0 +1,208 @@
+"""What happened to one request, a line each: in words, with the numbers that say why.
+
+Only what the tables show is told: who was in the queue at its arrival, who needed the room that it lost, what
+a refusal found free when it was first made.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from reports.event_log import COPY, EVENTS, NOTHING, PREEMPT, REFUSE, REJECT
+from reports.life_words import event_text, reason_name, reason_text
+from reports.lives import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
+from reports.palette import number, seconds
+from reports.rundir import Run
+from sim.workload import PS_PER_S
+
+_NUMBERED = ("no room", "watermark")
+_COPIED = {
+    "paged": ", on a write into a shared block",
+    "dynamic": ", on a move to a larger extent",
+}
+"""Why an allocator copies."""
+_EACH = 3  # spells at the head of the queue that get a line of their own; more are told together
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that happened."""
+
+    time_ps: int
+    event: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Teller:
+    """Puts a track into words."""
+
+    run: Run
+    lives: Lives
+    track: int
+    facts: dict[str, Any]
+
+    def lines(self) -> Iterator[Line]:
+        """The lines in order of time."""
+        spans = self.lives.spans(self.track)
+        told = [(NOTHING, Line(spans[0].start_ps, "arrive", self._arrival(spans[0].start_ps)))]
+        told += self._events()
+        for waiting, spell in groupby(spans, key=lambda span: span.state in WAITING):
+            if waiting:
+                told += self._queue([span for span in spell if span.end_ps > span.start_ps])
+        yield from (line for _, line in sorted(told, key=lambda each: (each[1].time_ps, each[0])))
+
+    def _rows(self) -> list[int]:
+        """The events of the track, those before a fork and of its own forks included."""
+        lives, track = self.lives, self.track
+        parent = int(lives.parent[track])
+        rows = np.flatnonzero(lives.track_of == track).tolist()
+        if parent != NOTHING:
+            before = np.flatnonzero(lives.track_of == parent)
+            rows = before[before < rows[0]].tolist() + rows
+        children = np.flatnonzero(lives.parent == track)
+        rows += [int(np.flatnonzero(lives.track_of == child)[0]) for child in children]
+        if lives.rejected[track]:
+            owner = lives.log.numbers["request"] == lives.request[track]
+            rows += np.flatnonzero(owner & (lives.log.kind == REJECT)).tolist()
+        return sorted(rows)
+
+    def _events(self) -> list[tuple[int, Line]]:
+        told, evicted, decoded = [], False, False
+        rows = [row for row in self._rows() if self.lives.log.kind[row] != REFUSE]
+        for (kind, _), run_of in groupby(rows, key=self._alike):
+            group = list(run_of)
+            row, event = group[0], EVENTS[kind]
+            numbers = self.lives.log.row(row)
+            if kind == COPY:
+                numbers["tokens"] = sum(self.lives.log.row(each)["tokens"] for each in group)
+            again = evicted if event == "admit" else decoded
+            text = event_text(event, numbers, again, self.lives.reason(row))
+            text += self._more(event, group, numbers, again)
+            evicted, decoded = evicted or kind == PREEMPT, decoded or event == "decode"
+            told.append((row, Line(numbers["time_ps"], event, text)))
+        return told
+
+    def _alike(self, row: int) -> tuple[int, int]:
+        """Copies that follow each other, and forks at once, are told together."""
+        log = self.lives.log
+        kind = int(log.kind[row])
+        if kind == COPY:
+            return kind, 0
+        if EVENTS[kind] == "fork" and self.lives.track_of[row] != self.track:
+            return kind, int(log.numbers["time_ps"][row])
+        return kind, -row
+
+    def _more(self, event: str, group: list[int], numbers: Mapping[str, int], again: bool) -> str:
+        """What the tables add to an event."""
+        facts = self.facts
+        if event == "copy":
+            why = _COPIED.get(str(self._setting("allocator")), "")
+            return why + (f", in {len(group):,} steps" if len(group) > 1 else "")
+        if event == "fork" and len(group) > 1:
+            return f", {len(group):,} times"
+        if event == "admit" and not again and numbers["tokens"] < facts["prompt_tokens"]:
+            return f"; the prompt has {facts['prompt_tokens']:,}"
+        if event == "decode" and not again and number(facts.get("ttft_s")) is not None:
+            return f": TTFT {seconds(facts['ttft_s'])}"
+        if event == "finish" and number(facts.get("e2e_s")) is not None:
+            return (
+                f": E2E {seconds(facts['e2e_s'])}, TPOT {seconds(facts['tpot_s'])}, "
+                f"{seconds(facts['normalized_s_per_token'])} per token in all"
+            )
+        return ""
+
+    def _arrival(self, arrival_ps: int) -> str:
+        others, entered_ps = self._others(arrival_ps)
+        if not others:
+            return "arrived; nobody was waiting"
+        first = self._setting("policy") in (None, "fcfs")
+        many = f"{others:,} other{'s' * (others > 1)}"
+        text = f"arrived behind {many}" if first else f"arrived; {many} waited too"
+        if entered_ps is not None:
+            last = "who entered" if others == 1 else "the last of whom entered"
+            text += f", {last} at {seconds(entered_ps / PS_PER_S)}"
+        return text
+
+    def _others(self, arrival_ps: int) -> tuple[int, int | None]:
+        """How many were in the queue, and when the last of them entered, if all did before this one."""
+        lives, request = self.lives, int(self.lives.request[self.track])
+        whose = np.repeat(np.arange(len(lives.request)), np.diff(lives.first))
+        opening = np.zeros(len(whose), np.bool_)
+        opening[lives.first[:-1][np.diff(lives.first) > 0]] = True
+        at_once = lives.rejected[whose] & (lives.end_ps[whose] == lives.start_ps) & opening
+        before = lives.start_ps < arrival_ps
+        before |= (lives.start_ps == arrival_ps) & opening & (lives.request[whose] < request)
+        there = np.isin(lives.state, WAITING) & before & (lives.stop_ps >= arrival_ps) & ~at_once
+        there &= lives.request[whose] != request
+        tracks = np.unique(whose[there])
+        if not len(tracks):
+            return 0, None
+        enters = [self._enters(int(track), arrival_ps) for track in tracks]
+        own = self._enters(self.track, arrival_ps)
+        known = [when for when in enters if when is not None]
+        complete = own is not None and len(known) == len(enters) and max(known) <= own
+        return len(np.unique(lives.request[tracks])), max(known) if complete else None
+
+    def _enters(self, track: int, since_ps: int) -> int | None:
+        """When a track is next in memory."""
+        for span in self.lives.spans(track):
+            if span.state in (PREFILL, RECOMPUTE) and span.start_ps >= since_ps:
+                return span.start_ps
+        return None
+
+    def _queue(self, spell: list[Span]) -> Iterator[tuple[int, Line]]:
+        """Lines on one stay in the queue: when it was first in it, and why it was not admitted."""
+        heads = [span for span in spell if span.reason]
+        if spell and (len(heads) > _EACH or STATES[spell[0].state] == "preempted"):
+            yield spell[0].row, Line(spell[0].start_ps, "refuse", self._summed(spell))
+            return
+        for span in heads:
+            text = f"headed the queue for {_lasted([span])}: {self._why(span)}"
+            yield span.row, Line(span.start_ps, "refuse", text)
+        for span in spell[1:]:
+            if not span.reason and heads and span.start_ps > heads[0].start_ps:
+                yield NOTHING, Line(span.start_ps, "behind", f"behind others again for {_lasted([span])}")
+
+    def _summed(self, spell: list[Span]) -> str:
+        """A stay in the queue in one line: how long for which reason, and what was first said of it."""
+        each = []
+        for reason in dict.fromkeys(span.reason for span in spell):
+            alike = [span for span in spell if span.reason == reason]
+            detail = self._why(alike[0]) if reason in _NUMBERED else ""
+            name = reason_name(reason) if reason else "behind others"
+            each.append(f"{name} {_lasted(alike)}" + (f" ({detail})" if detail else ""))
+        return f"in the queue for {_lasted(spell)}: {', '.join(each)}"
+
+    def _why(self, span: Span) -> str:
+        numbers = self.lives.log.row(span.row)
+        seats, budget = (self._setting(n) for n in ("max_num_seqs", "max_num_batched_tokens"))
+        text = reason_text(span.reason, numbers, seats, budget)
+        return text + (self._spent_on(span.start_ps) if span.reason == "token budget" else "")
+
+    def _spent_on(self, now_ps: int) -> str:
+        """Whose prompts, and how many decodes, took the tokens of the step that starts now."""
+        lives = self.lives
+        whose = np.repeat(lives.request, np.diff(lives.first))
+        now = (lives.start_ps <= now_ps) & (lives.stop_ps > now_ps)
+        prompts = np.unique(whose[now & np.isin(lives.state, (PREFILL, RECOMPUTE))]).tolist()
+        on = []
+        if prompts:
+            names = ", ".join(map(str, prompts)) if len(prompts) <= _EACH else f"{len(prompts):,} requests"
+            on.append(f"prompt{'s' * (len(prompts) > 1)} of {names}")
+        decodes = int((now & (lives.state == DECODING)).sum())
+        if decodes and str(self._setting("scheduler")).startswith("vllm-v1"):
+            on.append(f"{decodes:,} decode{'s' * (decodes > 1)}")
+        return f" ({', '.join(on)})" if on else ""
+
+    def _setting(self, name: str) -> Any:  # noqa: ANN401 - JSON is any value
+        scenario = self.run.config.get("scenario")
+        engine = scenario.get("engine") if isinstance(scenario, Mapping) else None
+        return engine.get(name) if isinstance(engine, Mapping) else None
+
+
+def _lasted(spans: list[Span]) -> str:
+    return seconds(sum(span.end_ps - span.start_ps for span in spans) / PS_PER_S)

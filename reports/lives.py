@@ -1,0 +1,287 @@
+"""Every request's life as spans of time, each with what it waited for or did: worked out from the events.
+
+    arrival |---- behind ----|-- head: no room --|-- prefill --|---- decode ----| last token
+
+A *track* is the life of one sequence: a request, or one of its answers where it has several. Its spans follow
+each other without gaps, from the arrival to the last token, so that they sum to E2E in every picosecond. A
+sample that is forked off begins where the fork is; before, it shares the life of the one it came from.
+
+    step       it came when nobody was waiting: until the step under way ended
+    behind     in the queue, behind others
+    head       at the head of the queue and not admitted, for a reason
+    prefill    admitted, until its prompt is computed
+    decode     until its last token, the steps included in which it stands still for the prompts of others
+    preempted  evicted and in the queue again, at its head or not
+    recompute  admitted again, until all is computed that was thrown away
+    swapped    in the host pool
+
+The candidates of a beam search are one track: nothing tells them apart.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from reports.event_log import (
+    ADMIT,
+    DECODE,
+    EVENTS,
+    FINISH,
+    FORK,
+    NOTHING,
+    PREEMPT,
+    REFUSE,
+    REJECT,
+    SWAP_IN,
+    SWAP_OUT,
+    EventLog,
+    Int64,
+    whole_ps,
+)
+from reports.rundir import Columns, Run
+from sim import __version__
+from sim.errors import KvsimError
+
+Bools = npt.NDArray[np.bool_]
+
+_ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
+STATES = ("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped")
+STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED = range(len(STATES))
+WAITING = (STEP, BEHIND, HEAD, PREEMPTED)
+"""States in which a track stands in the queue."""
+
+_SAMPLE_BITS = 20
+_AFTER = {
+    REFUSE: (HEAD, PREEMPTED),
+    ADMIT: (PREFILL, RECOMPUTE),
+    DECODE: (DECODING, DECODING),
+    PREEMPT: (PREEMPTED, PREEMPTED),
+    SWAP_OUT: (SWAPPED, SWAPPED),
+    SWAP_IN: (DECODING, DECODING),
+    FORK: (DECODING, DECODING),
+    _ARRIVE: (BEHIND, BEHIND),
+    _DISPLACED: (BEHIND, PREEMPTED),
+}
+"""The state after an event: of a track never preempted before, and of one that was."""
+
+
+class Span(NamedTuple):
+    """A part of a life."""
+
+    start_ps: int
+    end_ps: int
+    state: int
+    reason: str
+    row: int
+    """the event that it began with, or NOTHING"""
+
+
+@dataclass(frozen=True)
+class Lives:
+    """The spans of all tracks: those of track i are `first[i]` to `first[i + 1]`.
+
+    Tracks are in order of their request, then of their sample. `end_ps` is when one ends, `rejected` whether
+    it was cut off. `parent` is the track that it was forked from, or NOTHING, and `track_of` whose each event
+    is (NOTHING for those of a rejection).
+    """
+
+    log: EventLog
+    request: Int64
+    sample: Int64
+    parent: Int64
+    begin_ps: Int64
+    end_ps: Int64
+    rejected: Bools
+    first: Int64
+    start_ps: Int64
+    stop_ps: Int64
+    state: Int64
+    row: Int64
+    track_of: Int64
+
+    def spans(self, track: int) -> list[Span]:
+        """The whole life of a track, from the arrival on, what it shared before a fork included."""
+        own = [self._span(place) for place in range(int(self.first[track]), int(self.first[track + 1]))]
+        parent = int(self.parent[track])
+        if parent == NOTHING:
+            return own
+        born_ps = int(self.begin_ps[track])
+        return [s for s in self.spans(parent) if s.end_ps <= born_ps and s.start_ps < born_ps] + own
+
+    def reason(self, row: int) -> str:
+        """The reason that an event names, or ""."""
+        return self.log.reasons[self.log.reason[row]] if row != NOTHING else ""
+
+    def _span(self, place: int) -> Span:
+        row = int(self.row[place])
+        start, stop = int(self.start_ps[place]), int(self.stop_ps[place])
+        return Span(start, stop, int(self.state[place]), self.reason(row), row)
+
+
+def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
+    """Every track of a run; KvsimError if the events are not those of these requests."""
+    arrival_ps = whole_ps(requests["arrival_s"])
+    owner, time_ps, kind = log.numbers["request"], log.numbers["time_ps"], log.kind
+    if not np.array_equal(np.unique(owner), np.arange(len(arrival_ps))):
+        raise KvsimError(
+            f"{where} is damaged: it does not tell of the {len(arrival_ps):,} requests of the run"
+        )
+    sample, forked = _own_samples(log)
+    key = owner << _SAMPLE_BITS | sample
+    rejects = kind == REJECT
+    only_rejected = rejects & ~np.isin(owner, owner[~rejects])
+    keys = np.unique(np.concatenate([key[~rejects], owner[only_rejected] << _SAMPLE_BITS]))
+    request, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
+    last = np.full(len(keys), NOTHING)
+    finishes = np.flatnonzero(kind == FINISH)
+    last[track[finishes]] = finishes
+    rejected = last == NOTHING
+    refusal = np.full(len(arrival_ps), NOTHING)
+    refusal[owner[rejects]] = np.flatnonzero(rejects)
+    last[rejected] = refusal[request[rejected]]
+    if NOTHING in last:
+        broken = int(request[last == NOTHING][0])
+        raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
+    child = np.zeros(len(keys), np.bool_)
+    child[track[forked]] = True
+    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN)) | forked
+    born = np.flatnonzero(~child)
+    arrive_ps = arrival_ps[request[born]]
+    table = _Rows(
+        np.concatenate([track[inner], born, np.arange(len(keys))]),
+        np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),
+        np.concatenate([kind[inner], np.full(len(born), _ARRIVE), kind[last]]),
+        np.concatenate([time_ps[inner], arrive_ps, time_ps[last]]),
+    ).ordered()
+    alone = _came_alone(table, request, rejected)
+    table = table.with_displaced(alone)
+    end = np.isin(table.kind, (FINISH, REJECT))
+    first = np.concatenate([[0], np.cumsum(np.bincount(table.track[~end], minlength=len(keys)))])
+    opening = np.concatenate([[True], table.track[1:] != table.track[:-1]]) if len(keys) else end
+    parent = np.full(len(keys), NOTHING)
+    parent[child] = np.searchsorted(request, request[child], "right") - 1  # it has the highest number
+    return Lives(
+        log=log,
+        request=request,
+        sample=keys & ((1 << _SAMPLE_BITS) - 1),
+        parent=parent,
+        begin_ps=table.time_ps[opening],
+        end_ps=table.time_ps[end],
+        rejected=rejected,
+        first=first,
+        start_ps=table.time_ps[~end],
+        stop_ps=table.time_ps[np.flatnonzero(~end) + 1],
+        state=table.states(alone)[~end],
+        row=np.where(np.isin(table.kind, (_ARRIVE, _DISPLACED)), NOTHING, table.place)[~end],
+        track_of=np.where(rejects, NOTHING, track),
+    )
+
+
+def check_same(run: Run, requests: Columns) -> None:
+    """Raise KvsimError unless these are the requests of the run: when they arrived, and when they ended."""
+    for name in ("arrival_s", "finish_s"):
+        then, now = np.asarray(run.requests.get(name, [])), np.asarray(requests[name])
+        if len(then) != len(now):
+            what = f"it had {len(then):,} requests and has {len(now):,} now"
+        elif np.array_equal(then, now, equal_nan=True):
+            continue
+        else:
+            row = int(np.flatnonzero((then != now) & ~(np.isnan(then) & np.isnan(now)))[0])
+            what = f"{name} of request {row} was {then[row]:.6f} and is {now[row]:.6f} now"
+        raise KvsimError(
+            f"{run.path} cannot be repeated: {what}; its trace changed, or kvsim did "
+            f"({run.config.get('kvsim')} then, {__version__} now)"
+        )
+
+
+def _own_samples(log: EventLog) -> tuple[Int64, Bools]:
+    """The sample of each event, and which forks begin one.
+
+    Until it forks, a request with several answers is its sample 0; then it is the last of them, and sample 0
+    is the first to be forked off. Candidates of a beam search all are sample 0, and begin nothing.
+    """
+    owner, sample, kind = log.numbers["request"], log.numbers["sample"].copy(), log.kind
+    forks = np.flatnonzero(kind == FORK)
+    forked = np.zeros(len(kind), np.bool_)
+    if not len(forks):
+        return sample, forked
+    count, highest = (np.zeros(int(owner.max()) + 1, np.int64) for _ in range(2))
+    np.add.at(count, owner[forks], 1)
+    np.maximum.at(highest, owner, sample)
+    several = highest > 0
+    forked[forks] = several[owner[forks]]
+    before = np.full(len(count), NOTHING)
+    before[owner[forks[::-1]]] = forks[::-1]  # the first fork of each
+    shared = several[owner] & (np.arange(len(kind)) < before[owner])
+    sample[shared] = count[owner[shared]]
+    return sample, forked
+
+
+class _Rows(NamedTuple):
+    """What changes the state of a track: whose, the number of the event, what, when."""
+
+    track: Int64
+    place: Int64
+    kind: Int64
+    time_ps: Int64
+
+    def ordered(self) -> "_Rows":
+        order = np.lexsort((self.place, self.track))
+        return _Rows(*(column[order] for column in self))
+
+    def with_displaced(self, alone: Bools) -> "_Rows":
+        """Add where somebody else takes a track's place at the head of the queue: is refused in its stead."""
+        refused = np.sort(self.place[self.kind == REFUSE])
+        if not len(refused):
+            return self
+        when = np.empty(len(refused), np.int64)
+        when[np.searchsorted(refused, self.place[self.kind == REFUSE])] = self.time_ps[self.kind == REFUSE]
+        heads = np.flatnonzero((self.kind == REFUSE) | ((self.kind == _ARRIVE) & alone[self.track]))
+        after = np.where(
+            self.kind[heads] == REFUSE,
+            np.searchsorted(refused, self.place[heads], "right"),
+            np.searchsorted(when, self.time_ps[heads], "left"),
+        )
+        heads, after = heads[after < len(refused)], after[after < len(refused)]
+        gone = self.place[heads + 1] > refused[after]  # the own next event comes later
+        heads, after = heads[gone], after[gone]
+        return _Rows(
+            np.concatenate([self.track, self.track[heads]]),
+            np.concatenate([self.place, refused[after]]),
+            np.concatenate([self.kind, np.full(len(heads), _DISPLACED)]),
+            np.concatenate([self.time_ps, when[after]]),
+        ).ordered()
+
+    def states(self, alone: Bools) -> Int64:
+        """The state that each row begins; of the last row of a track, any."""
+        table = np.zeros((2, _DISPLACED + 1), np.int64)
+        for kind, (never, before) in _AFTER.items():
+            table[:, kind] = never, before
+        evictions = np.cumsum(self.kind == PREEMPT)
+        openings = np.searchsorted(self.track, self.track)
+        here = evictions - evictions[openings]  # a track does not open with an eviction
+        states = table[(here > 0).astype(np.int64), self.kind]
+        states[(self.kind == _ARRIVE) & alone[self.track]] = STEP
+        return states
+
+
+def _came_alone(table: _Rows, request: Int64, rejected: Bools) -> Bools:
+    """Which tracks came when nobody was waiting."""
+    arrive, leave = table.kind == _ARRIVE, table.kind == ADMIT
+    dropped = np.flatnonzero((table.kind == REJECT) & rejected[table.track])
+    queued = ~np.isin(table.kind[dropped - 1], (ADMIT, DECODE, SWAP_OUT, SWAP_IN, FORK))
+    at_once = (table.kind[dropped - 1] == _ARRIVE) & (table.time_ps[dropped - 1] == table.time_ps[dropped])
+    enters = np.ones(len(request), np.bool_)
+    enters[table.track[dropped[at_once]]] = False
+    leaves_ps = np.sort(np.concatenate([table.time_ps[leave], table.time_ps[dropped[queued & ~at_once]]]))
+    back_ps = np.sort(table.time_ps[table.kind == PREEMPT])
+    tracks, when = table.track[arrive], table.time_ps[arrive]
+    order = np.lexsort((tracks, when))
+    tracks, when = tracks[order], when[order]
+    came = np.cumsum(enters[tracks]) - enters[tracks]
+    queue = came + np.searchsorted(back_ps, when, "left") - np.searchsorted(leaves_ps, when, "left")
+    alone = np.zeros(len(request), np.bool_)
+    alone[tracks[queue == 0]] = True
+    return alone
