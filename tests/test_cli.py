@@ -346,8 +346,8 @@ MISTAKES = {
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
     "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler orca, got 0.1",
-    "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.7'? "
-    "(known: 0.1.7, 0.4.2)",
+    "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.0'? "
+    "(known: 0.1.0, 0.1.7, 0.4.2)",
     "run --scheduler vllm-v0 --allocator contiguous": "allocator must be paged for scheduler vllm-v0, "
     "got contiguous",
     "run --scheduler vllm-v0@0.1.7 --enable-prefix-caching": "enable_prefix_caching must be off for "
@@ -412,6 +412,7 @@ MISTAKES = {
     "run --config none.json --seed 1 --gpu l4": "config none.json holds every choice: "
     "leave out --seed, --gpu",
     "plot none": "none is not a directory",
+    "report none": "none is not a directory",
 }
 
 
