@@ -37,8 +37,8 @@ KINDS: dict[str, Kind] = {
 WASTE = ("reserved", "internal", "external")
 """The kinds that hold nothing and cannot be given to the next request."""
 
-_SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8A7B00")
-
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8A7B00")
+"""The runs of a comparison, in their order."""
 
 LEAST_SATURATED_SHARE = 0.02
 """Of the simulated time: less says little about an allocator."""
@@ -46,7 +46,7 @@ LEAST_SATURATED_SHARE = 0.02
 
 def series_colour(index: int) -> str:
     """The colour of the run at this place of a comparison; they repeat after eight."""
-    return _SERIES[index % len(_SERIES)]
+    return SERIES[index % len(SERIES)]
 
 
 def shares(summary: Summary) -> tuple[dict[str, float], bool]:

@@ -1,0 +1,112 @@
+"""map: who holds which slots at an instant, in the runs that recorded it; painted by arena_panel.py."""
+
+from collections.abc import Sequence
+from math import ceil, log2, sqrt
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from reports import palette
+from reports.figures import pieces
+from reports.figures.arena_panel import EMPTY_HATCH, Panel, colours_of, hatch_colour, pale
+from reports.figures.choices import CannotDraw, Choices
+from reports.figures.sheet import new_sheet
+from reports.figures.style import Style
+from reports.memory_map import FILE, Arena, MemoryMap, owners_of
+from reports.rundir import Run
+
+_LEAST_ROWS, _MOST_ROWS = 8, 96
+_PANEL_IN = 3.3
+
+
+def memory_map(runs: Sequence[Run], choices: Choices) -> Figure:
+    """A panel per run: its arena at the instant asked for, or at the one at which they hold most."""
+    lacking = [pieces.name(run) for run in runs if not (run.path / FILE).is_file()]
+    if lacking:
+        raise CannotDraw(
+            f"figure map needs {FILE}, which --record-map writes; it is missing in: {', '.join(lacking)}"
+        )
+    style = choices.style
+    maps = [MemoryMap.read(run.path / FILE) for run in runs]
+    at_s = _fullest(maps) if choices.at_s is None else choices.at_s
+    arenas = [each.at(at_s) for each in maps]
+    columns = 1 if len(runs) == 1 else 2
+    row_slots = _row_slots(maps, arenas, style.width_in / style.scale / columns)
+    rows = max(ceil(each.slots / row_slots) for each in maps)
+    lines = ceil(len(runs) / columns)
+    height_in = _PANEL_IN if rows >= _LEAST_ROWS / 2 else 0.35 + 0.4 * rows
+    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(runs, arenas, at_s))
+    grid = figure.subplots(lines, columns, squeeze=False)
+    panels = [
+        Panel(axes, style, arena, each.slots, row_slots)
+        for axes, each, arena in zip(grid.flat, maps, arenas, strict=False)
+    ]
+    for place, (run, panel) in enumerate(zip(runs, panels, strict=True)):
+        panel.paint(rows)
+        panel.axes.set_title(f"{pieces.name(run)} at {palette.seconds(at_s)}", fontweight="bold")
+        if place + columns >= len(runs):
+            panel.axes.set_xlabel(f"slots, {row_slots:,} in a row")
+    for axes in grid.flat[len(runs) :]:
+        axes.set_visible(False)
+    figure.supylabel("first slot of the row", fontsize=style.type_pt)
+    pieces.legend_below(figure, _marks(style), columns=5)
+    figure.draw_without_rendering()  # the layout is known from here on
+    for panel in panels:
+        panel.finish()
+    return figure
+
+
+def _fullest(maps: Sequence[MemoryMap]) -> float:
+    """The first of all recorded instants at which the runs together hold the largest share."""
+    instants = np.unique(np.concatenate([each.instants for each in maps]))
+    share = np.zeros(len(instants))
+    for each in maps:
+        held = np.append(0, each.held_slots()) / max(each.slots, 1)
+        share += held[np.searchsorted(each.instants, instants, side="right")]
+    return float(instants[np.argmax(share)]) if len(instants) else 0.0
+
+
+def _row_slots(maps: Sequence[MemoryMap], arenas: Sequence[Arena], width_in: float) -> int:
+    """Slots of a row, a power of two: what is lent at once is then about twice as wide as high."""
+    parts, slots = 1.0, 1
+    for each, arena in zip(maps, arenas, strict=True):
+        lent = arena.size[np.array([owners != "" for owners in arena.owners], bool)[arena.owner]]
+        slots = max(slots, each.slots)
+        if len(lent):
+            parts = max(parts, each.slots / float(np.median(lent)))
+    rows = min(max(sqrt(2 * parts * _PANEL_IN / width_in), _LEAST_ROWS), _MOST_ROWS)
+    return int(2 ** max(0, round(log2(slots / rows))))
+
+
+def _marks(style: Style) -> list[Any]:
+    colour, cached, edge = colours_of(["0"]), style.kinds["cached"], hatch_colour(style)
+    dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
+    return [
+        Patch(facecolor=colour[0], label="tokens, coloured by request"),
+        Patch(facecolor=pale(style, colour)[0], hatch=EMPTY_HATCH, edgecolor=edge, lw=0, label="lent, empty"),
+        Line2D([], [], color="black", label="shared", **dot),
+        Patch(facecolor=cached.colour, hatch=cached.hatch, edgecolor=edge, lw=0, label="cached prefix"),
+        Rectangle((0, 0), 1, 1, facecolor=style.paper, edgecolor=style.muted, lw=0.5, label="free"),
+    ]
+
+
+def _headline(runs: Sequence[Run], arenas: Sequence[Arena], at_s: float) -> str:
+    counts = [_requests(arena) for arena in arenas]
+    if len(runs) > 1:
+        words = pieces.listed([pieces.name(run) for run in runs], counts, palette.count)
+        return f"Requests in the KV memory after {palette.seconds(at_s)}: {words}"
+    ((run,), (arena,)) = runs, arenas
+    held = np.array([owners != "" for owners in arena.owners], bool)[arena.owner]
+    slots = max(int(arena.size.sum()), 1)
+    lent, filled = (100 * int(part.sum()) / slots for part in (arena.size[held], arena.filled))
+    who = "1 request holds" if counts[0] == 1 else f"{counts[0]} requests hold"
+    where = f"{who} {lent:.1f} % of the KV memory, {filled:.1f} % with tokens"
+    return f"{pieces.name(run)} after {palette.seconds(at_s)}: {where}"
+
+
+def _requests(arena: Arena) -> int:
+    texts = {arena.owners[code] for code in np.unique(arena.owner).tolist()}
+    return len({request for text in texts for request, _ in owners_of(text)})

@@ -1,0 +1,168 @@
+"""One arena as a picture: folded into rows of equally many slots, every range in the colour of its request.
+
+row 0    | request 17 ######......  | request 4 ###### |      solid: tokens, pale: lent but empty
+row 1    | free                                        |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.patheffects import withStroke
+
+from reports.figures import pieces
+from reports.figures.pieces import FloatArray
+from reports.figures.style import Style
+from reports.memory_map import Arena, Int64, owners_of
+
+OWNERS = (
+    *("#4477AA", "#EE8866", "#44AA77", "#DDCC55", "#AA4477", "#77BBDD", "#A0522D", "#99AA44"),
+    *("#7766BB", "#EE6677", "#228899", "#E0A030", "#CC77AA", "#55BB55", "#8899AA", "#C45A2C"),
+)
+_STRIDE = 7  # has no common divisor with their number, so that neighbours in the trace differ
+EMPTY_HATCH = "//////"
+_TOP, _BOTTOM = 0.06, 0.94  # of a row
+
+
+def colours_of(owners: Sequence[str]) -> FloatArray:
+    """By the number of the first request alone: the same at every instant and in every run."""
+    firsts = [owners_of(text)[0][0] if text else 0 for text in owners]
+    return np.array([to_rgb(OWNERS[_STRIDE * first % len(OWNERS)]) for first in firsts]).reshape(-1, 3)
+
+
+def pale(style: Style, colours: FloatArray) -> FloatArray:
+    """The same, most of the way to the sheet's own colour."""
+    return 0.4 * colours + 0.6 * np.array(to_rgb(style.paper))
+
+
+def hatch_colour(style: Style) -> Any:  # noqa: ANN401 - any of matplotlib's colours
+    """Of what is lent but empty."""
+    return style.seam if style.grey_print else (*to_rgb(style.muted), 0.55)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The axes of one arena. First `paint`; `finish` once the layout is known."""
+
+    axes: Axes
+    style: Style
+    arena: Arena
+    slots: int
+    row_slots: int
+
+    def paint(self, rows: int) -> None:
+        """A frame of rows, then what is cached, lent and filled; `rows` are the most of all panels."""
+        self._set_axes(max(rows, 1))
+        if not self.slots:
+            pieces.say(self.axes, self.style, "nothing was recorded")
+            return
+        style, arena = self.style, self.arena
+        whole, _ = self._folded(np.zeros(1, np.int64), np.array([self.slots]))
+        frame: Any = {"edgecolors": style.grid, "linewidths": 0.5 * style.line}
+        self._collect(whole, facecolors=style.paper, **frame)
+        cached, look = arena.cached, style.kinds["cached"]
+        one = np.array([to_rgb(look.colour)])
+        self._fill(arena.start[cached], arena.size[cached], one.repeat(int(cached.sum()), axis=0), look.hatch)
+        colours = colours_of(arena.owners)[arena.owner]
+        empty = self.held & (arena.filled < arena.size)
+        begin, size = (arena.start + arena.filled)[empty], (arena.size - arena.filled)[empty]
+        self._fill(begin, size, pale(style, colours[empty]), EMPTY_HATCH)
+        full = self.held & (arena.filled > 0)
+        self._fill(arena.start[full], arena.filled[full], colours[full], None)
+
+    def finish(self) -> None:
+        """What depends on how large a slot came out: seams between ranges, dots on shared ones, numbers."""
+        if not self.held.any():
+            return
+        box, to_pt = self.axes.get_window_extent(), 72 / self.axes.figure.dpi
+        slot_pt = box.width * to_pt / self.row_slots
+        row_pt = box.height * to_pt / abs(self.axes.get_ylim()[0])
+        self._seams(slot_pt)
+        self._dots(slot_pt, row_pt)
+        self._numbers(slot_pt, min(0.8 * self.style.type_pt, 0.8 * row_pt))
+
+    @property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """Which ranges somebody holds."""
+        somebody = np.array([owners != "" for owners in self.arena.owners], bool)
+        return np.asarray(somebody[self.arena.owner])
+
+    def _set_axes(self, rows: int) -> None:
+        axes = self.axes
+        axes.set(xlim=(0, self.row_slots), ylim=(rows, 0), xticks=(0, self.row_slots // 2, self.row_slots))
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        pieces.plain_numbers(axes, "x")
+        step = max(1, 2 ** ceil(log2(rows / 8)))
+        places = range(0, ceil(self.slots / self.row_slots), step)
+        axes.set_yticks([row + 0.5 for row in places], [f"{row * self.row_slots:,}" for row in places])
+
+    def _folded(self, start: Int64, size: Int64) -> tuple[FloatArray, Int64]:
+        """The corners of ranges that are cut at the ends of rows, and which range each part is of."""
+        first, last = start // self.row_slots, (start + size - 1) // self.row_slots
+        parts = last - first + 1
+        which = np.repeat(np.arange(len(start)), parts)
+        row = first[which] + np.arange(len(which)) - (np.cumsum(parts) - parts)[which]
+        left = np.maximum(start[which] - row * self.row_slots, 0)
+        right = np.minimum((start + size)[which] - row * self.row_slots, self.row_slots)
+        top, bottom = row + _TOP, row + _BOTTOM
+        corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+        return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1).astype(np.float64), which
+
+    def _fill(self, start: Int64, size: Int64, colours: FloatArray, hatch: str | None) -> None:
+        corners, which = self._folded(start, size)
+        edge = hatch_colour(self.style) if hatch else self.style.paper
+        self._collect(corners, facecolors=colours[which], edgecolors=[edge], hatch=hatch, linewidths=0)
+
+    def _collect(self, corners: FloatArray, **how: Any) -> None:  # noqa: ANN401 - matplotlib's
+        if len(corners):
+            self.axes.add_collection(PolyCollection(corners, **how), autolim=False)
+
+    def _seams(self, slot_pt: float) -> None:
+        """A line between ranges that are lent, as thick as the narrow ones can bear."""
+        start, size = self.arena.start[self.held], self.arena.size[self.held]
+        width_pt = min(0.6 * self.style.line, 0.12 * slot_pt * float(np.median(size)))
+        at = np.unique(np.concatenate([start, start + size]))
+        at = at[at % self.row_slots > 0]
+        x, row = at % self.row_slots, at // self.row_slots
+        lines = np.stack([np.stack([x, row + _TOP], -1), np.stack([x, row + _BOTTOM], -1)], axis=1)
+        colour = self.style.ink if self.style.grey_print else self.style.paper
+        self._collect(lines.astype(np.float64), edgecolors=colour, linewidths=width_pt)
+
+    def _dots(self, slot_pt: float, row_pt: float) -> None:
+        """One on every range that several hold."""
+        shared = np.array([" " in owners for owners in self.arena.owners], bool)[self.arena.owner]
+        if not shared.any():
+            return
+        corners, _ = self._folded(self.arena.start[shared], self.arena.size[shared])
+        middle = corners.mean(axis=1)
+        width_pt = float(np.median(corners[:, 1, 0] - corners[:, 0, 0])) * slot_pt
+        size = max(0.7, min(4.5 * self.style.scale, 0.5 * width_pt, 0.5 * row_pt))
+        edge: Any = {"markeredgecolor": "white", "markeredgewidth": 0.15 * size}
+        self.axes.plot(middle[:, 0], middle[:, 1], "o", color="black", markersize=size, **edge)
+
+    def _numbers(self, slot_pt: float, pt: float) -> None:
+        """The number of a request on the widest place that it has in a row, where that is wide enough."""
+        if pt < 0.45 * self.style.type_pt:
+            return
+        corners, which = self._folded(self.arena.start[self.held], self.arena.size[self.held])
+        owner = self.arena.owner[self.held][which]
+        left, right, row = corners[:, 0, 0], corners[:, 1, 0], np.floor(corners[:, 0, 1])
+        apart = (owner[1:] != owner[:-1]) | (row[1:] != row[:-1]) | (left[1:] != right[:-1])
+        first = np.flatnonzero(np.concatenate([[True], apart]))
+        last = np.concatenate([first[1:], [len(owner)]]) - 1
+        widest: dict[int, int] = {}
+        for place in np.argsort(left[first] - right[last], kind="stable").tolist():
+            widest.setdefault(int(owner[first[place]]), place)
+        halo = [withStroke(linewidth=0.3 * pt, foreground=self.style.paper)]
+        how: Any = {"ha": "center", "va": "center_baseline", "fontsize": pt, "color": self.style.ink}
+        for code, place in widest.items():
+            x0, x1, text = left[first[place]], right[last[place]], self.arena.owners[code]
+            if " " not in text and (x1 - x0) * slot_pt >= (0.66 * len(text) + 0.8) * pt:
+                self.axes.text((x0 + x1) / 2, row[first[place]] + 0.5, text, path_effects=halo, **how)

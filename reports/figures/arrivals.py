@@ -1,0 +1,48 @@
+"""The arrivals of a trace: requests per second over time, and the gaps between requests."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from reports import palette
+from reports.figures import pieces
+from reports.figures.pieces import FloatArray
+from reports.figures.style import SCREEN
+
+_SLICES = 200
+_MOST_POINTS = 400
+
+
+def paint_arrivals(sheet: Figure, arrival_s: FloatArray, scale: float, unit: str) -> None:
+    """The rate over time (in a unit of `scale` seconds), and which share of gaps is longer than so much."""
+    colour, line = SCREEN.look(0).colour, SCREEN.line
+    gaps = np.diff(arrival_s)
+    left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
+    edges = np.linspace(arrival_s[0], arrival_s[-1], min(_SLICES, max(len(arrival_s) // 5, 1)) + 1)
+    width = float(edges[1] - edges[0])
+    rate = np.histogram(arrival_s, edges)[0] / width
+    left.stairs(rate, edges / scale, color=colour, fill=True, alpha=0.3)
+    left.stairs(rate, edges / scale, color=colour, linewidth=0.67 * line)
+    left.axhline(
+        len(gaps) / (arrival_s[-1] - arrival_s[0]), color=SCREEN.muted, linestyle="--", linewidth=0.67 * line
+    )
+    left.set(xlabel=f"time ({unit})", ylabel="requests/s", ylim=(0, None))
+    left.set_title(f"rate in slices of {palette.seconds(width)} (dashed: mean)")
+    left.margins(x=0)
+    mean = float(gaps.mean())
+    shown = np.sort(gaps[gaps > 0])
+    if len(shown):
+        grid = np.geomspace(min(shown[0], mean / 100), max(shown[-1], 6 * mean), _MOST_POINTS)
+        longer = 100 * (1 - np.searchsorted(shown, grid) / len(shown)) * len(shown) / len(gaps)
+        right.plot(grid, longer, color=colour, label="this trace")
+        right.plot(
+            grid,
+            100 * np.exp(-grid / mean),
+            color=SCREEN.muted,
+            linewidth=0.67 * line,
+            linestyle="--",
+            label="Poisson",
+        )
+        right.set(xlabel="gap (s)", ylabel="longer gaps (%)", ylim=(0, 100))
+        right.legend()
+        pieces.log_axis(right, "x", float(grid[0]), float(grid[-1]))
+    right.set_title("gaps between requests")

@@ -1,0 +1,93 @@
+"""All figures by name, and how to draw some of them into a directory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from reports.figures import arena, latency, ledger, lengths, occupancy, requests, sweeps
+from reports.figures.choices import CannotDraw, Choices
+from reports.figures.sheet import check_format, save
+from reports.rundir import Run
+from sim.errors import KvsimError, unknown
+
+Draw = Callable[[Sequence[Run], Choices], Figure]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure: the function that draws it, and what it shows in one line."""
+
+    draw: Draw
+    about: str
+
+
+FIGURES: dict[str, Entry] = {
+    "memory": Entry(ledger.memory, "the ledger over time, stacked to 100 %"),
+    "utilisation": Entry(occupancy.utilisation, "which share of the memory holds tokens, over time"),
+    "fragmentation": Entry(occupancy.fragmentation, "what is free over time, and its largest piece"),
+    "waste": Entry(ledger.waste, "the ledger as one bar per run"),
+    "batched": Entry(requests.batched, "how many requests are computed at once"),
+    "requests": Entry(requests.requests, "how many requests run and wait, over time"),
+    "latency": Entry(latency.latency, "the distributions of four latencies"),
+    "throughput": Entry(sweeps.throughput, "latency over the load, from runs at several rates"),
+    "block-size": Entry(sweeps.block_size, "latency, waste and throughput over the block size"),
+    "lengths": Entry(lengths.lengths, "the lengths of prompts and answers"),
+    "map": Entry(arena.memory_map, "who holds which slots at an instant"),
+}
+"""In reading order."""
+
+_SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
+"""Choice -> the figures that it is for."""
+
+USUAL = ("memory", "waste", "requests", "latency")
+"""Those that every run and every comparison gets."""
+
+
+def draw(
+    runs: Sequence[Run],
+    directory: Path,
+    fmt: str = "png",
+    names: Sequence[str] | None = USUAL,
+    choices: Choices | None = None,
+) -> list[Path]:
+    """Draw figures of these runs into the directory; returns the files in reading order.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        One run, or those to compare; at least one.
+    directory : Path
+        An existing directory.
+    fmt : str
+        `png`, `svg` or `pdf`.
+    names : sequence of str, optional
+        Which figures; KvsimError if these runs lack what one needs. None: all that these runs allow.
+    choices : Choices, optional
+        The style, and what single figures ask for.
+    """
+    if not runs:
+        raise KvsimError("runs to draw must be at least one, got 0")
+    check_format(fmt)
+    choices = choices or Choices()
+    for name in names or ():
+        if name not in FIGURES:
+            raise unknown("figure", name, list(FIGURES))
+    drawn: dict[str, Path] = {}
+    for name, entry in FIGURES.items():
+        if names is None or name in names:
+            path = directory / f"{name}.{fmt}"
+            try:
+                save(path, choices.style, partial(entry.draw, runs, choices))
+                drawn[name] = path
+            except CannotDraw:
+                if names is not None:
+                    raise
+    for option, figures in _SHOWN_BY.items():
+        if getattr(choices, option) is not None and not drawn.keys() & set(figures):
+            raise KvsimError(
+                f"{option.removesuffix('_s')} must be left out: no figure {' or '.join(figures)} is drawn"
+            )
+    return list(drawn.values())

@@ -1,0 +1,72 @@
+"""What may be chosen about figures, beside the runs: a style, an instant, a latency."""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Self
+
+from reports.figures.style import SCREEN, Style
+from sim.errors import KvsimError, unknown
+
+LATENCIES = {
+    "normalized": ("normalized_s_per_token", "normalised latency", "s/token"),
+    "ttft": ("ttft_s", "time to first token", "s"),
+    "tpot": ("tpot_s", "time per output token", "s"),
+    "itl": ("itl_s", "time between tokens", "s"),
+    "e2e": ("e2e_s", "end-to-end latency", "s"),
+    "queueing": ("queueing_s", "queueing delay", "s"),
+}
+"""Name of the choice -> key in the summary, words, unit."""
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+class CannotDraw(KvsimError):
+    """These runs lack what the figure shows; says what it needs."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One number of the summary's latencies."""
+
+    name: str = "normalized"
+    statistic: str = "mean"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `ttft:p99`; without a statistic it is the mean."""
+        name, _, statistic = text.partition(":")
+        if name not in LATENCIES:
+            raise unknown("latency", name, list(LATENCIES))
+        if (statistic or "mean") not in STATISTICS:
+            raise KvsimError(
+                f"latency must be NAME:STATISTIC with one of {', '.join(STATISTICS)}, got {text!r}"
+            )
+        return cls(name, statistic or "mean")
+
+    @property
+    def key(self) -> str:
+        """Its section in `summary.json`."""
+        return LATENCIES[self.name][0]
+
+    @property
+    def words(self) -> str:
+        """For an axis, with the unit."""
+        _, words, unit = LATENCIES[self.name]
+        return f"{words}, {self.statistic} ({unit})"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How to draw.
+
+    `at_s` is the instant of the memory map, None: the one that holds most. `latency` is that of the figures
+    over several runs, None: the mean normalised latency.
+    """
+
+    style: Style = SCREEN
+    at_s: float | None = None
+    latency: Latency | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_s is not None and not (isfinite(self.at_s) and self.at_s >= 0):
+            raise KvsimError(f"at must be at least 0 and finite, in seconds, got {self.at_s}")

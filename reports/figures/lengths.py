@@ -1,0 +1,132 @@
+"""lengths: how prompts and answers of the workload are distributed; also painted for traces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports import palette
+from reports.figures import pieces
+from reports.figures.choices import Choices
+from reports.figures.sheet import new_sheet
+from reports.figures.style import SCREEN, Style
+from reports.rundir import Run
+
+Tokens = npt.NDArray[np.integer[Any]]
+
+_BINS = 60
+_MOST_DOTS = 5_000
+
+
+def lengths(runs: Sequence[Run], choices: Choices) -> Figure:
+    """Of one workload as `paint_lengths`; of several a curve for each, prompts beside answers."""
+    style = choices.style
+    found = _workloads(runs)
+    if len(found) == 1:
+        ((prompt, output),) = found.values()
+        figure = new_sheet(style, 3.6, lengths_headline(next(iter(found)), prompt, output))
+        paint_lengths(figure, prompt, output, style)
+        return figure
+    names = list(found)
+    medians = [_median(prompt) for prompt, _ in found.values()]
+    headline = f"Median prompt in tokens: {pieces.listed(names, medians, palette.count)}"
+    figure = new_sheet(style, 3.9, headline)
+    for column, (axes, title) in enumerate(
+        zip(figure.subplots(1, 2, sharey=True), ("prompts", "answers"), strict=True)
+    ):
+        _histograms(axes, style, {each: tokens[column] for each, tokens in found.items()})
+        axes.set_title(f"{title} (dashed: means)")
+        axes.set_ylabel("" if column else "requests (%)")
+    pieces.runs_below(figure, style, names)
+    return figure
+
+
+def _workloads(runs: Sequence[Run]) -> dict[str, tuple[Tokens, Tokens]]:
+    """The different workloads, each under the name of its trace, or else of the first run that had it."""
+    different: list[tuple[Run, Tokens, Tokens]] = []
+    for run in runs:
+        prompt, output = run.requests["prompt_tokens"], run.requests["output_tokens"]
+        alike = (np.array_equal(prompt, p) and np.array_equal(output, o) for _, p, o in different)
+        if not any(alike):
+            different.append((run, prompt, output))
+    traces = [str(run.config.get("workload", {}).get("trace", run.label)) for run, _, _ in different]
+    if len(set(traces)) < len(traces):
+        traces = [run.label for run, _, _ in different]
+    return {
+        pieces.short(trace): (prompt, output)
+        for trace, (_, prompt, output) in zip(traces, different, strict=True)
+    }
+
+
+def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
+    """How many, and the medians."""
+    if not len(prompt):
+        return f"{what}: no request"
+    medians = [palette.count(_median(tokens)) for tokens in (prompt, output)]
+    many = f"{len(prompt):,} request{'s' if len(prompt) > 1 else ''}"
+    return f"{what}: {many}, median prompt {medians[0]}, answer {medians[1]} tokens"
+
+
+def paint_lengths(sheet: Figure, prompt: Tokens, output: Tokens, style: Style = SCREEN) -> None:
+    """A histogram of both, on a logarithmic axis, and every request as a dot."""
+    left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
+    _histograms(left, style, {"prompt": prompt, "output": output})
+    left.set(ylabel="requests (%)")
+    left.set_title("lengths (dashed: means)")
+    if len(prompt):
+        means = [
+            f"{what}, mean {palette.figures(float(tokens.mean()))}"
+            for what, tokens in (("prompt", prompt), ("output", output))
+        ]
+        left.legend(
+            handles=[pieces.run_line(style, place, each) for place, each in enumerate(means)],
+            handlelength=2.2,
+        )
+    step = max(1, -(-len(prompt) // _MOST_DOTS))
+    dots: Any = {
+        "markersize": 1.4 * style.line,
+        "alpha": 0.35 if len(prompt) > 300 else 0.8,
+        "rasterized": True,
+    }
+    right.plot(prompt[::step], output[::step], ".", color=style.look(0).colour, **dots)
+    right.set(xlabel="prompt tokens", ylabel="output tokens")
+    right.set_title("each request" if step == 1 else f"one request in {step}")
+    if len(prompt):
+        for which, tokens in (("x", prompt), ("y", output)):
+            low, high = max(1, int(tokens.min())), max(1, int(tokens.max()))
+            pieces.log_axis(right, which, low, high)
+            getattr(right, f"set_{which}lim")(low / 1.4, high * 1.4)
+    else:
+        right.set(xticks=[], yticks=[])
+
+
+def _histograms(axes: Axes, style: Style, columns: dict[str, Tokens]) -> None:
+    """Shares of the requests by length, a stair for each column."""
+    axes.set_xlabel("tokens")
+    if not any(len(tokens) for tokens in columns.values()):
+        axes.set(xticks=[], yticks=[])
+        pieces.say(axes, style, "no request")
+        return
+    low = max(1, min(int(tokens.min()) for tokens in columns.values() if len(tokens)))
+    most = max(1, *(int(tokens.max()) for tokens in columns.values() if len(tokens)))
+    edges = np.geomspace(low / 1.25, most * 1.3, _BINS)
+    for place, tokens in enumerate(columns.values()):
+        if not len(tokens):
+            continue
+        look = style.look(place)
+        shares = np.histogram(np.maximum(tokens, 1), edges)[0] / len(tokens) * 100
+        axes.stairs(
+            shares, edges, color=look.colour, fill=True, alpha=0.3 if len(columns) < 3 else 0.12, linewidth=0
+        )
+        axes.stairs(shares, edges, color=look.colour, linestyle=look.dash, linewidth=style.line)
+        axes.axvline(tokens.mean(), color=look.colour, linewidth=0.67 * style.line, linestyle="--")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    pieces.log_axis(axes, "x", low, most)
+
+
+def _median(tokens: Tokens) -> float | None:
+    return float(np.median(tokens)) if len(tokens) else None

@@ -1,0 +1,68 @@
+"""The sheet of a figure: made in a style, saved so that the same input gives the same bytes."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from reports.figures.style import SCREEN, Style
+from sim.errors import KvsimError
+
+_NO_TRACES: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+"""Metadata by format: nothing tells when or with what a figure was drawn."""
+
+FORMATS = tuple(_NO_TRACES)
+
+
+def check_format(fmt: str) -> None:
+    """Raise KvsimError unless figures can be saved so."""
+    if fmt not in FORMATS:
+        raise KvsimError(f"figure format must be one of {', '.join(FORMATS)}, got {fmt!r}")
+
+
+def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
+    """An empty figure of the style's width; the height is that at type of 10 points."""
+    size = (style.width_in, height_in * style.scale)
+    figure = Figure(figsize=size, dpi=style.dpi, layout="constrained")
+    figure.set_label(headline)
+    if style.headlines:
+        pt = 1.15 * style.type_pt
+        text = wrapped(headline, int(style.width_in * 72 / (0.595 * pt)))
+        figure.suptitle(text, x=0.012, ha="left", fontsize=pt, fontweight="bold")
+    return figure
+
+
+def draw_picture(path: Path, headline: str, height_in: float, paint: Callable[[Figure], None]) -> None:
+    """Draw one picture of another module into a PNG, in the style of those of a run."""
+    save(path, SCREEN, lambda: _painted(new_sheet(SCREEN, height_in, headline), paint))
+
+
+def _painted(figure: Figure, paint: Callable[[Figure], None]) -> Figure:
+    paint(figure)
+    return figure
+
+
+def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
+    """Make a picture in this style and save it as the ending of the path says."""
+    fmt = path.suffix[1:]
+    with matplotlib.rc_context(style.settings):
+        figure = picture()
+        if fmt == "png":  # without laying the figure out a second time, as savefig does
+            canvas: Any = FigureCanvasAgg(figure)
+            canvas.print_png(path, metadata=_NO_TRACES["png"])
+        else:
+            headline = str(figure.get_label())
+            figure.savefig(path, metadata={"Title": headline, **_NO_TRACES[fmt]})
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text in lines of at most so many characters, where words allow."""
+    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False)) or text

@@ -1,0 +1,194 @@
+"""How figures look: for a screen, for a printed paper, for dark slides.
+
+    screen    colour on white
+    paper     small type, thin lines, no background, no headline (the caption says it); every line, bar and
+              kind of memory also differs by dashes, marker or hatch, so that grey print loses nothing
+    dark      large type, thick lines, light on near-black
+
+Colours are those of Okabe and Ito (2008), which colour-blind readers tell apart. The colour of a run goes by
+its place among the labels, the same in every figure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reports import palette
+from reports.palette import KINDS, Kind
+from sim.errors import unknown
+
+Dash = str | tuple[int, tuple[float, ...]]
+
+_DASHES: tuple[Dash, ...] = (
+    *("-", (0, (4, 1.4)), (0, (1, 1)), (0, (6, 1.4, 1, 1.4))),
+    *((0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (9, 2, 3, 2))),
+)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----", "oo")
+
+
+@dataclass(frozen=True)
+class Look:
+    """One run or system among others: a line, its marker, the hatch of its bar."""
+
+    colour: str
+    dash: Dash
+    marker: str
+    hatch: str
+
+
+@dataclass(frozen=True)
+class Style:
+    """Everything that differs between the styles; sizes of type in points, `line` in points too."""
+
+    name: str
+    width_in: float
+    dpi: int
+    type_pt: float
+    line: float
+    ink: str
+    muted: str
+    grid: str
+    background: str
+    seam: str  # between the parts of a stack, and the lines of its hatches
+    kinds: Mapping[str, Kind]
+    colours: tuple[str, ...]
+    headlines: bool = True
+    grey_print: bool = False
+
+    @property
+    def scale(self) -> float:
+        """Heights are given for type of 10 points."""
+        return self.type_pt / 10
+
+    @property
+    def small_pt(self) -> float:
+        """Size of type in legends and small print."""
+        return 0.85 * self.type_pt
+
+    @property
+    def paper(self) -> str:
+        """What white is here, also where the background is left out."""
+        return "white" if self.background == "none" else self.background
+
+    def look(self, place: int) -> Look:
+        """Of the run at this place; no two of the first two dozen are alike."""
+        lap, at = divmod(place, len(self.colours))
+        dash = (at + 3 * lap) % len(_DASHES) if self.grey_print else lap % len(_DASHES)
+        hatch = (at + 3 * lap) % len(_HATCHES) if self.grey_print else lap % len(_HATCHES)
+        marker = _MARKERS[(at + lap) % len(_MARKERS)]
+        return Look(self.colours[at], _DASHES[dash], marker, _HATCHES[hatch])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same in matplotlib's terms."""
+        return {
+            "font.family": "DejaVu Sans",
+            "font.size": self.type_pt,
+            "figure.facecolor": self.background,
+            "savefig.facecolor": self.background,
+            "axes.facecolor": self.background,
+            "text.color": self.ink,
+            "axes.labelcolor": self.ink,
+            "axes.titlecolor": self.ink,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": self.muted,
+            "axes.linewidth": 0.55 * self.line,
+            "axes.titlesize": self.type_pt,
+            "axes.titlelocation": "left",
+            "axes.axisbelow": True,
+            "xtick.color": self.muted,
+            "ytick.color": self.muted,
+            "xtick.major.width": 0.55 * self.line,
+            "ytick.major.width": 0.55 * self.line,
+            "grid.color": self.grid,
+            "grid.linewidth": 0.5 * self.line,
+            "lines.linewidth": self.line,
+            "legend.frameon": False,
+            "legend.fontsize": self.small_pt,
+            "hatch.linewidth": 0.4 * self.line,
+            "text.parse_math": False,
+            "svg.hashsalt": "kvsim",
+            "pdf.fonttype": 42,  # journals refuse Type 3
+        }
+
+
+def _kinds(colours: Mapping[str, tuple[str, str, str | None]]) -> dict[str, Kind]:
+    """The kinds of the ledger in other clothes: colour, ink, hatch."""
+    return {
+        kind: replace(KINDS[kind], colour=colour, ink=ink, hatch=hatch)
+        for kind, (colour, ink, hatch) in colours.items()
+    }
+
+
+SCREEN = Style(
+    name="screen",
+    width_in=8.0,  # 1,200 pixels
+    dpi=150,
+    type_pt=10.0,
+    line=1.5,
+    ink="black",
+    muted="#555555",
+    grid="#DDDDDD",
+    background="white",
+    seam="white",
+    kinds=KINDS,
+    colours=palette.SERIES,
+)
+PAPER = Style(
+    name="paper",
+    width_in=6.5,  # the text of a page
+    dpi=300,
+    type_pt=8.0,
+    line=1.0,
+    ink="black",
+    muted="#333333",
+    grid="#D8D8D8",
+    background="none",
+    seam="#222222",
+    kinds=_kinds(
+        {
+            "token": ("#3D6A94", "white", None),
+            "reserved": ("#FBF3D5", "black", "...."),
+            "internal": ("#EFC26B", "black", "////"),
+            "external": ("#C9805A", "black", "xxxx"),
+            "cached": ("#CFE6DC", "black", "\\\\\\\\"),
+            "free": ("#FFFFFF", "black", None),
+        }
+    ),
+    colours=("#000000", "#0072B2", "#C24E00", "#00795A", "#777777", "#A8477F", "#B57B00", "#3F9AD0"),
+    headlines=False,
+    grey_print=True,
+)
+DARK = Style(
+    name="dark",
+    width_in=10.0,
+    dpi=160,
+    type_pt=13.0,
+    line=2.4,
+    ink="#F2F4F7",
+    muted="#B4BCC8",
+    grid="#333B47",
+    background="#12161C",
+    seam="#12161C",
+    kinds=_kinds(
+        {
+            "token": ("#4FA8E0", "black", None),
+            "reserved": ("#F5DF8E", "black", None),
+            "internal": ("#EBA62B", "black", "////"),
+            "external": ("#D0532B", "white", None),
+            "cached": ("#7CCBB0", "black", None),
+            "free": ("#39424F", "white", None),
+        }
+    ),
+    colours=("#5BB5EC", "#F0A830", "#2FC795", "#FF7A4D", "#E79BC8", "#F2E85C", "#FFFFFF", "#B09CFF"),
+)
+STYLES = {style.name: style for style in (PAPER, SCREEN, DARK)}
+
+
+def style_named(name: str) -> Style:
+    """The style of that name; KvsimError if there is none."""
+    if name not in STYLES:
+        raise unknown("style", name, list(STYLES))
+    return STYLES[name]

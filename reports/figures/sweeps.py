@@ -1,0 +1,158 @@
+"""throughput: a latency over the load and over what is served. block-size: the price of larger blocks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports import palette
+from reports.figures import joined, pieces
+from reports.figures.choices import CannotDraw, Choices, Latency
+from reports.figures.joined import Curve
+from reports.figures.sheet import new_sheet
+from reports.figures.style import Style
+from reports.rundir import Run
+
+LOADS = {
+    "request_rate": "request rate (requests/s)",
+    "clients": "clients",
+    "rate_scale": "speed of the trace",
+}
+"""Settings that make a load; the first that differs is the axis."""
+
+
+def throughput(runs: Sequence[Run], choices: Choices) -> Figure:
+    """A latency over the load and over the requests served per second; a curve per system (Figure 12)."""
+    load = next((key for key in LOADS if len(_values(runs, key)) > 1), None)
+    if load is None:
+        rates = ", ".join(f"{rate:g}" for rate in _values(runs, "request_rate")) or "none"
+        raise CannotDraw(
+            "figure throughput needs runs at two or more request rates (or numbers of clients), "
+            f"got {_runs(runs)} with request rates: {rates}"
+        )
+    style, latency = choices.style, choices.latency or Latency()
+    found = joined.curves(runs, load)
+
+    def number(run: Run) -> float | None:
+        return palette.number(run.summary["latency"][latency.key].get(latency.statistic))
+
+    figure = new_sheet(style, 4.0, _throughput_headline(found, number, latency.words))
+    left, right = figure.subplots(1, 2, sharey=True)
+    for curve in found:
+        _plot(left, style, curve, curve.points(number))
+        served = curve.points(lambda run: palette.number(run.summary["throughput"]["requests_per_s"]))
+        xs = {x: mean for x, mean, _, _ in served}
+        _plot(right, style, curve, [(xs[x], *rest) for x, *rest in curve.points(number) if x in xs])
+    _value_axis(left, [mean for curve in found for _, mean, _, _ in curve.points(number)])
+    left.set(xlabel=LOADS[load], ylabel=latency.words)
+    right.set(xlabel="requests served per second")
+    for axes in (left, right):
+        axes.grid(axis="both")
+        axes.set_xlim(left=0)
+    if not any(curve.points(number) for curve in found):
+        pieces.say(left, style, "no request finished")
+    _legend(figure, style, found)
+    return figure
+
+
+def block_size(runs: Sequence[Run], choices: Choices) -> Figure:
+    """A latency, the waste and the throughput over the block size; a curve per system."""
+    sizes = _values(runs, "block_size")
+    if len(sizes) < 2:
+        only = f"only {sizes[0]:g}" if sizes else "none"
+        raise CannotDraw(
+            f"figure block-size needs runs with two or more block sizes, got {_runs(runs)} with {only}"
+        )
+    style, latency = choices.style, choices.latency or Latency()
+    found = joined.curves(runs, "block_size")
+    panels: list[tuple[str, Callable[[Run], float | None]]] = [
+        (
+            latency.words,
+            lambda run: palette.number(run.summary["latency"][latency.key].get(latency.statistic)),
+        ),
+        ("waste (% of the KV memory)", lambda run: palette.waste(palette.shares(run.summary)[0])),
+        (
+            "requests served per second",
+            lambda run: palette.number(run.summary["throughput"]["requests_per_s"]),
+        ),
+    ]
+    figure = new_sheet(style, 3.6, _block_headline(found, sizes))
+    for axes, (title, number) in zip(figure.subplots(1, 3), panels, strict=True):
+        for curve in found:
+            _plot(axes, style, curve, curve.points(number))
+        axes.set_xscale("log", base=2)
+        pieces.ticks_at(axes, sizes)
+        axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
+        _value_axis(
+            axes, [mean for curve in found for _, mean, _, _ in curve.points(number)], always_from_0=True
+        )
+        axes.set_title(title)
+        axes.set_xlabel("tokens per block")
+        axes.grid(axis="y")
+        if not any(curve.points(number) for curve in found):
+            pieces.say(axes, style, "no request finished")
+    _legend(figure, style, found)
+    return figure
+
+
+def _plot(axes: Axes, style: Style, curve: Curve, points: Sequence[tuple[float, ...]]) -> None:
+    """Means joined by a line; a bar where several seeds lie apart."""
+    look = style.look(curve.place)
+    mark: Any = {"marker": look.marker, "markersize": 2.7 * style.line, "markeredgewidth": 0}
+    axes.plot(
+        [x for x, *_ in points],
+        [mean for _, mean, *_ in points],
+        color=look.colour,
+        linestyle=look.dash,
+        clip_on=False,
+        **mark,
+    )
+    for x, _, least, most in points:
+        if most > least:
+            axes.plot([x, x], [least, most], color=look.colour, linewidth=0.67 * style.line)
+
+
+def _value_axis(axes: Axes, values: Sequence[float], always_from_0: bool = False) -> None:
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > 20 * min(positive) and not always_from_0:
+        pieces.log_axis(axes, "y", min(positive), max(positive))
+    else:
+        axes.set_ylim(0, 1.08 * max(values, default=0) or 1)
+
+
+def _legend(figure: Figure, style: Style, found: Sequence[Curve]) -> None:
+    pieces.runs_below(figure, style, [pieces.short(curve.name, 60) for curve in found], marker=True)
+
+
+def _values(runs: Sequence[Run], key: str) -> list[float]:
+    return sorted({x for run in runs if (x := joined.setting(run, key)) is not None})
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    return f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+
+
+def _throughput_headline(found: Sequence[Curve], number: Callable[[Run], float | None], words: str) -> str:
+    best = []
+    for curve in found:
+        served = [
+            most
+            for _, _, _, most in curve.points(
+                lambda run: palette.number(run.summary["throughput"]["requests_per_s"])
+            )
+        ]
+        best.append(max(served, default=None))
+    names = [pieces.short(curve.name, 40) for curve in found]
+    return f"Most requests served per second: {pieces.listed(names, best, palette.figures)}"
+
+
+def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
+    """Where the first curve serves most, within 1 %."""
+    curve = found[0]
+    served = curve.points(lambda run: palette.number(run.summary["throughput"]["requests_per_s"]))
+    if not served:
+        return f"Blocks of {sizes[0]:g} to {sizes[-1]:g} tokens: nothing was served"
+    most = max(mean for _, mean, _, _ in served)
+    good = [f"{x:g}" for x, mean, _, _ in served if mean >= 0.99 * most]
+    return f"{pieces.short(curve.name)} serves most, within 1 %, with blocks of {' or '.join(good)} tokens"
