@@ -9,8 +9,10 @@ Each record is checked when it is built, so whoever holds one need not check aga
 allocators, schedulers and costs are not checked here: their registries do that.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 from sim.errors import KvsimError
 
@@ -334,6 +336,8 @@ class Scenario:
         Type of a cached number, one of KV_CACHE_DTYPES.
     cost : str
         How long a step takes: a name that sim/cost.py knows.
+    profile : mapping or None
+        What `cost="calibrated"` needs of a measured profile, in JSON's types (sim/profile_files.py).
     """
 
     model: ModelSpec
@@ -345,6 +349,7 @@ class Scenario:
     kv_tokens: int | None = None
     kv_cache_dtype: str = "auto"
     cost: str = "roofline"
+    profile: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:

@@ -2,13 +2,16 @@
 
     constant:SECONDS   every step alike: for tests, and for comparing schedules step by step
     roofline           from the datasheet and the geometry, with stated efficiencies
+    calibrated         from a measured profile of the GPU, in sim/cost_calibrated.py
 
 Between finishes and arrivals only the contexts grow, by one token a sequence and step. The roofline is
 linear in them, with an integer slope, so the durations of a whole span are a `range`: computed in O(1).
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, islice
 from math import isfinite
 from typing import NamedTuple
 
@@ -25,8 +28,8 @@ PREFILL_ATTENTION_EFFICIENCY = 0.55
 """Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
 
 ATTENTION_LATENCY_S = 9e-6
-"""What no attention falls below, beside the start of one kernel: reads that wait for each other (length, block
-table, keys, values) and the second kernel, which joins the parts of split contexts. Public H100 tables: 12 us
+"""What no attention falls below, beside the start of one kernel: reads that wait for each other (length,
+block table, keys, values) and the second kernel, which joins the parts of split contexts. H100 tables: 12 us
 in all, the median of decode at batch <= 16 and context <= 64, where there is next to nothing to read."""
 
 ALL_REDUCE_LATENCY_S = 10e-6
@@ -50,10 +53,30 @@ class StepShape(NamedTuple):
     """sum of their contexts, this step's token included"""
     copied_tokens: int = 0
     """KV slots copied inside the GPU (copy-on-write, moves)"""
-    swapped_blocks: int = 0
-    """KV blocks moved between the GPU and the host, either way"""
-    swapped_tokens: int = 0
+    swapped_in_blocks: int = 0
+    """KV blocks that come from the host"""
+    swapped_in_tokens: int = 0
     """KV slots in these blocks"""
+    swapped_out_blocks: int = 0
+    """KV blocks that go to the host"""
+    swapped_out_tokens: int = 0
+    """KV slots in these blocks"""
+    longest_context: int = 0
+    """the longest of the contexts; 0: not known, all alike"""
+    rounded_context: int = 0
+    """sum of the contexts, each rounded up to whole `context_tile`s; 0: not known, half a tile more each"""
+
+
+class Spread(NamedTuple):
+    """How the contexts of a span differ, beyond their sum."""
+
+    longest: int
+    """the longest in the first step; one more in each later one"""
+    rounded: int
+    """their sum in the first step, each rounded up to whole tiles"""
+    growth: Sequence[int]
+    """what this sum grows by after the first step, after the second, ...: as many as a tile has tokens, then
+    the same again"""
 
 
 class CostModel(ABC):
@@ -63,12 +86,30 @@ class CostModel(ABC):
     ----------
     source : str
         Which model this is and from what, printed with every result.
-    extrapolated_share : float
-        Share of simulated time outside what was measured; 0 where nothing was.
+    context_tile : int
+        Tokens of a tile, for a model that wants to know how contexts differ; 0: it does not.
+    flags : bool
+        Whether it wants to hear what was carried out, to tell what lay outside what was measured.
     """
 
     source: str
-    extrapolated_share: float = 0.0
+    context_tile: int = 0
+    flags: bool = False
+
+    @property
+    def extrapolated_share(self) -> float:
+        """Share of the time in steps that lay outside what was measured; 0 where nothing was."""
+        return 0.0
+
+    def outside(self) -> list[str]:
+        """What lay outside: a phrase each, the longest time first."""
+        return []
+
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:  # noqa: B027 - most do not care
+        """Hear that a step was carried out."""
+
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:  # noqa: B027
+        """Hear that the steps of a span were, which ended so long after its start."""
 
     @abstractmethod
     def step_ps(self, shape: StepShape) -> int:
@@ -84,6 +125,24 @@ class CostModel(ABC):
             self.step_ps(first._replace(context_tokens=context_tokens + step * decode_seqs))
             for step in range(steps)
         ]
+
+    def span_ends(
+        self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
+    ) -> list[int]:
+        """When these steps end, from the start of the first, up to the first that ends at or after the limit.
+
+        The contexts are as in `span_ps`; `spread` is given to models with a `context_tile`. As contexts grow,
+        no later step may be shorter than the first.
+        """
+        durations = self.span_ps(decode_seqs, context_tokens, steps)
+        first = durations[0]
+        most = limit_ps // first + 1
+        if steps == 1 or most == 1:
+            return [first]
+        ends = list(accumulate(islice(durations, most)))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        return ends
 
 
 class Constant(CostModel):
@@ -172,11 +231,13 @@ class Roofline(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
-        tokens, pairs, seqs, decoding, context, copied, blocks, swapped = shape
+        tokens, pairs, seqs, decoding, context, copied, *_ = shape
         duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
         if self._window_ps:
             duration += self._window_ps * min(context, self._window * decoding)
+        blocks = shape.swapped_in_blocks + shape.swapped_out_blocks
         if blocks:
+            swapped = shape.swapped_in_tokens + shape.swapped_out_tokens
             duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
         return duration
 
@@ -232,7 +293,7 @@ def _progression(first: int, delta: int, steps: int) -> Sequence[int]:
 
 
 def cost_named(text: str, scenario: Scenario) -> CostModel:
-    """The cost model of that name: `roofline`, `constant:SECONDS` or an analytic profile."""
+    """The cost model of that name: `roofline`, `calibrated`, `constant:SECONDS` or an analytic profile."""
     name, _, rest = text.partition(":")
     if name == "constant":
         try:
@@ -242,8 +303,12 @@ def cost_named(text: str, scenario: Scenario) -> CostModel:
         return Constant(seconds)
     if text == "roofline":
         return Roofline(scenario.served_model, scenario.gpu, scenario.tensor_parallel_size)
+    if text == "calibrated":
+        from sim.cost_calibrated import Calibrated  # late: it builds on this file
+
+        return Calibrated(scenario)
     from sim.cost_profile import AnalyticProfile, profile_names  # late: it builds on this file
 
     if name in profile_names():
         return AnalyticProfile(name, rest, scenario)
-    raise unknown("cost", text, ["roofline", "constant:SECONDS", *profile_names()])
+    raise unknown("cost", text, ["roofline", "calibrated", "constant:SECONDS", *profile_names()])

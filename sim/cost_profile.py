@@ -119,8 +119,8 @@ class AnalyticProfile(CostModel):
         duration += (shape.prefill_seqs + shape.decode_seqs) * self._sequence_ps
         if shape.copied_tokens:
             duration += round(shape.copied_tokens * self._copy_ps)
-        if shape.swapped_blocks:
-            moved = shape.swapped_tokens
+        moved = shape.swapped_in_tokens + shape.swapped_out_tokens
+        if moved:
             duration += (self.swap_ps("in", moved) + self.swap_ps("out", moved)) // 2
         return max(duration, 1)
 

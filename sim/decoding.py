@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from allocators.base import Allocator
 from sim.growth import GrowthCalendar
 from sim.request import Request, State
+from sim.spread import Contexts
 
 SEQ_BITS = 40
 """A finish is one integer, clock << SEQ_BITS | seq: the heap sorts by clock, then by admission."""
@@ -49,6 +50,7 @@ class Decoding(ABC):
         self.last_decode_ps = 0  # when the last decode step ended
         self.joined: dict[int, int] = {}  # who began to decode since then: last token, in ps
         self.open_streams: dict[int, list[Request]] = {}  # who generates text that others may share
+        self.contexts: Contexts | None = None  # how their contexts differ, where the cost model asks
         self.moved = True  # did anybody prefill, move or leave in this step, so that the next may differ?
         self._base_sum = 0
         self._growth = GrowthCalendar(allocator.growth_unit)
@@ -78,6 +80,8 @@ class Decoding(ABC):
         finish = request.finish_clock = self.clock + request.output_tokens - request.generated
         self.decoding += 1
         self._base_sum += request.base
+        if self.contexts is not None:
+            self.contexts.add(request.base)
         if self.pauses:
             self.joined[request.seq] = request.last_token_ps
         if request.open_stream is not None:
@@ -95,6 +99,8 @@ class Decoding(ABC):
             request.computed = request.final_tokens
             self.decoding -= 1
             self._base_sum -= request.base
+            if self.contexts is not None:
+                self.contexts.remove(request.base)
             if request.open_stream is not None:
                 self.open_streams[request.open_stream].remove(request)
             finished.append(request)
@@ -112,6 +118,8 @@ class Decoding(ABC):
             request.last_token_ps = self.last_decode_ps
         self.decoding -= 1
         self._base_sum -= request.base
+        if self.contexts is not None:
+            self.contexts.remove(request.base)
         if request.open_stream is not None:
             self.open_streams[request.open_stream].remove(request)
         self._growth.remove(request.seq, self._full_clock(request), request.finish_clock)

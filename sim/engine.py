@@ -13,10 +13,8 @@ is decided, so an arrival at t is seen by it.
 """
 
 import gc
-from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, islice
 from math import inf
 
 import simpy
@@ -30,6 +28,7 @@ from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Resu
 from sim.request import Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
+from sim.spread import Contexts
 from sim.workload import Workload
 
 UNLIMITED = 1 << 40
@@ -84,10 +83,13 @@ class Engine:
         self.server = server
         self.scheduler = scheduler
         self.cost = cost
+        if cost.context_tile:
+            server.contexts = Contexts(cost.context_tile)
         self.max_span = 1 if step_log else max_span
         self._waits = workload.waits is not None
         self.check = check
         self.events = server.events = events
+        self._anew = True  # did anything happen in the last step, or since, that may change a refusal?
         self.memory_map = memory_map
         self.recorder = Recorder(workload, step_log, timeline_rows, server.allocator.slots_per_token)
         longest = max_model_len if scheduler.limits_length else UNLIMITED
@@ -143,7 +145,10 @@ class Engine:
             if decodes and not server.moved and not late:
                 ends = self._span(now, contexts, next_event)
             elif decodes or server.chunks or any(server.swapped_blocks()):
-                ends = [self.cost.step_ps(server.shape(contexts))]
+                shape = server.shape(contexts)
+                ends = [self.cost.step_ps(shape)]
+                if self.cost.flags:
+                    self.cost.carried_out(shape, ends[0])
             else:
                 now += self._stall()
                 continue
@@ -178,6 +183,7 @@ class Engine:
         """Write down why the head of the queue is still there."""
         server, refused = self.server, self.server.refused
         server.refused = None
+        anew, self._anew = self._anew or server.moved, server.moved
         if not server.waiting or self.events is None:
             return
         head = server.waiting[0]
@@ -186,13 +192,16 @@ class Engine:
         else:
             reason = self.scheduler.held_back(server)
             need = server.allocator.slots_needed(head.known_tokens, server.bound(head))
-        self.events.refused(head, server.now_ps, server.step, reason, need, server.allocator)
+        self.events.refused(head, server.now_ps, server.step, reason, need, server.allocator, anew)
 
     def _stall(self) -> int:
         """A step that computes nothing, as its last request evicted itself; returns its duration."""
         server = self.server
         if server.evicted:
-            duration = self.cost.step_ps(server.shape(0))
+            shape = server.shape(0)
+            duration = self.cost.step_ps(shape)
+            if self.cost.flags:
+                self.cost.carried_out(shape, duration)
             waits = server.waiting or server.swapped
             self._record_empty(self.recorder.saturated if waits else self.recorder.unsaturated, duration)
             return duration
@@ -215,18 +224,14 @@ class Engine:
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(server.decoding))
         steps = server.guaranteed_steps(at_most)
-        durations = self.cost.span_ps(server.decoding + server.idle_seats, contexts, steps)
+        seats, apart = server.decoding + server.idle_seats, server.contexts
         limit = self.recorder.next_sample_ps
         if next_event < limit and (not server.waiting or server.policy != "fcfs"):
             limit = int(next_event)
-        limit -= now
-        first = durations[0]
-        most = limit // first + 1  # as contexts grow, no later step is shorter
-        if steps == 1 or most == 1:
-            return [first]
-        ends = list(accumulate(islice(durations, most)))
-        if ends[-1] > limit:
-            del ends[bisect_left(ends, limit) + 1 :]
+        spread = None if apart is None else apart.spread(server.clock + 1, steps)
+        ends = self.cost.span_ends(seats, contexts, steps, limit - now, spread)
+        if self.cost.flags:
+            self.cost.span_carried_out(seats, contexts, ends)
         return ends
 
     def _record(self, ends: list[int], held: int, decodes: int, late: list[tuple[int, int]]) -> None:
@@ -283,6 +288,7 @@ class Engine:
     def _finish(self, request: Request, now: int) -> None:
         request.move(State.FINISHED)
         if self.events:
+            self._anew = True
             self.events.finished(request, now, self.server.step - 1)
         if self.recorder.finish(request, now, self.server.step - 1) and self._waits:
             self.arrivals.answered(request.index, now)

@@ -74,6 +74,7 @@ class Server(Decoding):
         self.fragmented_refusals = 0
         self.hit_tokens_total = 0
         self._idle_base = 0
+        self._idle_bases: list[int] = []
         self._next_seq = 0
         self._admitted_slots = 0
         self._copied_before = 0
@@ -120,10 +121,11 @@ class Server(Decoding):
         """What the step that was just scheduled computes, for the cost model."""
         copied = self.allocator.copied_slots - self._copied_before
         seats = 0 if self.paused else self.decoding + self.idle_seats
-        blocks = slots = 0
-        if self.pauses:
-            blocks = sum(self.swapped_blocks())
-            slots = blocks * self.allocator.growth_unit
+        blocks_in, blocks_out = self.swapped_blocks() if self.pauses else (0, 0)
+        unit = self.allocator.growth_unit
+        longest = rounded = 0
+        if self.contexts is not None and seats:
+            longest, rounded = self.contexts.at(self.clock + 1)
         shape = (
             self.chunk_tokens,
             self.chunk_pairs,
@@ -131,8 +133,12 @@ class Server(Decoding):
             seats,
             contexts,
             copied,
-            blocks,
-            slots,
+            blocks_in,
+            blocks_in * unit,
+            blocks_out,
+            blocks_out * unit,
+            longest,
+            rounded,
         )
         return tuple.__new__(StepShape, shape)  # what StepShape(*shape) does, at a quarter of its price
 
@@ -300,10 +306,17 @@ class Server(Decoding):
         self.special = True
         self.idle_seats += 1
         self._idle_base += request.final_tokens - self.clock
+        if self.contexts is not None:
+            self.contexts.add(request.final_tokens - self.clock)
+            self._idle_bases.append(request.final_tokens - self.clock)
 
     def clear_seats(self) -> None:
         """The static batch is over: its last seats are free."""
         self.idle_seats = self._idle_base = 0
+        for base in self._idle_bases:
+            if self.contexts is not None:
+                self.contexts.remove(base)
+        self._idle_bases.clear()
 
     # -- eviction -----------------------------------------------------------------------------
 

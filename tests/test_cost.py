@@ -22,7 +22,7 @@ MODELS = [
     *(Roofline(MISTRAL, H100), Roofline(GEMMA, H100), Roofline(DEEPSEEK, H200, 8)),
 ]
 COUNTS = st.integers(0, 100_000)
-SHAPES = st.builds(StepShape, COUNTS, COUNTS, st.integers(0, 256), st.integers(0, 256), *[COUNTS] * 4)
+SHAPES = st.builds(StepShape, COUNTS, COUNTS, st.integers(0, 256), st.integers(0, 256), *[COUNTS] * 8)
 
 
 class Quadratic(CostModel):
@@ -107,7 +107,7 @@ def test_the_type_of_the_cache_reaches_the_cost():
 
 @given(st.sampled_from(MODELS[1:]), SHAPES)
 def test_the_parts_of_a_step_add_up_to_it(cost, shape):
-    shape = shape._replace(copied_tokens=0, swapped_blocks=0)
+    shape = shape._replace(copied_tokens=0, swapped_in_blocks=0, swapped_out_blocks=0)
     assert cost.step_ps(shape) == pytest.approx(sum(cost.parts_ps(shape).values()), rel=1e-4)
 
 

@@ -47,7 +47,20 @@ class Uneven(CostModel):
     source = "test"
 
     def step_ps(self, shape: StepShape) -> int:
-        weights = (1_000_003, 1_009, 7_001_111, 2_000_029, 30_011, 50_021, 70_001, 90_001)
+        weights = (
+            1_000_003,
+            1_009,
+            7_001_111,
+            2_000_029,
+            30_011,
+            50_021,
+            70_001,
+            90_001,
+            110_017,
+            130_021,
+            0,
+            0,
+        )
         return 900_000_001 + sum(w * part for w, part in zip(weights, shape, strict=True))
 
 

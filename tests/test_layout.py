@@ -31,9 +31,9 @@ OTHERS = {
     "cli": {"typer", "rich"},
     "reports": {"numpy", "pyarrow", "rich", "matplotlib", "joblib"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
-    "sim": {"numpy", "simpy"},
+    "sim": {"numpy", "platformdirs", "simpy"},
     "allocators": set(),
-    "kernels": {"torch", "triton"},
+    "kernels": {"numpy", "torch", "triton"},
 }
 """Top-level package -> what it may import of others, beside the standard library."""
 

@@ -207,7 +207,7 @@ def test_the_profile_has_its_calibration_figures():
         assert step / ms == pytest.approx(26.24 + 0.419 * batch, abs=0.01)
     assert cost().step_ps(StepShape(prefill_tokens=256, prefill_seqs=1)) / ms == pytest.approx(38.1, abs=0.01)
     for size, both in ((1, 137.4447), (16, 40.1475), (256, 33.4069)):
-        moved = cost(block_size=size).step_ps(StepShape(swapped_blocks=256 // size, swapped_tokens=256))
+        moved = cost(block_size=size).step_ps(StepShape(swapped_in_blocks=256 // size, swapped_in_tokens=256))
         assert moved / ms == pytest.approx(both / 2, abs=0.01)
 
 
