@@ -4,6 +4,8 @@
     sim compare    the same workload under several allocators, side by side
     sim plot       the figures again, from run directories
     sim report     one page for the browser: memory map, charts, every request
+    sim explain    the life of one request: what happened when, and why it waited
+    sim trace-events    the same of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
     sim models, gpus, allocators, schedulers    what there is to choose from
@@ -33,6 +35,8 @@ from sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scen
 from sim.errors import KvsimError
 
 if TYPE_CHECKING:
+    from reports.rundir import Run
+    from reports.trace_events import Traced
     from sim.run import Outcome, Simulation
     from sim.workload import Workload
     from workloads.lengths import Lengths
@@ -56,6 +60,8 @@ app = typer.Typer(
 )
 
 MAP_INSTANTS = 240
+MANY_STEPS = 200_000
+"""A run of more is not repeated for its steps unless they are asked for."""
 
 _workload = partial(typer.Option, rich_help_panel="Workload")
 _arrivals = partial(typer.Option, rich_help_panel="Arrivals")
@@ -354,8 +360,10 @@ class Output:
     live: Annotated[bool, _output("--live", help="Watch the run in the terminal.")] = False
     step_mode: Annotated[bool, _output("--step-mode", help="One event per step: slow.", hidden=True)] = False
 
-    def prepare(self, scenario: Scenario, traffic: Traffic, workload: "Workload") -> "Simulation":
-        """The simulation, in the mode asked for."""
+    def prepare(
+        self, scenario: Scenario, traffic: Traffic, workload: "Workload", events: bool = False
+    ) -> "Simulation":
+        """The simulation, in the mode asked for; with its events, or where a map is asked for."""
         from sim.run import prepare
 
         if self.record_map is not None and self.record_map < 1:
@@ -366,7 +374,7 @@ class Output:
             traffic.as_json(),
             step_log=self.step_log,
             step_mode=self.step_mode,
-            events=self.record_map is not None,
+            events=events or self.record_map is not None,
             map_instants=self.record_map or 0,
         )
 
@@ -587,6 +595,83 @@ def report(
     from reports.html.report import write_report
 
     print(write_report(directories, out or directories[0] / "report.html"))
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
+    request: Annotated[
+        str, typer.Argument(metavar="REQUEST", help="Its number, or slowest, median, most-preempted.")
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the same as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Tell the life of one request: what happened when, and why it waited."""
+    from reports.event_log import event_log, read_events
+    from reports.explain import chosen, story
+    from reports.lives import lives
+    from reports.rundir import read_runs
+
+    runs = read_runs(run)
+    number, how = chosen(runs, request)
+    stories = []
+    for each in runs:
+        log = read_events(each.path)
+        if log is None:
+            log = event_log(_carried_out_again(each, "events").events)
+        stories.append(story(each, lives(log, each.requests, str(each.path)), number, how))
+    if as_json:
+        import json
+
+        found = [each.as_json() for each in stories]
+        print(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
+    else:
+        from reports.explain_view import stories_view, story_view
+
+        _show(stories_view(stories) if len(stories) > 1 else story_view(stories[0]))
+
+
+@app.command("trace-events")
+def trace_events(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Ends with .json or .json.gz.", show_default="trace-events.json in RUN"
+        ),
+    ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|A-B|all",
+            help="The first N, those from A to B, or all.",
+            show_default="the first 1000",
+        ),
+    ] = None,
+    steps: Annotated[
+        bool | None,
+        typer.Option(
+            "--steps/--no-steps",
+            help="The engine's steps; repeats a run that has no step log.",
+            show_default="of runs up to 200,000 steps",
+        ),
+    ] = None,
+) -> None:
+    """Write a timeline for Perfetto or chrome://tracing."""
+    from reports.rundir import read_runs
+    from reports.trace_events import chosen_requests, write_trace
+
+    first, last = chosen_requests(requests)
+    target = run / "trace-events.json" if out is None else out
+    traced = [_traced(each, steps) for each in read_runs(run)]
+    written = write_trace(traced, target, first, last)
+    if written.requests < written.submitted:
+        print(
+            f"requests {first:,} to {first + written.requests - 1:,} of {written.submitted:,}, "
+            "and the steps of their time; all: --requests all"
+        )
+    print(f"{written.events:,} events, {written.bytes / 1e6:.1f} MB: open it in ui.perfetto.dev\n{target}")
 
 
 @app.command()
@@ -855,8 +940,6 @@ def _completed(argv: Sequence[str]) -> list[str]:
 
 def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
     """What an earlier config.json says; any choice beside it is a mistake."""
-    from sim.run import read_config
-
     free = {"config", *(field.name for group in (Output, Seeds) for field in fields(group))}
     given = [
         name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
@@ -864,6 +947,13 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
     extra = [f"--{name.replace('_', '-')}" for name in given if name not in free]
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
+    return _choices(config)
+
+
+def _choices(config: Path) -> tuple[Scenario, Traffic]:
+    """What a config.json says."""
+    from sim.run import read_config
+
     try:
         scenario, traffic = read_config(config.read_text(encoding="utf-8"))
         return scenario, Traffic.from_json(traffic)
@@ -873,6 +963,43 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
         raise KvsimError(f"config {config} cannot be used: it lacks {error}") from error
     except (TypeError, ValueError) as error:
         raise KvsimError(f"config {config} cannot be used: {error}") from error
+
+
+def _traced(run: "Run", steps: bool | None) -> "Traced":
+    """A run with its events and its steps, recorded or carried out again; without steps if there are many."""
+    from reports.event_log import event_log, read_events
+    from reports.lives import lives
+    from reports.trace_events import Traced
+
+    log, found = read_events(run.path), run.path / "steps.parquet"
+    many = (run.summary["engine"].get("steps") or 0) > MANY_STEPS
+    wanted = steps or (steps is None and (found.exists() or not many))
+    if wanted and not found.exists():
+        again = _carried_out_again(run, "steps" if log else "events", step_log=True)
+        log, logged = event_log(again.events), again.steps
+    else:
+        logged = None
+        if steps is None and not wanted:
+            print(f"{run.label}: its steps are many, and none were recorded: see --steps", file=sys.stderr)
+    if log is None:
+        log = event_log(_carried_out_again(run, "events").events)
+    return Traced(run, lives(log, run.requests, str(run.path)), logged or (found if wanted else None))
+
+
+def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
+    """The outcome of an earlier run once more, with its events; sure to be the same."""
+    from reports.lives import check_same
+
+    print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
+    try:
+        scenario, traffic = _choices(run.path / "config.json")
+        output = Output(step_log=step_log)
+        simulation = output.prepare(scenario, traffic, traffic.build(), events=True)
+    except KvsimError as error:
+        raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error
+    (outcome,) = output.carry_out([simulation])
+    check_same(run, outcome.requests)
+    return outcome
 
 
 def _write_run(

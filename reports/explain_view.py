@@ -222,7 +222,8 @@ def _sentence(story: Story) -> str:
     each = [f"{seconds(part.time_ps / PS_PER_S)} {_WAITS[part.state]}" for part in waits]
     reasons = [reason_name(part.reason) for part in waits if part.reason]
     why = f" ({', '.join(reasons)})" if reasons else ""
-    return f"{story.label}: waited {seconds(waited / PS_PER_S)}, {', '.join(each)}{why}; {end}"
+    told = each[0] if len(each) == 1 else f"{seconds(waited / PS_PER_S)}, {', '.join(each)}"
+    return f"{story.label}: waited {told}{why}; {end}"
 
 
 _WAITS = {"step": "for the step under way", "behind": "behind others", "head": "at the head of the queue"}

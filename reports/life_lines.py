@@ -175,6 +175,8 @@ class Teller:
             detail = self._why(alike[0]) if reason in _NUMBERED else ""
             name = reason_name(reason) if reason else "behind others"
             each.append(f"{name} {_lasted(alike)}" + (f" ({detail})" if detail else ""))
+        if len(each) == 1:
+            each = [self._why(spell[0]) if spell[0].reason else "behind others"]
         return f"in the queue for {_lasted(spell)}: {', '.join(each)}"
 
     def _why(self, span: Span) -> str:

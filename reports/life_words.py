@@ -59,7 +59,7 @@ HAPPENED: dict[str, str] = {
     "preempt": "preempted: {by} needed the room; {tokens} thrown away, to be computed again",
     "swap_out": "swapped out to the host pool with {tokens}: {by} needed the room",
     "swap_in": "swapped in again with {tokens}",
-    "fork": "forked off as one more answer, sharing {tokens}",
+    "fork": "one more answer forked off, sharing {tokens}",
     "copy": "{slots} copied",
     "finish": "finished",
     "reject": "rejected: {reason}",

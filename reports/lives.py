@@ -200,7 +200,8 @@ def _own_samples(log: EventLog) -> tuple[Int64, Bools]:
     """The sample of each event, and which forks begin one.
 
     Until it forks, a request with several answers is its sample 0; then it is the last of them, and sample 0
-    is the first to be forked off. Candidates of a beam search all are sample 0, and begin nothing.
+    is the first to be forked off. Candidates of a beam search all are sample 0, and begin nothing; so are two
+    answers that are dropped together before anything happens to the second.
     """
     owner, sample, kind = log.numbers["request"], log.numbers["sample"].copy(), log.kind
     forks = np.flatnonzero(kind == FORK)
@@ -262,7 +263,7 @@ class _Rows(NamedTuple):
         evictions = np.cumsum(self.kind == PREEMPT)
         openings = np.searchsorted(self.track, self.track)
         here = evictions - evictions[openings]  # a track does not open with an eviction
-        states = table[(here > 0).astype(np.int64), self.kind]
+        states: Int64 = table[(here > 0).astype(np.int64), self.kind]
         states[(self.kind == _ARRIVE) & alone[self.track]] = STEP
         return states
 

@@ -413,6 +413,10 @@ MISTAKES = {
     "leave out --seed, --gpu",
     "plot none": "none is not a directory",
     "report none": "none is not a directory",
+    "explain none 0": "none is not a directory",
+    "trace-events none": "none is not a directory",
+    "trace-events none --requests 0": "requests must be a number of them, A-B or all, got '0'",
+    "trace-events none --requests 9-3": "requests must go up, got '9-3'",
 }
 
 

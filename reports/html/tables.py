@@ -27,10 +27,11 @@ def read_columns(
     from pyarrow import parquet
 
     try:
-        table = parquet.ParquetFile(path, read_dictionary=list(texts)).read(use_threads=False)
-        lacking = [name for name in (*numbers, *texts) if name not in table.column_names]
+        there = parquet.read_schema(path).names
+        lacking = [name for name in (*numbers, *texts) if name not in there]
         if lacking:
             raise KvsimError(f"{path} is damaged: it lacks the columns {', '.join(lacking)}")
+        table = parquet.ParquetFile(path, read_dictionary=list(texts)).read(use_threads=False)
         columns = {name: table[name].to_numpy() for name in numbers}
         wrong = [name for name, column in columns.items() if column.dtype.kind not in "iufb"]
         if wrong:

@@ -1,0 +1,76 @@
+"""The engine's steps as slices of a timeline, from a step log on disk or of a run that was repeated."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reports.trace_text import micro, quoted
+from sim.errors import KvsimError
+
+Steps = Path | Mapping[str, Any]
+"""A steps.parquet, or its columns."""
+
+_TIMES = ("start_s", "duration_s")
+_ALWAYS = ("step", "running", "waiting")
+_IF_ANY = (
+    *("prefill_tokens", "decode_tokens", "kv_tokens", "blocks_in_use", "hit_tokens", "recomputed_tokens"),
+    *("swapped", "cow_copies", "swap_in_blocks", "swap_out_blocks", "finished"),
+)
+_AT_ONCE = 8192
+
+
+def step_slices(pid: int, steps: Steps, window_ps: tuple[int, int] | None) -> Iterator[tuple[int, str]]:
+    """(nanoseconds, event) of each step, of those only that touch the window if there is one."""
+    last_ns = 0
+    for columns in _portions(steps):
+        start_ps = np.rint(columns["start_s"] * 1e12).astype(np.int64)
+        end_ps = start_ps + np.rint(columns["duration_s"] * 1e12).astype(np.int64)
+        chosen = np.ones(len(start_ps), np.bool_)
+        if window_ps is not None:
+            chosen = (end_ps >= window_ps[0]) & (start_ps <= window_ps[1])
+        names = (*_ALWAYS, *_IF_ANY)
+        rows = zip(*(columns[name][chosen].tolist() for name in names), strict=True)
+        starts, ends = (((ps[chosen] + 500) // 1000).tolist() for ps in (start_ps, end_ps))
+        for start_ns, end_ns, row in zip(starts, ends, rows, strict=True):
+            known = dict(zip(names, row, strict=True))
+            args = {name: value for name, value in known.items() if value or name in _ALWAYS}
+            begin_ns = max(start_ns, last_ns)  # after hours, a float of seconds is coarser than that
+            last_ns = max(end_ns, begin_ns)
+            yield (
+                begin_ns,
+                f'{{"ph": "X", "pid": {pid}, "tid": {pid}, "ts": {micro(begin_ns)}, '
+                f'"dur": {micro(last_ns - begin_ns)}, "cat": "engine", "name": "{_kind(known)}", '
+                f'"args": {quoted(args)}}}',
+            )
+
+
+def _kind(step: Mapping[str, int]) -> str:
+    if step["prefill_tokens"] and step["decode_tokens"]:
+        return "prefill and decode"
+    if step["prefill_tokens"]:
+        return "prefill"
+    return "decode" if step["decode_tokens"] else "swap"
+
+
+def _portions(steps: Steps) -> Iterator[Mapping[str, Any]]:
+    """The columns of some steps at a time."""
+    if not isinstance(steps, Path):
+        rows = len(steps["start_s"])
+        for start in range(0, rows, _AT_ONCE):
+            yield {name: np.asarray(column[start : start + _AT_ONCE]) for name, column in steps.items()}
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    names = [*_TIMES, *_ALWAYS, *_IF_ANY]
+    try:
+        file = parquet.ParquetFile(steps)
+        lacking = [name for name in names if name not in file.schema_arrow.names]
+        if lacking:
+            raise KvsimError(f"{steps} is damaged: it lacks the columns {', '.join(lacking)}")
+        for batch in file.iter_batches(_AT_ONCE, columns=names, use_threads=False):
+            yield {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
+    except (OSError, pa.ArrowException) as error:
+        raise KvsimError(f"{steps} is damaged: {error}") from error
