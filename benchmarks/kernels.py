@@ -6,7 +6,7 @@
     python benchmarks/kernels.py --dry-run              the same code on toy sizes, interpreted on the CPU
 
 Needs torch and triton only. Every time is the median over replays of a CUDA graph that holds at least 16
-launches over different keys and values (as the layers of a model have), divided by their number; who is
+launches over different keys and values (kernels/calibration/timing.py), divided by their number; who is
 compared takes turns. Before it is timed, each result is compared with another's. A time that implies more
 than the datasheet's bandwidth, or the measured peak of matrix products, is refused. GPU.md says what to run.
 """
@@ -15,14 +15,13 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)  # not this folder, where `kernels` is this file
@@ -32,10 +31,21 @@ if "--dry-run" in sys.argv:
 try:
     import torch
     import triton
-    import triton.language as tl
 except ImportError as error:
     sys.exit(f"error: {error.name} is not installed: pip install 'kvsim[gpu]'")
 
+from kernels.calibration.layer import read
+from kernels.calibration.timing import (
+    LEAST_LAUNCHES,
+    captured,
+    clocks,
+    datasheet_of,
+    interleaved,
+    launches_wanted,
+    on_host_clock,
+    refusal,
+    spread,
+)
 from kernels.copy import copy_blocks
 from kernels.decode import decode_attention
 from kernels.launch import Tiling
@@ -44,15 +54,6 @@ from kernels.swap import gather_blocks, scatter_blocks
 from kernels.write import write_kv
 
 PARTS = ("ceilings", "decode", "blocks", "prefill", "moves", "tune")
-BANDWIDTH_GB_PER_S = {
-    "H200": 4800, "H100 PCIe": 2000, "H100 NVL": 3900, "H100": 3350, "A100-SXM4-80GB": 2039,
-    "A100 80GB": 1935, "A100": 1555, "B200": 7700, "L40S": 864, "L4": 300, "A10": 600, "4090": 1008,
-}  # fmt: skip
-"""By a part of the device's name, the first that fits."""
-
-LEAST_LAUNCHES, MOST_LAUNCHES = 16, 64
-COLD_BYTES = 2**30
-"""A graph reads at least so much, many times the L2."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +106,6 @@ PREFILL = (
 TOY = {"heads": 4, "kv_heads": 2, "head_dim": 32, "dtype": torch.float16}
 
 
-@triton.jit
-def read_kernel(source, out, SIZE: tl.constexpr, TURNS: tl.constexpr):
-    """Read all and keep a sum, so that nothing is left out."""
-    total = tl.zeros([SIZE], tl.float32)
-    at = tl.program_id(0).to(tl.int64) * SIZE * TURNS + tl.arange(0, SIZE)
-    for turn in range(TURNS):
-        total += tl.load(source + at + turn * SIZE)
-    tl.store(out + tl.program_id(0), tl.sum(total, 0))
-
-
 class Stage:
     """Where launches are timed: a GPU, or a rehearsal on the CPU."""
 
@@ -127,8 +118,7 @@ class Stage:
         self.device = torch.device("cpu" if dry else "cuda")
         self.generator = torch.Generator(self.device).manual_seed(0)
         self.name = "rehearsal" if dry else torch.cuda.get_device_name()
-        known = (rate for part, rate in BANDWIDTH_GB_PER_S.items() if part in self.name)
-        self.most_gb_per_s: float = next(known, math.inf)
+        self.sheet = None if dry else datasheet_of(self.name)
         self.most_tflops = math.inf
         self.copy_gb_per_s = math.nan
 
@@ -140,61 +130,24 @@ class Stage:
         """How many buffers to make and launches to capture, for launches that read so many bytes."""
         if self.dry:
             return 2, 2
-        launches = min(max(LEAST_LAUNCHES, math.ceil(COLD_BYTES / pool_bytes)), MOST_LAUNCHES)
+        launches = launches_wanted(pool_bytes)
         room = int(0.7 * torch.cuda.mem_get_info()[0] // pool_bytes)
         return max(2, min(launches, room)), launches
 
     def time(self, contestants: dict[str, Sequence[Callable[[], object]]]) -> dict[str, list[float]]:
         """Seconds of one launch, `repeats` times each, by turns."""
-        replays = {name: self._captured(launches) for name, launches in contestants.items()}
-        times: dict[str, list[float]] = {name: [] for name in replays}
-        for turn in range(self.repeats + 2):
-            for name, replay in replays.items():
-                seconds = replay() / len(contestants[name])
-                if turn >= 2:  # the first ones warm up
-                    times[name].append(seconds)
-        return times
-
-    def _captured(self, launches: Sequence[Callable[[], object]]) -> Callable[[], float]:
-        if self.dry:
-
-            def rehearse() -> float:
-                start = time.perf_counter()
-                for launch in launches:
-                    launch()
-                return time.perf_counter() - start
-
-            return rehearse
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for launch in launches[:2]:
-                launch()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for launch in launches:
-                launch()
-
-        def replay() -> float:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            return start.elapsed_time(end) / 1000
-
-        return replay
+        clock = on_host_clock if self.dry else captured
+        replays = {name: (clock(launches), len(launches)) for name, launches in contestants.items()}
+        return interleaved(replays, self.repeats)
 
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
         """One measured point, or the reason why it cannot be one; also printed."""
-        middle = median(seconds)
-        low, *_, high = quantiles(seconds, n=10) if len(seconds) > 1 else (middle, middle)
+        middle, low, high = spread(seconds)
         rate, speed = moved / middle / 1e9, flops / middle / 1e12
         row = {"part": part, "name": name, "us": middle * 1e6, "us_p10": low * 1e6, "us_p90": high * 1e6}
         row |= {"bytes": moved, "gb_per_s": rate, "tflops": speed, "of_copy": rate / self.copy_gb_per_s}
-        if not self.dry and (rate > self.most_gb_per_s or speed > self.most_tflops):
-            row["refused"] = f"more than {self.most_gb_per_s} GB/s or {self.most_tflops:.0f} TFLOP/s"
+        if reason := refusal(self.sheet, middle, moved, flops, self.most_tflops):
+            row["refused"] = reason
         share = f"{rate / self.copy_gb_per_s:7.1%} of copy" if moved and self.copy_gb_per_s > 0 else ""
         work = f"{rate:8.0f} GB/s" if moved else f"{speed:8.0f} TFLOP/s"
         print(f"{part:9}{name:42}{middle * 1e6:10.1f} us +-{(high - low) / 2 / middle:5.1%}{work} {share}"
@@ -339,14 +292,11 @@ def ceilings(stage: Stage) -> list[dict]:
     a, b = (stage.random(side, side, dtype=torch.bfloat16) for _ in "ab")
     product = torch.empty_like(a)
 
-    def read(pool: torch.Tensor) -> None:
-        read_kernel[(len(sums),)](pool, sums, SIZE=2048, TURNS=4, num_warps=8)
-
     pairs = list(zip(pools, pools[1:] + pools[:1], strict=True))
     times = stage.time(
         {
             "copy": [lambda source=source, target=target: target.copy_(source) for source, target in pairs],
-            "read": [lambda pool=pool: read(pool) for pool in pools],
+            "read": [read(pool, sums).run for pool in pools],
             "product": [lambda: torch.mm(a, b, out=product)] * count,
         }
     )
@@ -356,7 +306,7 @@ def ceilings(stage: Stage) -> list[dict]:
         stage.row("ceilings", "read", times["read"], moved=4 * size),
         stage.row("ceilings", f"{side}-cubed bf16 product", times["product"], flops=2 * side**3),
     ]
-    stage.most_tflops = 1.1 * rows[2]["tflops"]
+    stage.most_tflops = math.inf if stage.dry else 1.1 * rows[2]["tflops"]
     return rows
 
 
@@ -462,17 +412,6 @@ def tune(stage: Stage) -> list[dict]:
     return rows
 
 
-def clocks() -> dict[str, str]:
-    """What nvidia-smi says of the card at this moment; empty where it is not there."""
-    wanted = ("driver_version", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
-    command = ["nvidia-smi", f"--query-gpu={','.join(wanted)}", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(zip(wanted, found.stdout.splitlines()[0].split(", "), strict=False))
-
-
 def main() -> None:
     """Measure the parts asked for and write them down, part by part."""
     parser = argparse.ArgumentParser(
@@ -495,7 +434,7 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "triton": triton.__version__,
-        "datasheet_gb_per_s": stage.most_gb_per_s if stage.most_gb_per_s < math.inf else None,
+        "datasheet_gb_per_s": stage.sheet.gb_per_s if stage.sheet else None,
         "clocks": [clocks()],
         "rows": [],
     }

@@ -108,12 +108,12 @@ def measure(
         part, took_s = group[0].part, time.perf_counter() - started
         pace = (took_s + 5) / (estimated + 5)  # the estimate, until there is something to compare it with
         progress(Progress(len(journal.samples), len(planned.points), part, pace * sum(left[i:])))
-        if journal.last_part not in {None, part}:
+        if journal.last_part not in {None, part} and journal.last_clocks != f"before {part}":
             journal.add_clocks(f"before {part}", read_clocks())
         begun = time.perf_counter()
         samples = stopwatch.seconds(group)
         journal.add(group, samples, time.perf_counter() - begun)
         estimated += left[i]
-    if not journal.clocks or journal.clocks[-1]["when"] != "after":
+    if journal.last_clocks != "after":
         journal.add_clocks("after", read_clocks())
     progress(Progress(len(planned.points), len(planned.points), "", 0.0))

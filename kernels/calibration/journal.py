@@ -77,6 +77,11 @@ class Journal:
         for key, seconds, launches, failure in entry["points"]:
             self.samples[key] = Sample(tuple(seconds), launches, failure)
 
+    @property
+    def last_clocks(self) -> str | None:
+        """When the clocks were read last."""
+        return self.clocks[-1]["when"] if self.clocks else None
+
     def add(self, points: Sequence[Point], samples: Sequence[Sample], took_s: float) -> None:
         """Write down a group of points."""
         rows = [

@@ -117,12 +117,12 @@ def elementwise(room: Room, x: Arguments) -> list[Call]:
     def one() -> Call:
         if x["op"] == "norm":
             inputs, residual, out = (room.cut(tokens, width) for _ in "xro")
-            return lambda: layer.norm(inputs, residual, weight, out)
+            return layer.norm(inputs, residual, weight, out).run
         if x["op"] == "rotary":
             inputs, out = room.cut(tokens, width), room.cut(tokens, width // head_dim, head_dim)
-            return lambda: layer.rotary(inputs, out, *tables)
+            return layer.rotary(inputs, out, *tables).run
         inputs, out = room.cut(tokens, 2 * width), room.cut(tokens, width)
-        return lambda: layer.activation(inputs, out)
+        return layer.activation(inputs, out).run
 
     return [one() for _ in range(room.launches(BYTES["elementwise"](x)))]
 
@@ -184,13 +184,12 @@ def ceilings(room: Room, x: Arguments) -> list[Call]:
         return [lambda target=target, source=source: target.copy_(source) for target, source in pairs]
     sums = room.new(x["bytes"] // 4 // 8192, dtype=torch.float32)
     sources = [room.cut(x["bytes"] // 4, dtype=torch.float32) for _ in range(count)]
-    return [lambda source=source: layer.read(source, sums) for source in sources]
+    return [layer.read(source, sums).run for source in sources]
 
 
 def empty(room: Room) -> Call:
     """A kernel that does nothing."""
-    x = room.new(16)
-    return lambda: layer.empty_kernel[(1,)](x, num_warps=1)
+    return layer.empty(room.new(16)).run
 
 
 def eager(room: Room) -> list[Call]:
@@ -199,7 +198,7 @@ def eager(room: Room) -> list[Call]:
     square = room.normal(64, 64)
     pair: list[Call] = [
         lambda: torch.mm(x, square, out=out),
-        lambda: layer.norm(x, residual, weight[0], out),
+        layer.norm(x, residual, weight[0], out).run,
     ]
     return pair * (1 if room.rehearsal else EMPTY_LAUNCHES // 2)
 

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import next_power_of_2
+from kernels.launch import Launch, next_power_of_2
 
 STRETCH = 1024
 """Elements of a row that a program of the activation takes."""
@@ -74,27 +74,42 @@ def empty_kernel(x):
     """Nothing."""
 
 
-def norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+def norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Launch:
     """`residual` and `out` are written; all [tokens, hidden], the weight [hidden]."""
     tokens, hidden = x.shape
-    norm_kernel[(tokens,)](x, residual, weight, out, hidden, SIZE=next_power_of_2(hidden), num_warps=8)
+    arguments = {
+        "x": x, "residual": residual, "weight": weight, "out": out, "hidden": hidden,
+        "SIZE": next_power_of_2(hidden),
+    }  # fmt: skip
+    return Launch(norm_kernel, (tokens, 1, 1), arguments, 8, 1)
 
 
-def rotary(x: torch.Tensor, out: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> None:
-    """`out`, [tokens, heads, head_dim], from the first columns of x, [tokens, any]; tables [tokens, half]."""
+def rotary(x: torch.Tensor, out: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> Launch:
+    """`out`, [tokens, heads, head_dim], from the first columns of x, [tokens, any]; tables [tokens, half].
+
+    head_dim is a power of two.
+    """
     tokens, heads, head_dim = out.shape
-    rotary_kernel[(tokens,)](
-        x, out, cosine, sine, x.shape[1], heads,
-        HALF=head_dim // 2, HEADS=next_power_of_2(heads), num_warps=4,
-    )  # fmt: skip
+    arguments = {
+        "x": x, "out": out, "cosine": cosine, "sine": sine, "row": x.shape[1], "heads": heads,
+        "HALF": head_dim // 2, "HEADS": next_power_of_2(heads),
+    }  # fmt: skip
+    return Launch(rotary_kernel, (tokens, 1, 1), arguments, 4, 1)
 
 
-def activation(x: torch.Tensor, out: torch.Tensor) -> None:
+def activation(x: torch.Tensor, out: torch.Tensor) -> Launch:
     """`out`, [tokens, width], from [tokens, 2 * width]."""
     tokens, width = out.shape
-    activation_kernel[(tokens, triton.cdiv(width, STRETCH))](x, out, width, STRETCH=STRETCH, num_warps=4)
+    arguments = {"x": x, "out": out, "width": width, "STRETCH": STRETCH}
+    return Launch(activation_kernel, (tokens, triton.cdiv(width, STRETCH), 1), arguments, 4, 1)
 
 
-def read(source: torch.Tensor, sums: torch.Tensor) -> None:
+def read(source: torch.Tensor, sums: torch.Tensor) -> Launch:
     """Read all of a float32 tensor of len(sums) * 8192 elements."""
-    read_kernel[(len(sums),)](source, sums, SIZE=2048, TURNS=4, num_warps=8)
+    arguments = {"source": source, "out": sums, "SIZE": 2048, "TURNS": 4}
+    return Launch(read_kernel, (len(sums), 1, 1), arguments, 8, 1)
+
+
+def empty(x: torch.Tensor) -> Launch:
+    """A kernel that does nothing; it wants an argument."""
+    return Launch(empty_kernel, (1, 1, 1), {"x": x}, 1, 1)

@@ -99,9 +99,9 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
     key = flat[queries:].view(tokens, kv_heads, head_dim)
 
     def run() -> None:
-        layer.norm(batch.hidden, batch.residual, gain, batch.normed)
+        layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()
         torch.mm(batch.normed, to_qkv, out=batch.qkv)
-        layer.rotary(batch.qkv, batch.rotated, *batch.turned)
+        layer.rotary(batch.qkv, batch.rotated, *batch.turned).run()
         write_kv(key, value, keys, values, batch.slots)
         if decoding:
             decode_attention(
@@ -114,9 +114,9 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
                 most_queries=x["chunk"], block_table=batch.table[decoding:], out=batch.attended[decoding:],
             )  # fmt: skip
         torch.mm(batch.attended.view(tokens, -1), to_hidden, out=batch.hidden)
-        layer.norm(batch.hidden, batch.residual, gain, batch.normed)
+        layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()
         torch.mm(batch.normed, to_gates, out=batch.gates)
-        layer.activation(batch.gates, batch.activated)
+        layer.activation(batch.gates, batch.activated).run()
         torch.mm(batch.activated, to_end, out=batch.hidden)
 
     return run
@@ -129,7 +129,7 @@ def _head(room: Room, x: Arguments) -> Call:
     logits = room.new(rows, x["vocabulary"])
 
     def run() -> None:
-        layer.norm(inputs, residual, gain, normed)
+        layer.norm(inputs, residual, gain, normed).run()
         torch.mm(normed, weights, out=logits)
         sample(logits)
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
@@ -76,12 +76,11 @@ def refusal(
 
     `most_tflops` stands for the datasheet's, where something stricter is known.
     """
-    if sheet is None:
-        return None
-    peak = sheet.tflops if most_tflops is None else most_tflops
+    bandwidth, peak = (sheet.gb_per_s, sheet.tflops) if sheet else (inf, inf)
+    peak = peak if most_tflops is None else most_tflops
     gb_per_s, tflops = moved / seconds / 1e9, flops / seconds / 1e12
-    if gb_per_s > sheet.gb_per_s:
-        return f"{gb_per_s:.0f} GB/s, more than the device's {sheet.gb_per_s:.0f}"
+    if gb_per_s > bandwidth:
+        return f"{gb_per_s:.0f} GB/s, more than the device's {bandwidth:.0f}"
     if tflops > peak:
         return f"{tflops:.0f} TFLOP/s, more than the device's {peak:.0f}"
     return None
@@ -135,9 +134,29 @@ def graph_of(launches: Launches) -> "torch.cuda.CUDAGraph":
     return graph
 
 
-def captured(launches: Launches) -> Callable[[], float]:
-    """A call that replays the launches as one CUDA graph, and returns its seconds on the GPU."""
-    return on_gpu_clock([graph_of(launches).replay])
+@dataclass(frozen=True)
+class Captured:
+    """A call that replays launches as one CUDA graph, and returns its seconds on the GPU.
+
+    Attributes
+    ----------
+    launches : sequence
+        They own the tensors that the graph reads: these live as long as it.
+    graph : torch.cuda.CUDAGraph
+        Of all of them.
+    """
+
+    launches: Launches
+    graph: "torch.cuda.CUDAGraph"
+
+    def __call__(self) -> float:
+        """Replay once."""
+        return on_gpu_clock([self.graph.replay])()
+
+
+def captured(launches: Launches) -> Captured:
+    """Capture launches, to be timed."""
+    return Captured(launches, graph_of(launches))
 
 
 def on_gpu_clock(launches: Launches) -> Callable[[], float]:

@@ -17,6 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kernels.calibration import layer
 from kernels.copy import plan_copy
 from kernels.decode import plan_decode
 from kernels.launch import Gpu, Launch
@@ -112,13 +113,25 @@ def moves(gpu, kv=torch.bfloat16, block_size=16, head_dim=128):
     ]
 
 
+def layers():
+    """The small kernels of a layer."""
+    wide, numbers = meta(100, 8192), meta(100, 64, dtype=torch.float32)
+    return [
+        layer.norm(wide, wide, meta(8192), wide),
+        layer.rotary(wide, meta(100, 40, 128), numbers, numbers),
+        layer.activation(meta(100, 2 * 5456), meta(100, 5456)),
+        layer.read(meta(2**20, dtype=torch.float32), meta(128, dtype=torch.float32)),
+        layer.empty(wide),
+    ]
+
+
 GPUS = {"sm_80": Gpu((8, 0), 108), "sm_90": Gpu((9, 0), 132), "sm_100": Gpu((10, 0), 148)}
 
 
 def variants(gpu):
     """Name -> what makes the launches, one argument at a time away from bf16, head size 128, blocks of 16."""
     fp8 = torch.float8_e4m3fn if gpu.has_fp8 else torch.float8_e5m2
-    found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8)}
+    found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8), "layers": layers}
     for kind, make in (("decode", decode), ("prefill", prefill)):
         for what, more in {
             "": {},

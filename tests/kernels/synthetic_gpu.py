@@ -7,8 +7,8 @@ norms are of third power. What is fitted to it must find it all the same.
 from math import ceil
 from random import Random
 
-from kernels.calibration.points import BYTES, Point, Sample, components, lengths_of, useful
 from kernels.calibration.device import Device
+from kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
 from kernels.launch import DECODE, PREFILL, Gpu, split_count
 
 H200 = Device("NVIDIA H200", 150_754_820_096, (9, 0), 132, 1, "13.0", "2.11.0", "3.6.0", "3.12.0")
@@ -57,10 +57,14 @@ def product_s(x):
 
 def bytes_s(point):
     start, rate, step = {
-        "sampling": (2e-5, 4e11, 0), "elementwise": (1.8e-6, 3.6e12, 1e-6), "kv_write": (1.9e-6, 3.2e12, 2e-7),
-        "block_copy": (3.5e-6, 3.7e12, 5e-7), "to_host": (1.7e-6, 5.2e10, 0), "to_gpu": (1.6e-6, 5.4e10, 0),
+        "sampling": (2e-5, 4e11, 0),
+        "elementwise": (1.8e-6, 3.6e12, 1e-6),
+        "kv_write": (1.9e-6, 3.2e12, 2e-7),
+        "block_copy": (3.5e-6, 3.7e12, 5e-7),
+        "to_host": (1.7e-6, 5.2e10, 0),
+        "to_gpu": (1.6e-6, 5.4e10, 0),
         "all_reduce": (9e-6, 1.4e11, 0),
-    }[point.part]  # fmt: skip
+    }[point.part]
     moved = BYTES[point.part](point.x)
     return start + moved / rate + step * (moved > 2**20)
 

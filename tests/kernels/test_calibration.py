@@ -1,0 +1,319 @@
+"""The whole way: a rehearsal in the interpreter, journals that are resumed or refused, messages."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
+pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
+
+from paged_case import DEVICE, random, relative_error
+from synthetic_gpu import H200, SyntheticGpu
+
+from kernels.calibration import launches, layer, steps
+from kernels.calibration.all_reduce import all_reduce_seconds
+from kernels.calibration.bench import Bench
+from kernels.calibration.calibrate import calibrate
+from kernels.calibration.errors import CalibrationError, JournalError, NoGpuError
+from kernels.calibration.grid import points
+from kernels.calibration.plan import Plan, plan
+from kernels.calibration.points import Point, components
+from kernels.calibration.room import Room
+
+ROOT = Path(__file__).resolve().parents[2]
+INTERPRETED = DEVICE.type == "cpu"
+
+needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="a rehearsal is for machines without a GPU")
+
+
+@pytest.fixture
+def quick():
+    return Plan(H200, True, tuple(points(H200, True)))
+
+
+def fixed(quick, stopwatch, journal=None, **more):
+    """A calibration whose clocks stand still."""
+    clocks = {"driver_version": "580.1", "clocks.sm": "1980 MHz"}
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    found = calibrate(
+        quick, journal, stopwatch=stopwatch, read_clocks=lambda: clocks, now=lambda: now, **more
+    )
+    found["measured"]["seconds"] = 0.0  # of the real clock
+    return found
+
+
+# -- the journal ----------------------------------------------------------------------------
+
+
+def test_resumed_after_every_interruption_it_gives_the_same_profile_as_in_one_go(quick, tmp_path):
+    journal, asked = tmp_path / "j", []
+    whole = fixed(quick, SyntheticGpu())
+    for _ in range(50):
+        gpu = SyntheticGpu(stop_after=20)
+        try:
+            found = fixed(quick, gpu, journal)
+            break
+        except KeyboardInterrupt:
+            assert journal.exists()
+        finally:
+            asked += gpu.asked
+    assert found == whole
+    assert len(asked) == len(set(asked)) == len(quick.points)  # nothing twice
+
+
+def test_a_line_cut_off_in_writing_is_measured_again(quick, tmp_path):
+    journal = tmp_path / "j"
+    whole = fixed(quick, SyntheticGpu(), journal)
+    text = journal.read_text()
+    journal.write_text(text[: len(text) * 2 // 3])
+    assert fixed(quick, SyntheticGpu(), journal) == whole
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_a_journal_of_another_device_or_version_or_plan_is_refused(quick, tmp_path):
+    journal = tmp_path / "j"
+    fixed(quick, SyntheticGpu(), journal)
+    before = journal.read_text()
+    for change, words in (
+        ({"name": "NVIDIA H100 80GB HBM3"}, "name NVIDIA H200, here NVIDIA H100"),
+        ({"triton": "3.7.0"}, "triton 3.6.0, here 3.7.0"),
+    ):
+        other = Plan(type(H200)(**{**vars(H200), **change}), True, quick.points)
+        with pytest.raises(JournalError, match=words):
+            fixed(other, SyntheticGpu(), journal)
+    full = Plan(H200, False, tuple(points(H200, False)))
+    with pytest.raises(JournalError, match="another plan"):
+        fixed(full, SyntheticGpu(), journal)
+    assert journal.read_text() == before
+    fresh = SyntheticGpu()
+    fixed(quick, fresh, journal, fresh=True)
+    assert len(fresh.asked) == len(quick.points)
+
+
+def test_a_file_that_is_no_journal_is_refused_and_kept(quick, tmp_path):
+    for text in ("", "{}\n", "[1]\n", "a diary\n"):
+        path = tmp_path / "diary"
+        path.write_text(text)
+        with pytest.raises(JournalError, match="is no journal"):
+            fixed(quick, SyntheticGpu(), path)
+        assert path.read_text() == text
+
+
+def test_progress_ends_with_nothing_left(quick):
+    told = []
+    fixed(quick, SyntheticGpu(), progress=told.append)
+    done = [one.done for one in told]
+    assert done == sorted(done)
+    assert (told[0].done, told[-1].done, told[-1].left_s, told[-1].part) == (0, len(quick.points), 0, "")
+    assert told[0].left_s == pytest.approx(quick.estimated_s())
+    assert [one.part for one in told[:2]] == ["ceilings", "launch"]
+
+
+# -- messages -------------------------------------------------------------------------------
+
+
+@needs_interpreter
+def test_without_a_gpu_the_error_is_one_of_its_own():
+    code = (
+        "from kernels.calibration.plan import plan\n"
+        "from kernels.calibration.errors import NoGpuError\n"
+        "try: plan()\n"
+        "except NoGpuError as error: print(error)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "there is no GPU that torch can use\n"
+    assert issubclass(NoGpuError, CalibrationError)
+
+
+@needs_interpreter
+def test_nothing_is_measured_where_kernels_are_interpreted():
+    with pytest.raises(CalibrationError, match="TRITON_INTERPRET is set"):
+        plan()
+
+
+# -- what is launched -----------------------------------------------------------------------
+
+
+@needs_interpreter
+def test_rehearsal_from_end_to_end(tmp_path):
+    """As a program, in a process of its own that has nothing of kvsim but the kernels."""
+    (tmp_path / "kernels").symlink_to(ROOT / "kernels")
+    out = tmp_path / "out.json"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "kernels.calibration", "--interpret", "--out", str(out)]
+    found = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "none of these times is a measurement" in found.stdout
+    profile = json.loads(out.read_text(encoding="utf-8"))
+    assert (profile["kind"], profile["gpu"], profile["device"]["name"]) == ("rehearsal", None, "CPU")
+    assert set(profile["parts"]) == {
+        "decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy",
+        "to_host", "to_gpu",
+    }  # fmt: skip
+    assert profile["refused"] == []
+    assert len(profile["composed"]["points"]) == 3
+    assert not (tmp_path / "out.json.journal").exists()
+
+
+@pytest.fixture(scope="module")
+def room():
+    return Room(INTERPRETED)
+
+
+def test_stretches_of_the_slab_differ_and_are_never_zero(room):
+    first, second = (room.cut(64, 64) for _ in "ab")
+    assert first.data_ptr() % 16 == 0
+    assert not torch.equal(first, second)
+    assert first.float().std() == pytest.approx(1, abs=0.1)
+    with pytest.raises(MemoryError):
+        room.cut(10**12)
+
+
+def test_every_launch_has_other_keys(room, monkeypatch):
+    seen = []
+    monkeypatch.setattr(room, "launches", lambda size: 4)
+    monkeypatch.setattr(
+        launches, "decode_attention", lambda query, keys, *_, **__: seen.append(keys.data_ptr())
+    )
+    x = {"batch": 2, "context": 40, "kv_heads": 2, "group": 2, "head_dim": 32, "element_bytes": 2}
+    for call in launches.decode(room, x | {"block_size": 16}):
+        call()
+    assert len(set(seen)) == 4
+
+
+def test_block_tables_are_shuffled_and_no_block_is_shared(room):
+    table, blocks = launches.block_tables(room, [100, 1, 250], 16)
+    used = [*table[0, :7].tolist(), *table[1, :1].tolist(), *table[2, :16].tolist()]
+    assert sorted(used) == list(range(24))
+    assert blocks == 24
+    assert used != sorted(used)
+
+
+def test_a_composed_step_writes_new_tokens_where_its_attention_reads_them(room):
+    table = torch.tensor([[3, 1], [2, 0], [5, 4]])
+    slots = steps.new_slots(table, [5, 8, 7], [1, 1, 3], 4)
+    assert slots.tolist() == [1 * 4, 0 * 4 + 3, 4 * 4, 4 * 4 + 1, 4 * 4 + 2]
+
+
+def test_a_composed_step_launches_what_it_is_said_to_consist_of(room, monkeypatch):
+    """A layer's kernels in order, counted against `components`."""
+    counted = {"elementwise": 0, "product": 0, "kv_write": 0, "decode": 0, "prefill": 0}
+
+    def counting(part, call):
+        def counted_call(*arguments, **more):
+            counted[part] += 1
+            return call(*arguments, **more)
+
+        return counted_call
+
+    for part, where, name in (
+        ("decode", steps, "decode_attention"), ("prefill", steps, "prefill_attention"),
+        ("kv_write", steps, "write_kv"), ("elementwise", layer, "norm"), ("elementwise", layer, "rotary"),
+        ("elementwise", layer, "activation"), ("product", torch, "mm"),
+    ):  # fmt: skip
+        monkeypatch.setattr(where, name, counting(part, getattr(where, name)))
+    monkeypatch.setattr(room, "launches", lambda size: 1)
+    toys = [point.x for point in plan_of_toys() if point.part == "composed" and point.x["what"] == "layer"]
+    x = next(x for x in toys if x["sequences"] and x["batch"])
+    (run,) = steps.composed(room, x)
+    run()
+    wanted = dict.fromkeys(counted, 0)
+    for point, count in components(x):
+        wanted[point.part] += count
+    assert counted == wanted
+
+
+def plan_of_toys():
+    from kernels.calibration.device import Device
+
+    return points(Device("CPU", 2**34, (9, 0), 2, 1, None, "", "", ""), False)
+
+
+def test_a_point_that_does_not_fit_has_a_reason_and_the_others_go_on():
+    if not INTERPRETED:
+        pytest.skip("would fill the GPU")
+    fits = Point("product", {"tokens": 2, "inputs": 32, "outputs": 32})
+    large = Point("product", {"tokens": 2, "inputs": 2**15, "outputs": 2**15})
+    found = Bench(rehearsal=True).seconds([large, fits])
+    assert found[0].seconds == ()
+    assert "do not fit" in found[0].failure
+    assert len(found[1].seconds) == 2
+
+
+@needs_interpreter
+def test_sums_over_two_processes():
+    asked = [Point("all_reduce", {"gpus": 2, "bytes": size}) for size in (256, 1024)]
+    found = all_reduce_seconds(asked, repeats=3, rehearsal=True)
+    assert [len(sample.seconds) for sample in found] == [3, 3]
+    assert all(sample.failure is None for sample in found)
+
+
+# -- the small kernels of a layer -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [64, 80])
+def test_norm_with_residual(hidden):
+    generator = torch.Generator().manual_seed(0)
+    x, residual, weight = (
+        random(generator, *shape).to(DEVICE) for shape in ((3, hidden), (3, hidden), (hidden,))
+    )
+    out, total = torch.empty_like(x), x.cpu().double() + residual.cpu().double()
+    layer.norm(x, residual, weight, out).run()
+    expected = total / (total.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.cpu().double()
+    assert relative_error(residual, total) < 5e-4
+    assert relative_error(out, expected) < 1e-3
+
+
+def test_rotary_embedding():
+    """Pairs of numbers turn by their token's angle; what lies behind the heads is left out."""
+    generator = torch.Generator().manual_seed(0)
+    tokens, heads, head_dim = 3, 3, 32
+    x = random(generator, tokens, heads * head_dim + 64).to(DEVICE)
+    angle = torch.rand(tokens, head_dim // 2, generator=generator)
+    out = torch.full((tokens, heads, head_dim), torch.nan, dtype=x.dtype, device=DEVICE)
+    layer.rotary(x, out, angle.cos().to(DEVICE), angle.sin().to(DEVICE)).run()
+    there = x.cpu().double()[:, : heads * head_dim].view(tokens, heads, 2, -1)
+    turned = torch.complex(there[:, :, 0], there[:, :, 1]) * torch.exp(1j * angle.double())[:, None]
+    assert relative_error(out, torch.cat([turned.real, turned.imag], -1)) < 5e-4
+
+
+def test_gated_activation():
+    x = random(torch.Generator().manual_seed(0), 2, 2 * 1040).to(DEVICE)
+    out = torch.full((2, 1040), torch.nan, dtype=x.dtype, device=DEVICE)
+    layer.activation(x, out).run()
+    gate, up = x.cpu().double().chunk(2, -1)
+    assert relative_error(out, gate * gate.sigmoid() * up) < 1e-3
+
+
+def test_reading_reads_all():
+    source = torch.arange(2 * 8192, dtype=torch.float32, device=DEVICE) % 7
+    sums = torch.zeros(2, device=DEVICE)
+    layer.read(source, sums).run()
+    assert sums.tolist() == [source[:8192].sum().item(), source[8192:].sum().item()]
+
+
+def test_sampling_draws_by_probability():
+    torch.manual_seed(0)
+    logits = torch.tensor([0.7, 0.2, 0.1]).log().repeat(4000, 1).half().to(DEVICE)
+    shares = launches.sample(logits).bincount(minlength=3).float() / 4000
+    assert shares.tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
+
+
+def test_the_benchmark_of_kernels_rehearses(tmp_path):
+    out = tmp_path / "rows.json"
+    command = [sys.executable, str(ROOT / "benchmarks/kernels.py"), "--dry-run", "--parts", "moves", "--out"]
+    found = subprocess.run([*command, str(out)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    report = json.loads(out.read_text())
+    assert not report["measurement"]
+    assert {row["part"] for row in report["rows"]} == {"ceilings", "moves"}

@@ -1,0 +1,333 @@
+"""What a calibration makes of seconds: forms, tables, held-out points. No GPU and no interpreter in it."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
+pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
+
+from synthetic_gpu import H200, SyntheticGpu, true_s
+
+from kernels.calibration import form
+from kernels.calibration.calibrate import calibrate
+from kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
+from kernels.calibration.grid import points
+from kernels.calibration.plan import Plan
+from kernels.calibration.points import Point, features, lengths_of, pairs_of
+from kernels.calibration.profile import text_of, write_profile
+from kernels.calibration.timing import (
+    DATASHEETS,
+    Datasheet,
+    datasheet_of,
+    launches_wanted,
+    refusal,
+    spread,
+)
+from sim.catalog import gpu_named
+
+EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
+TILES = {"token_tile": 64, "output_tile": 128}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return Plan(H200, False, tuple(points(H200, False)))
+
+
+@pytest.fixture(scope="module")
+def profile(plan):
+    return calibrate(plan, stopwatch=SyntheticGpu(), read_clocks=dict)
+
+
+def measured(point, seconds):
+    return Measured(point, seconds, seconds, seconds, 16)
+
+
+def products(seconds_of, noise=lambda i: 0.0):
+    """Products of many sizes, of which `seconds_of` says what they take."""
+    sizes = [(m, k, n) for m in (1, 64, 128, 512, 4096) for k in (1024, 8192) for n in (1024, 16_384)]
+    found = []
+    for i, (tokens, inputs, outputs) in enumerate(sizes):
+        x = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
+        point = Point("product", x, cell=x)
+        found.append(measured(point, seconds_of(*features(point, TILES)[:2]) * (1 + noise(i))))
+    return found
+
+
+@pytest.mark.parametrize("p", form.NORMS)
+def test_a_known_form_is_found_in_noisy_points(p):
+    known = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 4e12, "work_per_s": 7e14, "p": p}
+    some = products(lambda moved, work: form.form_s(known, moved, work), lambda i: 0.01 * math.sin(7 * i))
+    found, _ = fit_form(some, TILES, Bounds())
+    assert found["p"] == p
+    for name in ("t0_s", "bandwidth_bytes_per_s", "work_per_s"):
+        assert found[name] == pytest.approx(known[name], rel=0.05)
+
+
+def test_rates_stay_within_the_datasheet():
+    known = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 5e12, "work_per_s": 9e14, "p": 4}
+    some = products(lambda moved, work: form.form_s(known, moved, work))
+    found, _ = fit_form(some, TILES, Bounds(4.8e12, 8e14))
+    assert found["bandwidth_bytes_per_s"] <= 4.8e12 * (1 + 1e-9)
+    assert found["work_per_s"] <= 8e14 * (1 + 1e-9)
+
+
+def test_norms():
+    assert [form.pnorm(p, 3.0, 4.0) for p in form.NORMS] == [7, 5, pytest.approx(337**0.25), 4]
+
+
+def test_ratios_are_exact_on_the_grid_linear_in_the_logarithm_between_and_held_outside():
+    table = {
+        "axes": [
+            {"name": "a", "offset": 0, "values": [1, 4, 64]},
+            {"name": "b", "offset": 256, "values": [0, 256]},
+        ],
+        "ratio": [[1.0, 2.0], [3.0, 5.0], [4.0, 8.0]],
+    }
+
+    def at(a, b):
+        return form.interpolate(table, {"a": a, "b": b})
+
+    assert [at(a, b) for a in (1, 4, 64) for b in (0, 256)] == [1, 2, 3, 5, 4, 8]
+    assert at(2, 0) == 2.0  # half way from 1 to 4
+    assert at(16, 256) == 6.5
+    assert at(1, 106) == pytest.approx(1 + math.log2(362 / 256))
+    assert at(2, 106) == pytest.approx(2 + (3.5 - 2) * math.log2(362 / 256))
+    assert (at(0.1, -3), at(1000, 9999)) == (1, 8)
+
+
+def test_decode_by_hand():
+    """64 sequences of 8 heads on 528 programs: one piece each; 2 sequences: 33 pieces, but none below 256."""
+    constants = {"programs": 528, "least_piece_tokens": 256, "tile_tokens": {"128": 64}}
+    shape = {"kv_heads": 8, "head_dim": 128, "element_bytes": 2}
+
+    def work(sequences, longest, rounded, **more):
+        return form.decode_features(
+            constants | more, sequences=sequences, total=rounded, longest=longest, rounded=rounded, **shape
+        )
+
+    assert work(64, 4096, 64 * 4096) == (2**30, 64)
+    assert work(2, 1024, 2048)[1] == 256 / 64
+    assert work(2, 66 * 256, 2 * 66 * 256)[1] == 66 * 256 / 33 / 64
+    assert work(128, 4096, 128 * 4096)[1] == 128 * 4096 * 8 / 528 / 64
+    assert work(48, 100_000, 200_000)[1] == 100_000 / 64  # 528 / 384 rounds to one piece
+    assert work(64, 4096, 64 * 4096, tile_weight={"128": 0.5})[1] == 32
+
+
+def test_prefill_by_hand():
+    constants = {"multiprocessors": 132, "rows": {"128": 128}, "key_tile": {"128": 64}}
+    shape = {"kv_heads": 8, "group": 4, "head_dim": 128, "element_bytes": 2}
+    pairs = pairs_of(2048, 4096)
+    assert pairs == sum(4096 + i + 1 for i in range(2048))
+    moved, work = form.prefill_features(constants, sequences=1, tokens=2048, pairs=pairs, **shape)
+    assert moved == 2 * 2048 * 32 * 128 * 2 + 2 * 6144 * 8 * 128 * 2
+    assert work == 4 * 32 * 128 * (pairs + 2048 * (32 + 64) / 2)
+    _, few = form.prefill_features(constants, sequences=1, tokens=33, pairs=pairs_of(33, 0), **shape)
+    assert few == pytest.approx(4 * 32 * 128 * (33 * 17 * 64 / 33 + 33 * 48) * 132 / 16)
+
+
+def test_skewed_batches_hold_as_many_tokens_as_even_ones():
+    for skew in ("lognormal", "bimodal", "one_long"):
+        lengths = lengths_of({"batch": 64, "context": 2016, "skew": skew})
+        assert len(lengths) == 64
+        assert sum(lengths) == pytest.approx(64 * 2016, rel=0.001)
+        assert max(lengths) > 2 * 2016
+
+
+def test_impossible_points_are_refused():
+    sheet = Datasheet("H200", "h200", 4800, 989)
+    assert refusal(sheet, 1e-3, moved=4.7e9, flops=980e9) is None
+    assert "4900 GB/s" in refusal(sheet, 1e-3, moved=4.9e9)
+    assert "1000 TFLOP/s" in refusal(sheet, 1e-3, flops=1e12)
+    assert refusal(sheet, 1e-3, flops=900e9, most_tflops=800) is not None
+    assert refusal(None, 1e-9, 1e12, 1e18) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [
+        ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA GH200 480GB", None), ("NVIDIA A100-SXM4-40GB", "a100-40gb"), ("NVIDIA A10G", "a10g"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"), ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA B200", "b200"), ("NVIDIA A10", None),
+    ],
+)  # fmt: skip
+def test_datasheets_by_the_name_of_the_device(device, gpu):
+    assert datasheet_of(device).gpu == gpu
+
+
+def test_datasheets_agree_with_the_built_in_gpus():
+    known = [sheet for sheet in DATASHEETS if sheet.gpu]
+    assert len(known) >= 10
+    for sheet in known:
+        gpu = gpu_named(sheet.gpu)
+        assert (sheet.gb_per_s * 1e9, sheet.tflops * 1e12) == (gpu.bandwidth_bytes_per_s, gpu.flops_per_s)
+
+
+def test_a_graph_has_16_to_64_launches_and_reads_a_gibibyte():
+    assert [launches_wanted(size) for size in (0, 2**20, 2**25, 2**26, 2**40)] == [64, 64, 32, 16, 16]
+
+
+def test_median_and_percentiles():
+    assert spread([5.0, 1.0, 3.0, 2.0, 4.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]) == (6.0, 2.0, 10.0)
+    assert spread([2.0]) == (2.0, 2.0, 2.0)
+
+
+def test_points_of_a_plan_are_all_different_and_some_are_held_out(plan):
+    assert len({point.key for point in plan.points}) == len(plan.points)
+    for part in set(plan.parts) - {"ceilings", "launch"}:
+        roles = {point.role for point in plan.points if point.part == part}
+        assert "held_out" in roles, part
+    assert plan.points == tuple(points(H200, False))  # by rule, not by chance
+    assert 60 < plan.estimated_s() < 400
+    quick = Plan(H200, True, tuple(points(H200, True)))
+    assert quick.estimated_s() < 100
+    assert quick.digest != plan.digest
+
+
+def test_the_largest_contexts_fill_the_memory(plan):
+    tokens = max(p.x["batch"] * p.x["context"] for p in plan.points if p.part == "decode")
+    assert 0.75 < tokens * 32 * 1024 / H200.memory_bytes <= 1
+
+
+def test_all_reduce_only_between_gpus():
+    assert "all_reduce" not in {point.part for point in points(H200, False)}
+    four = [point.x["gpus"] for point in points(replace(H200, count=4), False) if point.part == "all_reduce"]
+    assert set(four) == {2, 4}
+
+
+def test_a_synthetic_gpu_is_found(profile):
+    """The dress rehearsal: formulas other than ours, with noise; whole layers within 5 %."""
+    assert profile["kind"] == "calibrated"
+    assert profile["gpu"] == profile["name"] == "h200"
+    assert profile["refused"] == []
+    assert profile["composed"]["error"]["points"] == 18
+    assert profile["composed"]["error"]["mean"] < 0.05
+    for name, part in profile["parts"].items():
+        assert part["error"]["held_out"]["mean"] < 0.05, name
+    assert profile["parts"]["decode"]["form"]["bandwidth_bytes_per_s"] == pytest.approx(4.2e12, rel=0.07)
+    assert profile["ceilings"]["matrix_flops_per_s"] == pytest.approx(7.6e14, rel=0.01)
+    assert profile["launch"] == pytest.approx(
+        {"eager_s": 5e-6, "graph_s": 1.4e-6, "replay_s": 1.3e-5}, rel=0.01
+    )
+
+
+def test_a_synthetic_gpu_is_found_quickly():
+    quick = Plan(H200, True, tuple(points(H200, True)))
+    found = calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)
+    assert found["composed"]["error"]["mean"] < 0.05
+    assert found["measured"]["quick"]
+
+
+def test_cells_of_the_tables_are_predicted_exactly(profile):
+    for name in ("product", "lm_head", "sampling", "kv_write", "block_copy", "to_host"):
+        for point in profile["parts"][name]["points"]:
+            if point["role"] == "grid":
+                assert point["predicted_s"] == pytest.approx(point["median_s"], rel=1e-9)
+
+
+def test_a_predicted_point_follows_from_the_file_alone(profile):
+    """What a reader computes from the JSON is what the calibration predicted."""
+    read = json.loads(text_of(profile))
+    for part in read["parts"].values():
+        for point in part["points"]:
+            found = form.predict_s(part, point["bytes"], point["work"], point["place"])
+            assert found == pytest.approx(point["predicted_s"], rel=1e-4)
+
+
+def test_held_out_points_enter_no_fit_and_no_table(plan):
+    """Ten times as slow, they change their own errors and nothing else."""
+
+    class Slower(SyntheticGpu):
+        def sample(self, point):
+            found = super().sample(point)
+            if point.role != "held_out":
+                return found
+            return replace(found, seconds=tuple(10 * each for each in found.seconds))
+
+    found = [calibrate(plan, stopwatch=kind(), read_clocks=dict) for kind in (SyntheticGpu, Slower)]
+    for name, part in found[0]["parts"].items():
+        other = found[1]["parts"][name]
+        for what in ("form", "constants", "base", "tables", "range", "unmeasured"):
+            assert part[what] == other[what], (name, what)
+        assert other["error"]["held_out"]["mean"] > 0.8
+        assert part["error"]["fitted"] == other["error"]["fitted"]
+
+
+def test_refused_points_are_listed_and_never_fitted(plan):
+    wanted = [point for point in plan.points if point.part == "decode" and point.x["batch"] == 64]
+    wanted = [point for point in wanted if point.role == "grid" and point.x["context"] > 4000][:2]
+    found = calibrate(plan, stopwatch=SyntheticGpu(impossible=[p.key for p in wanted]), read_clocks=dict)
+    assert [one["x"] for one in found["refused"]] == [dict(point.x) for point in wanted]
+    assert all("more than the device's 4800" in one["reason"] for one in found["refused"])
+    decode = found["parts"]["decode"]
+    fitted = [point["x"] for point in decode["points"]]
+    assert not [point for point in wanted if dict(point.x) in fitted]
+    assert wanted[0].cell in decode["unmeasured"]
+    assert decode["error"]["held_out"]["mean"] < 0.05
+
+
+def test_a_cell_that_was_not_measured_has_its_neighbours_ratio(profile):
+    decode = profile["parts"]["decode"]
+    heads, contexts = (axis["values"] for axis in decode["tables"][0]["axes"])
+    row, cell = decode["tables"][0]["ratio"][heads.index(8192)], {"sequence_heads": 8192}
+    there = [i for i, c in enumerate(contexts) if cell | {"context_tokens": c} not in decode["unmeasured"]]
+    assert there[-1] < len(contexts) - 1
+    assert set(row[there[-1] :]) == {row[there[-1]]}
+    assert decode["range"]["context_tokens"] == [32, 131_040]
+
+
+def test_extrapolation_is_told_by_the_range(profile):
+    decode = profile["parts"]["decode"]
+    place = {"sequence_heads": 512, "context_tokens": 4000} | decode["base"]
+    assert form.inside(decode, place)
+    assert not form.inside(decode, place | {"context_tokens": 200_000})
+    assert not form.inside(decode, place | {"group": 32})
+
+
+def test_a_part_of_which_nothing_was_measured_is_absent():
+    point = Point("kv_write", {"tokens": 1, "kv_heads": 8, "head_dim": 128, "element_bytes": 2}, "held_out")
+    assert fit_part([point], [measured(point, 1e-6)], {}) is None
+
+
+def test_written_whole_and_read_back(tmp_path, profile):
+    path, journal = tmp_path / "deep/er/h200.json", tmp_path / "journal"
+    journal.write_text("...")
+    write_profile(profile, path, journal)
+    assert not journal.exists()
+    assert list(path.parent.iterdir()) == [path]
+    text = path.read_text(encoding="utf-8")
+    read = json.loads(text)
+    assert text_of(read) + "\n" == text
+    assert read.keys() == profile.keys()
+    assert read["parts"]["decode"]["tables"][0]["ratio"][3][4] == pytest.approx(
+        profile["parts"]["decode"]["tables"][0]["ratio"][3][4], rel=1e-5
+    )
+
+
+def test_the_example_has_the_fields_of_a_real_profile(profile):
+    """What other tests read has the same shape as what a calibration writes."""
+    example = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    assert example.keys() == profile.keys()
+    for name in ("device", "measured", "limits", "ceilings", "launch", "composed"):
+        assert example[name].keys() == profile[name].keys(), name
+    assert set(example["parts"]) == {*profile["parts"], "all_reduce"}
+    for name, part in profile["parts"].items():
+        assert example["parts"][name].keys() == part.keys(), name
+        assert set(part["constants"]) == set(example["parts"][name]["constants"]), name
+        axes = [[[axis["name"] for axis in table["axes"]] for table in one["tables"]]
+                for one in (part, example["parts"][name])]  # fmt: skip
+        assert axes[0] == axes[1], name
+        assert part["points"][0].keys() == example["parts"][name]["points"][0].keys(), name
+
+
+def test_composed_steps_have_all_parts_of_a_layer(profile):
+    layer = profile["composed"]["points"][3]
+    assert set(layer["consists_of"]) == {"elementwise", "product", "kv_write", "decode", "prefill"}
+    assert sum(layer["consists_of"].values()) == pytest.approx(layer["predicted_s"])
+    point = Point("composed", layer["x"])
+    assert layer["median_s"] == pytest.approx(true_s(point), rel=0.02)
