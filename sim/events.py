@@ -80,11 +80,22 @@ class Events:
         self._add("admit", request, now_ps, step, tokens=tokens, cached=cached)
 
     def refused(  # noqa: PLR0917 - the columns
-        self, request: Request, now_ps: int, step: int, reason: str, need: int, allocator: Allocator
+        self,
+        request: Request,
+        now_ps: int,
+        step: int,
+        reason: str,
+        need: int,
+        allocator: Allocator,
+        anew: bool,
     ) -> None:
-        """The head of the queue was not admitted; said once, until the head or the reason changes."""
+        """The head of the queue was not admitted; said once, until the head or the reason changes.
+
+        The reason is looked at only `anew`, when something happened, not while sequences just decode on: so
+        it is the same whether steps are taken one by one or many at once.
+        """
         told = (request.index, request.sample, reason)
-        if told != self._told:
+        if told != self._told and (anew or self._told is None or told[:2] != self._told[:2]):
             self._told = told
             free, largest = allocator.free_slots, allocator.largest_free_extent()
             self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
