@@ -162,7 +162,7 @@ function buildCharts() {
     choice.addEventListener("change", () => { latency = name; redraw(charts.filter(({ place }) => $("latency").contains(place))); });
     $("latency-tabs").append(element("label", {}, choice, words));
   }
-  chart($("latency-charts"), "Distribution", "Per cent of the finished requests in each of 60 bins; the time axis is logarithmic.", distribution, { height: 300 });
+  chart($("latency-charts"), "Distribution", "Per cent of the finished requests in each of 60 bins, zeros in the first; the time axis is logarithmic.", distribution, { height: 300 });
   chart($("latency-charts"), "Cumulative distribution", "Per cent of the finished requests that take no longer; the time axis is logarithmic.", cumulative, { height: 300 });
   series($("latency"));
 }
@@ -175,7 +175,7 @@ async function redraw(some = charts, player = null) {
     const first = !each.drawn;
     each.drawn = true;
     await Plotly.react(each.place, traces, { ...shape, height: each.height, autosize: true }, { displayModeBar: false, responsive: true });
-    if (!traces.some(({ x }) => x.length)) each.place.replaceChildren(element("p", { class: "hint", text: "Nothing to draw: no request got this far." }));
+    if (!traces.some(({ x }) => x.length)) each.place.replaceChildren(element("p", { class: "hint", text: "Nothing to draw: no request got this far, or none took any time." }));
     else if (first && each.timed && player) link(each, player);
     await new Promise((resolve) => setTimeout(resolve)); // let the page breathe
   }

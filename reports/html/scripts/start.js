@@ -80,7 +80,7 @@ async function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
   addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; restyle(); });
   addEventListener("afterprint", () => { delete document.documentElement.dataset.theme; restyle(); });
-  window.kvsim = { player, table, lives }; // for whoever looks behind the page
+  window.kvsim = { player, table, lives, told }; // for whoever looks behind the page
   document.documentElement.dataset.ready = "";
 }
 
