@@ -310,16 +310,24 @@ class Server:
         str, _memory(metavar="auto|fp8|bf16|...", help="Type of a cached number; auto: the model's.")
     ] = Scenario.kv_cache_dtype
     model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
-    gpu: Annotated[str, _hardware(help="See: sim gpus.")] = "a100-40gb"
-    tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
-    cost: Annotated[str, _hardware(help="Time of a step: roofline, constant:SECONDS, or a profile.")] = (
-        Scenario.cost
+    gpu: Annotated[str, _hardware(metavar="NAME|FILE", help="See: sim gpus; or a profile's file.")] = (
+        "a100-40gb"
     )
+    tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
+    cost: Annotated[
+        str | None,
+        _hardware(
+            metavar="NAME",
+            help="Time of a step: calibrated, roofline, constant:SECONDS, a100-40gb-sosp23.",
+            show_default="calibrated if the GPU was, else roofline",
+        ),
+    ] = None
 
     def scenario(self) -> Scenario:
         """The scenario, its allocator yet to be chosen."""
         from sim.build import engine_defaults
-        from sim.catalog import gpu_named, model_named
+        from sim.catalog import model_named
+        from sim.profile_files import gpu_and_cost
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if self.no_enable_prefix_caching:
@@ -332,7 +340,8 @@ class Server:
         engine = EngineConfig(
             **{f.name: settings[f.name] for f in fields(EngineConfig) if f.name in settings}
         )
-        specs = {"model": model, "gpu": gpu_named(self.gpu), "engine": engine}
+        gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
+        specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
         return Scenario(**{f.name: given[f.name] for f in fields(Scenario) if f.name in given} | specs)
 
 
@@ -668,8 +677,8 @@ def trace_events(
     written = write_trace(traced, target, first, last)
     if written.requests < written.submitted:
         print(
-            f"requests {first:,} to {first + written.requests - 1:,} of {written.submitted:,}, "
-            "and the steps of their time; all: --requests all"
+            f"requests {first:,} to {first + written.requests - 1:,} of {written.submitted:,}, and what the "
+            "engine did in their time; all: --requests all"
         )
     print(f"{written.events:,} events, {written.bytes / 1e6:.1f} MB: open it in ui.perfetto.dev\n{target}")
 
@@ -737,10 +746,16 @@ def models() -> None:
 
 @app.command()
 def gpus() -> None:
-    """List the built-in GPUs: datasheet values, nothing measured."""
-    from reports.listing import gpus_table
+    """List the GPUs: datasheets of those built in, and measured profiles."""
+    from reports.listing import gpus_table, profiles_table
+    from sim.profile_files import directory, profile_files
 
-    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
+    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n")
+    found = profile_files()
+    if found:
+        _show(profiles_table(found), f"Calibrated: used for their GPU by themselves. Yours: {directory()}")
+    else:
+        _show(f"No calibrated profile: none ships, and none is in {directory()}. Make one: sim calibrate")
 
 
 @app.command()

@@ -308,7 +308,8 @@ def test_steps_are_left_out_or_repeated_for_as_asked(sim, directories, monkeypat
 def test_what_is_left_out_is_said(sim, directories):
     code, out, _ = sim("with", "--requests", "3-5", "--out", "some.json")
     assert code == 0
-    assert out.splitlines()[0] == "requests 3 to 5 of 12, and the steps of their time; all: --requests all"
+    line = "requests 3 to 5 of 12, and what the engine did in their time; all: --requests all"
+    assert out.splitlines()[0] == line
     names = {e["args"]["name"] for e in read(directories / "some.json") if e["name"] == "thread_name"}
     assert names == {"engine steps", "request 3", "request 4", "request 5"}
 
