@@ -1,18 +1,18 @@
-"""Buddy with a smallest chunk: nothing below 128 slots is ever split off.
+"""Buddy with a smallest chunk: nothing below 16 slots is ever split off.
 
-    |#### tokens ####|~~ reserved ~~|...... internal: up to the next power of two, at least 128 ......|
+    |#### tokens ####|~~ reserved ~~|...... internal: up to the next power of two, at least 16 ......|
 
-Waste of a sequence: that of `buddy`, and `128 - bound` for those that need less. Real allocators have a
-smallest chunk, of which papers rarely tell; `sim reproduce` measures how much hangs on it.
+Waste of a sequence: that of `buddy`, and `16 - bound` for those that need less. The buddy allocator of the
+PagedAttention paper's baselines works on blocks of 16 slots; `sim reproduce` uses this one for them.
 """
 
 from allocators.buddy import Buddy
 
-SMALLEST_ORDER = 7
+SMALLEST_ORDER = 4
 
 
 class CoarseBuddy(Buddy):
-    """Power-of-two chunks of at least 128 slots."""
+    """Power-of-two chunks of at least 16 slots."""
 
     @staticmethod
     def _order(tokens: int, bound: int) -> int:

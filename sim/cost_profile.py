@@ -1,19 +1,25 @@
 """Analytic profiles: step times from a few published figures, held in sim/profiles/NAME.json.
 
-With n prompt tokens, b sequences (prompts count too) and the constants of the profile:
+With n tokens in the step (of prompts, and one of each decoding sequence), b sequences (prompts count too) and
+the constants of the profile:
 
-    max(floor, n * prompt)      reading the weights, or the products of the prompts where they take longer
-    + b * sequence              the host's work for each sequence; attention over the contexts included
-    + contexts / B * block      what blocks of B < 16 tokens add to attention; nothing from 16 on
-    + copies, swaps             2 * bytes / bandwidth; slots * what one takes at this block size
+    max(floor, n * token, bytes)   reading the weights; or the products of all tokens; or what is swapped,
+                                   beside them on a stream of its own: whichever takes longest
+    + issue                        the host's work for swapped blocks: the smaller they are, the more
+    + b * sequence                 the host's work for each sequence; attention over the contexts included
+    + contexts / B * block         what blocks of B < 16 tokens add to attention; nothing from 16 on
+    + copies                       2 * bytes / bandwidth
 
-A variant reads the slope over sequences differently, to show how much hangs on that:
+A variant reads something differently, to show how much hangs on that:
 
-    NAME:context    it is all attention: in proportion to the contexts, from the mean context of that figure
+    NAME:context    the slope over sequences is all attention: in proportion to the contexts, from the mean
+                    context of that figure
     NAME:both       attention as the kernel figure has it comes on top
+    NAME:sharedN    N sequences of a request share the host's work of one
+    NAME:waiting    the products wait for what is swapped
 
 Linear in the contexts with an integer slope, so that a span is a `range`. Ignores that attention within a
-prompt grows with its square, and the direction of a swap: a block in and a block out each take their mean.
+prompt grows with its square.
 """
 
 import json
@@ -29,7 +35,7 @@ from sim.errors import KvsimError, unknown
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
-VARIANTS = ("", "context", "both")
+VARIANTS = ("", "context", "both", "waiting")
 
 
 def profile_names() -> list[str]:
@@ -62,8 +68,7 @@ class AnalyticProfile(CostModel):
     def __init__(self, name: str, variant: str, scenario: Scenario) -> None:
         profile = _read(name)
         models, model = profile["models"], scenario.model
-        if variant not in VARIANTS:
-            raise unknown("cost variant", variant, list(VARIANTS[1:]))
+        sharing = _sharing(variant)
         if model.name not in models:
             raise KvsimError(
                 f"model must be one of {', '.join(models)} with cost {name}, which knows no other, "
@@ -77,16 +82,17 @@ class AnalyticProfile(CostModel):
             )
         self.source = f"{profile['source']}; {model.name}{f', variant {variant}' if variant else ''}"
         self.profile = profile
-        sequence_ps = profile["sequence_ms"] * PS_PER_MS
+        sequence_ps = profile["sequence_ms"] * PS_PER_MS / sharing
         prompt = profile["prompt"]
         share = model.parameters / tp / model_named(prompt["model"]).parameters
         self._floor_ps: int = round(here["floor_ms"] * PS_PER_MS)
-        self._token_ps = (prompt["ms"] * PS_PER_MS - sequence_ps) / prompt["tokens"] * share
+        alone_ps = prompt["ms"] * PS_PER_MS - profile["sequence_ms"] * PS_PER_MS
+        self._token_ps = alone_ps / prompt["tokens"] * share
 
         layers_share = model.layers / tp  # of the attention kernels
         block_size = scenario.engine.block_size if scenario.engine.allocator == "paged" else None
         context_ps = 0.0
-        if variant:
+        if variant in ("context", "both"):
             context_ps = layers_share * profile["context_us"] * PS_PER_US
         if variant == "context":
             context_ps, sequence_ps = sequence_ps / profile["figure1_context"], 0.0
@@ -99,29 +105,41 @@ class AnalyticProfile(CostModel):
         gpu, kv_bytes = scenario.gpu, scenario.served_model.kv_bytes_per_token_per_gpu(tp)
         bandwidth = gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency
         self._copy_ps = 2 * kv_bytes / bandwidth * 1e12
-        swap = profile["swap"]
-        share = kv_bytes / model_named(swap["model"]).kv_bytes_per_token
+        self._waits = variant == "waiting"
+        self._bytes_ps, self._issue_ps = self._swaps(block_size, kv_bytes)
+
+    def _swaps(self, block_size: int | None, kv_bytes: int) -> tuple[dict[str, float], dict[str, float]]:
+        """For each way, the time of a slot's bytes and that of starting its copy, from the swap table.
+
+        The largest blocks of the table cost little but their bytes; what smaller ones cost more is starting
+        the copies.
+        """
+        swap = self.profile["swap"]
+        slots = swap["tokens"] * model_named(swap["model"]).kv_bytes_per_token / kv_bytes
         sizes = swap["block_sizes"]
         column = sizes.index(min(block_size or sizes[-1], sizes[-1]))
-        self._swap_ps: dict[str, float] = {
-            way: swap[f"{way}_ms"][column] * PS_PER_MS * share / swap["tokens"] for way in ("in", "out")
-        }
+        table = {way: [ms * PS_PER_MS / slots for ms in swap[f"{way}_ms"]] for way in ("in", "out")}
+        moving = {way: times[-1] for way, times in table.items()}
+        return moving, {way: times[column] - times[-1] for way, times in table.items()}
 
     def swap_ps(self, way: str, tokens: int) -> int:
-        """The time of moving the blocks of so many slots `in` from the host, or `out` to it."""
-        return round(tokens * self._swap_ps[way])
+        """The time of moving the blocks of so many slots `in` from the host, or `out` to it, alone."""
+        return round(tokens * (self._bytes_ps[way] + self._issue_ps[way]))
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above; a step that computes nothing only moves what it moves."""
-        duration = shape.context_tokens * self._context_ps
-        if shape.prefill_tokens or shape.decode_seqs:
-            duration += max(self._floor_ps, ceil(shape.prefill_tokens * self._token_ps))
-        duration += (shape.prefill_seqs + shape.decode_seqs) * self._sequence_ps
+        sequences, duration = shape.prefill_seqs + shape.decode_seqs, 0
+        tokens = shape.prefill_tokens + shape.decode_seqs
+        if tokens:
+            duration = max(self._floor_ps, ceil(tokens * self._token_ps))
+        coming, going = shape.swapped_in_tokens, shape.swapped_out_tokens
+        if coming or going:
+            moving = round(coming * self._bytes_ps["in"] + going * self._bytes_ps["out"])
+            duration = duration + moving if self._waits else max(duration, moving)
+            duration += round(coming * self._issue_ps["in"] + going * self._issue_ps["out"])
+        duration += sequences * self._sequence_ps + shape.context_tokens * self._context_ps
         if shape.copied_tokens:
             duration += round(shape.copied_tokens * self._copy_ps)
-        moved = shape.swapped_in_tokens + shape.swapped_out_tokens
-        if moved:
-            duration += (self.swap_ps("in", moved) + self.swap_ps("out", moved)) // 2
         return max(duration, 1)
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
@@ -129,3 +147,13 @@ class AnalyticProfile(CostModel):
         first = self.step_ps(StepShape(decode_seqs=decode_seqs, context_tokens=context_tokens))
         delta = self._context_ps * decode_seqs
         return range(first, first + steps * delta, delta) if delta else [first] * steps
+
+
+def _sharing(variant: str) -> int:
+    """How many sequences share the host's work of one; every variant but `sharedN` has one."""
+    name, count = variant[:6], variant[6:]
+    if name == "shared" and count.isdecimal() and int(count):
+        return int(count)
+    if variant not in VARIANTS:
+        raise unknown("cost variant", variant, [*VARIANTS[1:], "sharedN"])
+    return 1

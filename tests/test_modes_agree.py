@@ -139,7 +139,7 @@ def draw_case(rng: Random, scheduler: str) -> Case:
     """A scheduler with random settings, and work that is too much for its memory."""
     base = scheduler.partition("@")[0]
     caches = base == "nano-vllm" or (base in ("vllm-v1", "vllm-v0") and rng.random() < 0.6)
-    caches = caches and scheduler != "vllm-v0@0.1.7"
+    caches = caches and scheduler not in ("vllm-v0@0.1.0", "vllm-v0@0.1.7")
     size = rng.choice([1, 4, 4, 16])
     seats = rng.choice([2, 3, 5, 8, 30])
     chunked = base != "vllm-v0" or (scheduler == "vllm-v0" and not caches and rng.random() < 0.4)
@@ -388,6 +388,7 @@ HAPPENS = {
     "vllm-v1@0.11.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v0": ("preemptions", "hit_tokens", "cached", "swap_outs", "swapped_in_blocks", "cow_copies"),
+    "vllm-v0@0.1.0": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "vllm-v0@0.1.7": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "nano-vllm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -94,8 +94,7 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
     scenario = scenario_of(cell)
     cpu_s = time.process_time()
     workload = workload_of(cell, build)
-    engine = build_engine(scenario, workload, step_log=cell.get("step_log", False))
-    result = engine.run()
+    result = build_engine(scenario, workload, step_log=cell.get("step_log", False)).run()
     table = metrics.request_table(result)
     summary: Any = metrics.summary(result, table)
     waiting: Mapping[str, float] = summary["memory"]["saturated"] or {}
@@ -105,27 +104,31 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
         "requests": summary["requests"]["submitted"],
         "rejected": summary["requests"]["rejected"],
         "running_waiting": summary["engine"]["mean_running_saturated"],
-        "running_arrivals": _running_while_they_arrive(result),
         "preemptions": summary["engine"]["preemptions_recompute"] + summary["engine"]["preemptions_swap"],
         **{kind: waiting.get(kind) for kind in ("token", "reserved", "external", "free")},
         **_internal(scenario, result, waiting.get("internal")),
-        "saved_blocks": None if result.steps is None else _saved_blocks(result),
+        **_by_step(result, cell.get("window_s", [0.0, math.inf])),
     }
+    if cell.get("answers") == "batch":
+        numbers["latency_s"] = _latency_in_batches(result)
     numbers["cpu_s"] = time.process_time() - cpu_s
     return numbers
 
 
 def scenario_of(cell: Cell) -> Scenario:
-    """The server of a cell."""
+    """The server of a cell; a cost that ends in `:shared` learns by how many sequences a request has."""
     engine = cell["engine"]
     length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
     settings = {**_defaults(engine.get("scheduler"), length), "max_model_len": length, **engine}
     names = ("tensor_parallel_size", "kv_tokens", "cost")
+    given = {name: cell[name] for name in names if name in cell}
+    if given.get("cost", "").endswith(":shared"):
+        given["cost"] += str(max(cell["workload"].get(name, 1) for name in ("n", "beam_width")))
     return Scenario(
         model=model_named(cell["model"]),
         gpu=gpu_named(cell["gpu"]),
         engine=EngineConfig(**settings),
-        **{name: cell[name] for name in names if name in cell},
+        **given,
     )
 
 
@@ -172,13 +175,36 @@ def workload_of(cell: Cell, build: Builder) -> Workload:
 # -- what is read off -----------------------------------------------------------------------------
 
 
-def _running_while_they_arrive(result: Result) -> float | None:
-    """Mean number of running sequences from the first to the last arrival."""
-    time_ps, running = result.timeline["time_ps"], result.timeline["running"]
-    first, last = (int(result.workload.arrival_ps[end]) for end in (0, -1))
-    inside = (time_ps >= first) & (time_ps <= last)
-    weights = np.diff(np.append(time_ps[inside], last))
-    return float(np.average(running[inside], weights=weights)) if weights.sum() > 0 else None
+def _latency_in_batches(result: Result) -> float:
+    """Mean normalised latency when a batch gives its answers at its end, all at once.
+
+    Who was computed first in the same step is of one batch.
+    """
+    _, batch = np.unique(result.requests["first_scheduled_ps"], return_inverse=True)
+    ends = np.zeros(batch.max() + 1, dtype=np.int64)
+    np.maximum.at(ends, batch, result.requests["finish_ps"])
+    latency_s = (ends[batch] - result.arrival_ps) / PS_PER_S
+    return float((latency_s / result.output_tokens).mean())
+
+
+def _by_step(result: Result, window_s: Sequence[float]) -> Numbers:
+    """Means over the engine steps that begin in a window of time, each step alike however long it takes.
+
+    `running_steps`: sequences in a step; `saved_blocks`: what sharing saves of the blocks in all block
+    tables, in percent, from the mean of how many tables hold a block.
+    """
+    steps = result.steps
+    if steps is None:
+        return {"running_steps": None, "saved_blocks": None}
+    start_s = steps["start_ps"] / PS_PER_S
+    inside = (window_s[0] <= start_s) & (start_s <= window_s[1]) & (steps["blocks_in_use"] > 0)
+    if not inside.any():
+        return {"running_steps": None, "saved_blocks": None}
+    holders = float((steps["logical_blocks"][inside] / steps["blocks_in_use"][inside]).mean())
+    return {
+        "running_steps": float(steps["running"][inside].mean()),
+        "saved_blocks": 100 * (1 - 1 / holders),
+    }
 
 
 def _internal(scenario: Scenario, result: Result, internal: float | None) -> Numbers:
@@ -203,13 +229,3 @@ def _internal(scenario: Scenario, result: Result, internal: float | None) -> Num
 
 def _dot(slots: npt.NDArray[np.int64], stay_ps: npt.NDArray[np.int64]) -> float:
     return float((slots * (stay_ps / PS_PER_S)).sum())
-
-
-def _saved_blocks(result: Result) -> float | None:
-    """Share of the blocks in all block tables that sharing makes unnecessary, in percent, over time."""
-    steps = result.steps
-    assert steps is not None
-    weights = steps["duration_ps"] / PS_PER_S
-    logical = float((steps["logical_blocks"] * weights).sum())
-    physical = float((steps["blocks_in_use"] * weights).sum())
-    return 100 * (1 - physical / logical) if logical else None

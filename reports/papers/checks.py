@@ -14,6 +14,8 @@ from reports.papers.declared import Figure, Paper, Table
 from reports.papers.running import Findings
 
 AGREES, MISSES = "agrees", "misses"
+NOT_NUMBERS = ("points", "cell", "settings", "beyond")
+"""What a system of a panel says beside its published numbers."""
 
 
 @dataclass
@@ -93,7 +95,7 @@ def judged(paper: Paper, figure: Figure, findings: Findings) -> Judged:
             if chosen is not None and chosen.rejected:
                 rejected[f"{panel}, {system}"] = chosen.rejected
             for value, number in published.items():
-                if value in ("points", "cell") or chosen is None:
+                if value in NOT_NUMBERS or chosen is None or value not in chosen.values:
                     continue
                 simulated = chosen.values.get(value)
                 others = {}

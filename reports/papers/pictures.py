@@ -6,8 +6,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from reports import palette, plots
-from reports.papers.checks import Judged
+from reports import palette
+from reports.figures import draw_picture
+from reports.papers.checks import NOT_NUMBERS, Judged
 from reports.papers.running import Findings
 
 GREY = "#888888"
@@ -21,7 +22,7 @@ def draw(directory: Path, findings: Findings, results: Sequence[Judged]) -> dict
         name = f"figure{figure.number}.png"
         paint, height = _painter(judged, findings)
         headline = f"Figure {figure.number}: {figure.title}"
-        plots.draw_picture(directory / name, headline, height, paint)
+        draw_picture(directory / name, headline, height, paint)
         files[figure.number] = name
     return files
 
@@ -80,7 +81,7 @@ def _curves(sheet: Any, judged: Judged, findings: Findings, columns: int) -> Non
             if over_rates:
                 told = [point[:2] for point in published.get("points", [])]
             else:
-                told = [(float(x), y) for x, y in published.items() if x not in ("points", "cell")]
+                told = [(float(x), y) for x, y in published.items() if x not in NOT_NUMBERS]
             found = findings.of(figure.number, name, system)
             if found is not None and found.points:
                 axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)

@@ -1,14 +1,16 @@
 """What is read off a figure: each series is one system of one panel, under the chosen answers or another.
 
 value      one run; its numbers
-crossing   the request rate at which the mean normalised latency reaches a threshold
-sweep      a number at each value of one setting, at the rate where a latency is reached first
+crossing   the request rate at which the mean normalised latency reaches a threshold; `drawn`: the same from
+           straight lines between the rates that the paper ran, `beyond` the last that its plot shows
+sweep      the latency at each value of one setting, at a given rate or the one where a latency is reached
 swap       what the cost profile takes to move or recompute so many tokens: no run
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from reports.papers.cells import Bench, Cell, Numbers, scenario_of
 from reports.papers.declared import Figure, Paper, Table, merged
@@ -54,7 +56,8 @@ class Series:
         if self.settings.get("plot", True) is False:
             return []
         points = self.published.get("points", [])
-        return [point[0] for point in points if len(point) == 2]
+        beyond = [self.published["beyond"]] if "beyond" in self.published else []
+        return [point[0] for point in points if len(point) == 2] + beyond
 
 
 @dataclass
@@ -81,12 +84,13 @@ def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
             own = merged(own, panel.get("quick", {}))
         for system, published in panel["systems"].items():
             cell = paper.cell(figure, panel, system)
-            found.append(Series(figure.number, name, system, "", figure.reads, cell, own, published))
+            here = merged(own, published.get("settings", {}))
+            found.append(Series(figure.number, name, system, "", figure.reads, cell, here, published))
             for choice in paper.choices:
                 other = choice.changed(cell) if figure.number in choice.figures and not quick else None
                 if other is not None:
                     found.append(
-                        Series(figure.number, name, system, choice.name, figure.reads, other, own, published)
+                        Series(figure.number, name, system, choice.name, figure.reads, other, here, published)
                     )
     return found
 
@@ -122,7 +126,8 @@ def _at(cell: Cell, settings: Table, rate: float | None = None) -> Cell:
     """The cell at a rate, with as many requests as come in the duration."""
     if rate is not None:
         cell = merged(cell, {"workload": {"request_rate": rate}})
-    return merged(cell, {"workload": {"num_prompts": _count(cell, settings)}})
+    window = {"window_s": settings["window_s"]} if "window_s" in settings else {}
+    return merged(cell, {"workload": {"num_prompts": _count(cell, settings)}} | window)
 
 
 # -- readings -------------------------------------------------------------------------------------
@@ -154,9 +159,20 @@ def _crossing(series: Series, bench: _Counter) -> Found:
             latency(rate)
     start = float(series.published["rate"])
     threshold = float(series.settings["threshold"])
-    bench.found.values["rate"] = crossing(latency, start, threshold, sorted(seen.items()))
+    ran = sorted(seen.items())
+    bench.found.values["rate"] = crossing(latency, start, threshold, ran)
+    if "beyond" in series.published and series.rates and not series.choice:
+        bench.found.values["drawn"] = on_straight_lines(ran, threshold)
     bench.found.points = sorted(seen.items())
     return bench.found
+
+
+def on_straight_lines(points: Sequence[tuple[float, float]], threshold: float) -> float | None:
+    """The rate at which straight lines through these points reach the threshold; None when they do not."""
+    for (low, below), (high, above) in pairwise(points):
+        if below < threshold <= above:
+            return low + (high - low) * (threshold - below) / (above - below)
+    return None
 
 
 def crossing(
@@ -212,7 +228,9 @@ def _sweep(series: Series, bench: _Counter) -> Found:
             latencies[rate] = bench.numbers(_at(own, settings, rate))["latency_s"] or math.inf
         return latencies[rate]
 
-    rate = crossing(latency, float(settings["guess"]), float(settings["threshold"]))
+    rate = cell["workload"]["request_rate"]
+    if rate == "inf":
+        rate = crossing(latency, float(settings["guess"]), float(settings["threshold"]))
     bench.found.values["rate"] = rate
     for value in settings["values"]:
         y = at(value, rate)

@@ -15,7 +15,9 @@ With the prefix cache, equal blocks are shared, but a cached prompt still counts
 A recomputation that is longer than a step can be, or that would leave less than the watermark of an empty
 pool, is dropped and counted as rejected, and so is a group for which the host pool has no room.
 
-Versions: 0.1.7, of the PagedAttention paper's time: no chunked prefill, no prefix cache; 0.4.2, the default.
+Versions: 0.1.0, as in the PagedAttention paper: prompts join the step of the decodes (decodes first, then
+who was swapped out, then, if nobody is left there and nobody was evicted, whole prompts, under one token
+budget); 0.1.7: prompts apart; neither has chunked prefill or a prefix cache; 0.4.2, the default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,18 +35,20 @@ from sim.schedulers.base import Scheduler
 from sim.server import Server
 from sim.workload import Beam
 
+EARLY = ("0.1.0", "0.1.7")
+
 
 class VllmV0(Scheduler):
     """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
 
-    VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.7", "0.4.2")
+    VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.0", "0.1.7", "0.4.2")
     forks = True
     pauses = True
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
         """One percent stays free; prompts are not cut, so that a step must have room for the longest."""
-        budget = 2560 if version == "0.1.7" else max(max_model_len, 2048)
+        budget = 2560 if version in EARLY else max(max_model_len, 2048)
         return {"watermark": 0.01, "enable_chunked_prefill": False, "max_num_batched_tokens": budget}
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
@@ -52,10 +56,12 @@ class VllmV0(Scheduler):
         self.refuse("reserve_full_prompt", "async_scheduling")
         if config.allocator != "paged":
             raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {config.allocator}")
-        if self.version == "0.1.7":
+        if self.version in EARLY:
             for name in ("enable_chunked_prefill", "enable_prefix_caching"):
                 if getattr(config, name):
-                    raise KvsimError(f"{name} must be off for scheduler vllm-v0@0.1.7, which lacks it")
+                    raise KvsimError(
+                        f"{name} must be off for scheduler vllm-v0@{self.version}, which lacks it"
+                    )
         if config.enable_chunked_prefill and config.enable_prefix_caching:
             raise KvsimError("enable_prefix_caching must be off for scheduler vllm-v0 with chunked prefill")
         self._chunked = config.enable_chunked_prefill
@@ -86,6 +92,9 @@ class VllmV0(Scheduler):
         if self._chunked:
             self._schedule_chunked(server)
             return
+        if self.version == "0.1.0":
+            self._schedule_together(server)
+            return
         budget = self.config.max_num_batched_tokens
         if not server.swapped_groups:
             self._admit(server, budget)
@@ -95,6 +104,13 @@ class VllmV0(Scheduler):
         self._decode(server, budget)
         if server.swapped_groups and not server.evicted:
             self._swap_in(server, budget - server.decoding)
+
+    def _schedule_together(self, server: GroupServer) -> None:
+        budget = self._decode(server, self.config.max_num_batched_tokens)
+        if server.swapped_groups and not server.evicted:
+            budget -= self._swap_in(server, budget)
+        if not server.swapped_groups and not server.evicted:
+            self._admit(server, budget)
 
     def _schedule_chunked(self, server: GroupServer) -> None:
         budget = self._decode(server, self.config.max_num_batched_tokens)
