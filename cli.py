@@ -310,24 +310,16 @@ class Server:
         str, _memory(metavar="auto|fp8|bf16|...", help="Type of a cached number; auto: the model's.")
     ] = Scenario.kv_cache_dtype
     model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
-    gpu: Annotated[str, _hardware(metavar="NAME|FILE", help="See: sim gpus; or a profile's file.")] = (
-        "a100-40gb"
-    )
+    gpu: Annotated[str, _hardware(help="See: sim gpus.")] = "a100-40gb"
     tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
-    cost: Annotated[
-        str | None,
-        _hardware(
-            metavar="NAME",
-            help="Time of a step: calibrated, roofline, constant:SECONDS, a100-40gb-sosp23.",
-            show_default="calibrated if the GPU was, else roofline",
-        ),
-    ] = None
+    cost: Annotated[str, _hardware(help="Time of a step: roofline, constant:SECONDS, or a profile.")] = (
+        Scenario.cost
+    )
 
     def scenario(self) -> Scenario:
         """The scenario, its allocator yet to be chosen."""
         from sim.build import engine_defaults
-        from sim.catalog import model_named
-        from sim.profile_files import gpu_and_cost
+        from sim.catalog import gpu_named, model_named
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if self.no_enable_prefix_caching:
@@ -340,8 +332,7 @@ class Server:
         engine = EngineConfig(
             **{f.name: settings[f.name] for f in fields(EngineConfig) if f.name in settings}
         )
-        gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
-        specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
+        specs = {"model": model, "gpu": gpu_named(self.gpu), "engine": engine}
         return Scenario(**{f.name: given[f.name] for f in fields(Scenario) if f.name in given} | specs)
 
 
@@ -746,16 +737,10 @@ def models() -> None:
 
 @app.command()
 def gpus() -> None:
-    """List the GPUs: datasheets of those built in, and measured profiles."""
-    from reports.listing import gpus_table, profiles_table
-    from sim.profile_files import directory, profile_files
+    """List the built-in GPUs: datasheet values, nothing measured."""
+    from reports.listing import gpus_table
 
-    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n")
-    found = profile_files()
-    if found:
-        _show(profiles_table(found), f"Calibrated: used for their GPU by themselves. Yours: {directory()}")
-    else:
-        _show(f"No calibrated profile: none ships, and none is in {directory()}. Make one: sim calibrate")
+    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
 
 
 @app.command()
