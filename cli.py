@@ -2,12 +2,13 @@
 
     sim run        one server under one workload -> tables, figures, a run directory
     sim compare    the same workload under several allocators, side by side
-    sim plot       the figures again, from run directories
+    sim plot       figures of earlier runs, for a screen, a paper or slides
     sim report     one page for the browser: memory map, charts, every request
     sim explain    the life of one request: what happened when, and why it waited
     sim trace-events    the same of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
+    sim calibrate  time the kernels on this machine's GPU
     sim models, gpus, allocators, schedulers    what there is to choose from
     sim check-allocator    does your own keep the rules?
 
@@ -310,16 +311,24 @@ class Server:
         str, _memory(metavar="auto|fp8|bf16|...", help="Type of a cached number; auto: the model's.")
     ] = Scenario.kv_cache_dtype
     model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
-    gpu: Annotated[str, _hardware(help="See: sim gpus.")] = "a100-40gb"
-    tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
-    cost: Annotated[str, _hardware(help="Time of a step: roofline, constant:SECONDS, or a profile.")] = (
-        Scenario.cost
+    gpu: Annotated[str, _hardware(metavar="NAME|FILE", help="See: sim gpus; or a profile's file.")] = (
+        "a100-40gb"
     )
+    tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
+    cost: Annotated[
+        str | None,
+        _hardware(
+            metavar="NAME",
+            help="Time of a step: calibrated, roofline, constant:SECONDS, a100-40gb-sosp23.",
+            show_default="calibrated if the GPU was, else roofline",
+        ),
+    ] = None
 
     def scenario(self) -> Scenario:
         """The scenario, its allocator yet to be chosen."""
         from sim.build import engine_defaults
-        from sim.catalog import gpu_named, model_named
+        from sim.catalog import model_named
+        from sim.profile_files import gpu_and_cost
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if self.no_enable_prefix_caching:
@@ -332,7 +341,8 @@ class Server:
         engine = EngineConfig(
             **{f.name: settings[f.name] for f in fields(EngineConfig) if f.name in settings}
         )
-        specs = {"model": model, "gpu": gpu_named(self.gpu), "engine": engine}
+        gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
+        specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
         return Scenario(**{f.name: given[f.name] for f in fields(Scenario) if f.name in given} | specs)
 
 
@@ -564,20 +574,43 @@ def compare(
 
 
 @app.command()
-def plot(
+def plot(  # noqa: PLR0917 - typer passes them by name
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs or comparisons.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
     ] = None,
     fmt: Annotated[str, typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.")] = "png",
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Which, as in memory,waste.", show_default="all that can be drawn"
+        ),
+    ] = None,
+    style: Annotated[str, typer.Option(metavar="paper|screen|dark", help="How they look.")] = "screen",
+    at: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="The instant of the memory map.", show_default="the fullest"),
+    ] = None,
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:STAT",
+            help="Of the figures over several runs, as in ttft:p99.",
+            show_default="normalized:mean",
+        ),
+    ] = None,
 ) -> None:
-    """Draw the figures of earlier runs again, side by side."""
+    """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
+    from reports.figures import Choices, Latency, draw, style_named
+    from reports.labels import told_apart
     from reports.rundir import read_runs, write_figures
 
-    runs = [run for directory in directories for run in read_runs(directory)]
-    if len({run.label for run in runs}) < len(runs):
-        runs = [replace(run, label=run.path.resolve().name) for run in runs]
-    for path in write_figures(out or directories[0], runs, fmt):
+    runs = told_apart([run for directory in directories for run in read_runs(directory)])
+    choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
+    names = figure.split(",") if figure is not None else None
+    for path in write_figures(
+        out or directories[0], lambda part: draw(runs, part, fmt, names=names, choices=choices)
+    ):
         print(path)
 
 
@@ -724,6 +757,56 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
 
 
 @app.command()
+def calibrate(
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The profile to write.", show_default="NAME.json among yours"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, under a minute.")] = False,
+    interpret: Annotated[
+        bool, typer.Option("--interpret", help="Rehearse on the CPU, on toy sizes: no measurement.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an interrupted one measured.")] = False,
+) -> None:
+    """Time the kernels on this machine's GPU, and write a profile for --gpu."""
+    from kernels.calibration.calibrate import Progress
+    from kernels.calibration.calibrate import calibrate as measure
+    from kernels.calibration.errors import CalibrationError, NoGpuError
+    from kernels.calibration.plan import plan
+    from kernels.calibration.profile import write_profile
+    from reports.progress import progress
+    from sim.profile_files import directory
+
+    at = Progress(0, 0, "", 0.0)
+
+    def heard(now: Progress) -> None:
+        nonlocal at
+        at = now
+
+    try:
+        planned = plan(quick, interpret)
+        name = planned.device.name.lower().replace(" ", "-")
+        target = out or directory() / f"{name}.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        journal = target.with_name(f"{target.name}.journal")
+        about = f"{len(planned.points):,} points, about {planned.estimated_s():,.0f} s"
+        print(f"{planned.device.name}: {about}; to {target}", file=sys.stderr)
+        with progress("calibrate", len(planned.points), lambda: at.done, "points"):
+            profile = measure(planned, journal, fresh=fresh, progress=heard)
+        write_profile(profile, target, journal)
+    except NoGpuError as error:
+        raise KvsimError(
+            f"{error}: use a datasheet by name, as in sim run --gpu h200, or rehearse with --interpret"
+        ) from error
+    except CalibrationError as error:
+        raise KvsimError(str(error)) from error
+    composed = profile["composed"]["error"]
+    error_text = f"{composed['mean']:.1%} mean error on composed steps" if composed else "no composed steps"
+    kind = "a rehearsal, not a measurement" if interpret else error_text
+    print(f"written to {target}: {kind}\nuse it: sim run --gpu {target}")
+
+
+@app.command()
 def models() -> None:
     """List the built-in models."""
     from reports.listing import models_table
@@ -737,10 +820,16 @@ def models() -> None:
 
 @app.command()
 def gpus() -> None:
-    """List the built-in GPUs: datasheet values, nothing measured."""
-    from reports.listing import gpus_table
+    """List the GPUs: datasheets of those built in, and measured profiles."""
+    from reports.listing import gpus_table, profiles_table
+    from sim.profile_files import directory, profile_files
 
-    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
+    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n")
+    found = profile_files()
+    if found:
+        _show(profiles_table(found), f"Calibrated: used for their GPU by themselves. Yours: {directory()}")
+    else:
+        _show(f"No calibrated profile: none ships, and none is in {directory()}. Make one: sim calibrate")
 
 
 @app.command()

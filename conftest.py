@@ -1,4 +1,4 @@
-"""Before any test: where there is no GPU, Triton's kernels are interpreted.
+"""Before any test: where there is no GPU, Triton's kernels are interpreted; the user's profiles are hidden.
 
 Triton reads TRITON_INTERPRET when a kernel is defined, so it is set here, before anything imports triton.
 Torch, which takes seconds to import, is asked only where a driver is there.
@@ -19,5 +19,6 @@ def gpu_there() -> bool:
     return torch.cuda.is_available()
 
 
+os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not those of who tests
 if not gpu_there():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from sim.config import ModelSpec
+from sim.errors import KvsimError
+from sim.profile_files import ProfileFile
 
 
 def models_table() -> Table:
@@ -55,6 +57,27 @@ def gpus_table() -> Table:
             )
             for gpu in map(gpu_named, gpu_names())
         ),
+    )
+
+
+def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> Table:
+    """Calibrated profiles with what stands behind them; of a damaged one, what is wrong with it."""
+    columns = ("profile", "GPU", "measured", "error", "whose", "by")
+    return _table(columns, (_profile_row(each) for each in found))
+
+
+def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
+    if isinstance(found, KvsimError):
+        return ("damaged", "-", "-", "-", "yours", str(found))
+    measured, error = found.content["measured"], found.composed_error
+    versions = (f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key))
+    return (
+        found.path.stem if found.origin == "yours" else found.name,
+        found.gpu or str(found.content["device"]["name"]),
+        "rehearsal" if found.rehearsal else found.date,
+        "-" if error is None else f"{100 * error:.1f} %",
+        found.origin,
+        ", ".join(versions),
     )
 
 

@@ -23,7 +23,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,10 +147,10 @@ def _fill(part: Path, run: Run, extra: Mapping[str, Table | None]) -> None:
             _write_columns(columns, part / f"{name}.parquet")
 
 
-def _draw(runs: Sequence[Run], part: Path, fmt: str = "png") -> None:
-    from reports import plots  # late: it imports matplotlib
+def _draw(runs: Sequence[Run], part: Path) -> None:
+    from reports import figures  # late: it imports matplotlib
 
-    plots.draw(runs, part, fmt)
+    figures.draw(runs, part)
 
 
 def read_run(directory: Path) -> Run:
@@ -206,16 +206,16 @@ def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, 
     _write_json(_plain(summary), part / "summary.json")
 
 
-def write_figures(directory: Path, runs: Sequence[Run], fmt: str = "png") -> list[Path]:
-    """Draw the runs into a directory, new or not; figures of the same names are replaced, all or none."""
+def write_figures(directory: Path, draw: Callable[[Path], object]) -> list[Path]:
+    """Let `draw` fill a directory, new or not; files of the same names are replaced, all or none."""
     target = _real(directory)
     if not target.is_dir():
         with whole_directory(directory) as part:
-            _draw(runs, part, fmt)
+            draw(part)
         return sorted(directory.iterdir())
     with _explained(directory), TemporaryDirectory(prefix=".figures-", dir=target) as part_name:
         part = Path(part_name)
-        _draw(runs, part, fmt)
+        draw(part)
         return [path.replace(directory / path.name) for path in sorted(part.iterdir())]
 
 

@@ -49,7 +49,7 @@ def carry_out_seeds(
         runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
         write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))
         if draw:
-            from reports.seed_picture import draw_seeds  # late: it imports matplotlib
+            from reports.figures.seeds import draw_seeds  # late: it imports matplotlib
 
             draw_seeds(runs, part / "seeds.png")
     return runs

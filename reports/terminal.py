@@ -110,10 +110,11 @@ class LedgerBar:
     """The memory as one bar of coloured blocks with its legend; without colour a glyph per kind."""
 
     percent: dict[str, float]
+    widest: int = 80
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar as wide as the console, up to 80 columns."""
-        width = min(options.max_width, 80)
+        """The bar as wide as the console, up to the widest."""
+        width = min(options.max_width, self.widest)
         bar, legend = Text(), []
         for kind, cells in _cells(self.percent, width).items():
             look = KINDS[kind]

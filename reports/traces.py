@@ -16,13 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from reports import palette
 from reports.palette import count, figures
-
-GREY = "#888888"
-_SLICES = 200
-_BINS = 60
-_MOST_DOTS = 5_000
 
 Facts = Mapping[str, Any]
 """What workloads/listing.py says of a trace, or workloads/statistics.py."""
@@ -97,88 +91,25 @@ def draw(
     arrival_s: npt.NDArray[np.float64] | None,
 ) -> list[Path]:
     """Draw the figures of a trace into a directory, made if need be; arrivals only where it has some."""
-    from reports import plots
+    from reports.figures import draw_picture
+    from reports.figures.arrivals import paint_arrivals
+    from reports.figures.lengths import lengths_headline, paint_lengths
 
     directory.mkdir(parents=True, exist_ok=True)
-    medians = [count(float(np.median(tokens))) for tokens in (prompt_tokens, output_tokens)]
-    middle = f"median prompt {medians[0]}, answer {medians[1]} tokens"
     paths = [directory / "lengths.png"]
-    paint = partial(_lengths, prompt=prompt_tokens, output=output_tokens)
-    plots.draw_picture(paths[0], f"{name}: {count(len(prompt_tokens))} requests, {middle}", 3.6, paint)
+    headline = lengths_headline(name, prompt_tokens, output_tokens)
+    paint = partial(paint_lengths, prompt=prompt_tokens, output=output_tokens)
+    draw_picture(paths[0], headline, 3.6, paint)
     if arrival_s is not None and len(arrival_s) > 1 and arrival_s[-1] > arrival_s[0]:
         paths.append(directory / "arrivals.png")
         gaps = np.diff(arrival_s)
         rate, variation = len(gaps) / (arrival_s[-1] - arrival_s[0]), gaps.std() / gaps.mean()
         headline = f"{name}: {figures(float(rate))} requests/s, burstiness {figures(float(variation))}"
-        plots.draw_picture(paths[1], headline, 3.6, partial(_arrivals, arrival_s=arrival_s, gaps=gaps))
-    return paths
-
-
-def _lengths(sheet: Any, prompt: npt.NDArray[np.int64], output: npt.NDArray[np.int64]) -> None:  # noqa: ANN401
-    """A histogram of both, on a logarithmic axis, and every request as a dot."""
-    left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
-    most = max(int(prompt.max()), int(output.max()))
-    edges = np.geomspace(0.8, most * 1.3, _BINS)
-    for index, (label, tokens) in enumerate((("prompt", prompt), ("output", output))):
-        colour = palette.series_colour(index)
-        shares = np.histogram(tokens, edges)[0] / len(tokens) * 100
-        left.stairs(shares, edges, color=colour, fill=True, alpha=0.3)
-        left.stairs(
-            shares, edges, color=colour, linewidth=1.5, label=f"{label}, mean {figures(float(tokens.mean()))}"
+        scale, unit = _unit(float(arrival_s[-1]))
+        draw_picture(
+            paths[1], headline, 3.6, partial(paint_arrivals, arrival_s=arrival_s, scale=scale, unit=unit)
         )
-        left.axvline(tokens.mean(), color=colour, linewidth=1, linestyle="--")
-    left.set(xscale="log", xlabel="tokens", ylabel="requests (%)", ylim=(0, None))
-    left.set_title("lengths (dashed: means)")
-    left.margins(x=0)
-    left.legend(fontsize=8.5)
-    step = -(-len(prompt) // _MOST_DOTS)
-    right.plot(
-        prompt[::step],
-        output[::step],
-        ".",
-        color=palette.series_colour(0),
-        markersize=2,
-        alpha=0.35,
-        rasterized=True,
-    )
-    right.set(xscale="log", yscale="log", xlabel="prompt tokens", ylabel="output tokens")
-    right.set_title("each request" if step == 1 else f"one request in {step}")
-    for axes in (left, right):
-        _plain_numbers(axes)
-
-
-def _arrivals(sheet: Any, arrival_s: npt.NDArray[np.float64], gaps: npt.NDArray[np.float64]) -> None:  # noqa: ANN401
-    """The rate over time, and which share of gaps is longer than so much."""
-    left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
-    edges = np.linspace(arrival_s[0], arrival_s[-1], min(_SLICES, max(len(arrival_s) // 5, 1)) + 1)
-    width = float(edges[1] - edges[0])
-    rate = np.histogram(arrival_s, edges)[0] / width
-    scale, unit = _unit(float(arrival_s[-1]))
-    left.stairs(rate, edges / scale, color=palette.series_colour(0), fill=True, alpha=0.3)
-    left.stairs(rate, edges / scale, color=palette.series_colour(0), linewidth=1)
-    left.axhline(len(gaps) / (arrival_s[-1] - arrival_s[0]), color=GREY, linestyle="--", linewidth=1)
-    left.set(xlabel=f"time ({unit})", ylabel="requests/s", ylim=(0, None))
-    left.set_title(f"rate in slices of {palette.seconds(width)} (dashed: mean)")
-    left.margins(x=0)
-    mean = float(gaps.mean())
-    shown = np.sort(gaps[gaps > 0])
-    if len(shown):
-        grid = np.geomspace(min(shown[0], mean / 100), max(shown[-1], 6 * mean), 400)
-        longer = 100 * (1 - np.searchsorted(shown, grid) / len(shown)) * len(shown) / len(gaps)
-        right.plot(grid, longer, color=palette.series_colour(0), linewidth=1.5, label="this trace")
-        right.plot(grid, 100 * np.exp(-grid / mean), color=GREY, linewidth=1, linestyle="--", label="Poisson")
-        right.set(xscale="log", xlabel="gap (s)", ylabel="longer gaps (%)", ylim=(0, 100))
-        right.legend(fontsize=8.5)
-        _plain_numbers(right)
-    right.set_title("gaps between requests")
-
-
-def _plain_numbers(axes: Any) -> None:  # noqa: ANN401 - matplotlib's
-    """1,000 instead of 10^3, at whole powers alone."""
-    for axis in (axes.xaxis, axes.yaxis):
-        if axis.get_scale() == "log":
-            axis.set_major_formatter(lambda value, place: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-            axis.set_minor_formatter("")
+    return paths
 
 
 def _unit(longest_s: float) -> tuple[float, str]:

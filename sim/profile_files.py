@@ -234,15 +234,14 @@ def find_profile(text: str) -> ProfileFile | None:
         return read_profile(Path(text).expanduser())
     wanted = _normal(text)
     readable = [each for each in profile_files() if isinstance(each, ProfileFile)]
-    for each in readable:
-        if wanted in (_normal(each.name), _normal(each.path.stem)):
-            if each.rehearsal:
-                raise KvsimError(f"gpu {text!r} is a {REHEARSAL}: name it by its path, {each.path}")
+    measured = [each for each in readable if not each.rehearsal]
+    for each in measured:
+        if wanted in (_normal(each.name), _normal(each.path.stem)) or each.gpu == wanted:
             return each
     own = directory() / f"{text}.json"
-    if own.is_file():
-        return read_profile(own)  # damaged, or it would have been found
-    return next((each for each in readable if each.gpu == wanted and not each.rehearsal), None)
+    if own.is_file() and read_profile(own).rehearsal:  # or it is damaged, and says so
+        raise KvsimError(f"gpu {text!r} is a {REHEARSAL}: name it by its path, {own}")
+    return None
 
 
 def _normal(name: str) -> str:

@@ -349,6 +349,20 @@ class Recorder:
             )
         )
 
+    # -- looking on, from another thread ------------------------------------------------------
+
+    def rows(self) -> list[tuple[int, ...]]:
+        """The timeline so far: rows of `TIMELINE_COLUMNS`, each whole."""
+        return self._timeline[:]
+
+    def latest_ttft_ps(self, most: int) -> Int64Column:
+        """Times to first token of finished requests among the last `most` up to the latest such arrival."""
+        last = self._finished.rfind(1) + 1
+        rows = slice(max(0, last - most), last)
+        done = np.frombuffer(self._finished[rows], dtype=np.bool_)
+        first_token_ps = np.frombuffer(self._columns["first_token_ps"][rows], dtype=np.int64)
+        return (first_token_ps - self._arrivals[rows])[done]
+
     # -- the end ------------------------------------------------------------------------------
 
     def result(self, server: Server) -> Result:

@@ -18,10 +18,14 @@ from sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
 from sim.engine import Engine
 from sim.errors import KvsimError
 from sim.memory import KvCapacity, kv_capacity
+from sim.profile_files import REHEARSAL
 from sim.recorder import Result
 from sim.workload import Workload
 
 Json = dict[str, object]
+
+TOLD = 4
+"""Reasons of extrapolation that a note tells, those of the longest time."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,13 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
+        cost = self.engine.cost
+        if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
+            notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
+        outside = cost.outside()
+        if outside:
+            more = f"; and {len(outside) - TOLD} more" if len(outside) > TOLD else ""
+            notes.append(f"Outside what was measured: {'; '.join(outside[:TOLD])}{more}.")
         longest, trained = self.scenario.max_model_len, self.scenario.model.max_model_len
         if longest > trained:
             notes.append(f"Sequences may grow to {longest:,} tokens, beyond the {trained:,} of the model.")

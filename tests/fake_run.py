@@ -12,7 +12,7 @@ SPLITS = {  # of a full memory, in per cent: token, reserved, internal, external
 }
 
 
-def fake_run(label="paged", requests=60, seed=0, rejected=0, request_rate=2.0):
+def fake_run(label="paged", requests=60, seed=0, rejected=0, request_rate=2.0, block_size=16):
     """The keyword arguments of `write_run`, drawn from one seed."""
     rng = np.random.default_rng(seed)
     places, split = SPLITS[label]
@@ -21,7 +21,9 @@ def fake_run(label="paged", requests=60, seed=0, rejected=0, request_rate=2.0):
     for name in ("first_scheduled_s", "first_token_s", "finish_s", *_LATENCIES):
         columns[name][:rejected] = np.nan
     timeline = _timeline(columns, places, split)
-    config = {"allocator": label, "scheduler": "vllm_v0", "seed": seed, "block_size": 16}
+    engine = {"allocator": label, "scheduler": "vllm_v0", "block_size": block_size}
+    workload = {"trace": "made-up", "seed": seed, "request_rate": request_rate}
+    config = {"seed": seed, "workload": workload, "scenario": {"engine": engine}}
     return {
         "config": config,
         "summary": _summary(label, columns, timeline),

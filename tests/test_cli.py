@@ -315,10 +315,13 @@ def test_each_allocator_may_name_its_reserve_and_the_others_take_the_common_one(
 def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
     assert sim("compare", *SMALL, "--out", "all", "--allocator", "buddy,paged", "--quiet")[0] == 0
     before = files_of("all")
-    names = sorted(FIGURES)
-    assert sim("plot", "all") == (0, "\n".join(f"all/{name}" for name in names), "")
-    assert files_of("all") == before
-    assert sim("plot", "all/paged", "all", "--out", "new", "--format", "svg")[0] == 0
+    code, out, err = sim("plot", "all")
+    assert (code, err) == (0, "")
+    more = {f"{name}.png" for name in ("batched", "fragmentation", "lengths", "utilisation")}
+    assert set(out.split()) == {f"all/{name}" for name in {*FIGURES, *more}}
+    assert {name: data for name, data in files_of("all").items() if name not in more} == before
+    usual = ",".join(name.removesuffix(".png") for name in FIGURES)
+    assert sim("plot", "all/paged", "all", "--out", "new", "--format", "svg", "--figure", usual)[0] == 0
     assert set(files_of("new")) == {name.replace("png", "svg") for name in FIGURES}
 
 
@@ -339,6 +342,11 @@ MISTAKES = {
     f"(known: {', '.join(TRACES)})",
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
     "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
+    "run --cost calibrated": "cost calibrated needs a measured profile of gpu 'a100-40gb', and there is "
+    "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
+    "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
+    "(known: roofline, calibrated, constant:SECONDS, a100-40gb-sosp23)",
+    "run --gpu no/profile.json": "profile no/profile.json cannot be read: No such file or directory",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
     "check-allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
     "(known: contiguous, dynamic, buddy, paged, radix)",

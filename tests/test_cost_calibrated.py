@@ -1,4 +1,4 @@
-"""Calibrated step times: the formulas of the calibration, spans equal to their steps, time outside counted."""
+"""Calibrated step times: the calibration's formulas, spans equal to their steps, time outside counted."""
 
 from dataclasses import replace
 from random import Random

@@ -225,6 +225,7 @@ def result(tmp_path_factory):
     """A run directory with all its files."""
     directory = tmp_path_factory.mktemp("docs") / "run"
     small = ["--num-prompts", "20", "--step-log", "--cost", "constant:0.03", "--request-rate", "inf", "-q"]
+    small += ["--record-map", "5"]
     assert cli.main(["run", "--out", str(directory), "--n", "2", *small]) == 0
     return directory
 

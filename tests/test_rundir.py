@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_run import fake_run
 
-from reports import plots, rundir
+from reports import figures, rundir
 from reports.rundir import check_target, read_run, write_run
 from sim.errors import KvsimError
 
@@ -64,7 +64,7 @@ def test_whole_numbers_take_32_bits_unless_they_need_64(tmp_path):
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("a bug")])
 @pytest.mark.parametrize(
-    ("module", "writer"), [(rundir, "_write_json"), (rundir, "_write_columns"), (plots, "draw")]
+    ("module", "writer"), [(rundir, "_write_json"), (rundir, "_write_columns"), (figures, "draw")]
 )
 def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, module, writer, failure):
     def fail(*_):
@@ -146,7 +146,7 @@ def test_what_appears_during_the_run_is_not_overwritten(tmp_path, monkeypatch):
             out.mkdir()
             (out / "theirs").write_text("")
 
-    monkeypatch.setattr(plots, "draw", meanwhile)
+    monkeypatch.setattr(figures, "draw", meanwhile)
     with pytest.raises(KvsimError, match="not a kvsim run"):
         write_run(out, **fake_run())
     assert [path.name for path in out.iterdir()] == ["theirs"]

@@ -351,7 +351,7 @@ def test_the_figures_can_be_drawn_again(capsys):
     assert Path("both/seeds.png").stat().st_size > 10_000
     assert Path("both/seed-1/memory.png").is_file()
     sim("plot", "both", "--out", "figures", "--format", "svg")
-    assert {path.name for path in Path("figures").iterdir()} == {
+    assert {path.name for path in Path("figures").iterdir()} >= {
         f"{name}.svg" for name in ("memory", "waste", "requests", "latency")
     }
 

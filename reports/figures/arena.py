@@ -46,7 +46,8 @@ def memory_map(runs: Sequence[Run], choices: Choices) -> Figure:
     ]
     for place, (run, panel) in enumerate(zip(runs, panels, strict=True)):
         panel.paint(rows)
-        panel.axes.set_title(f"{pieces.name(run)} at {palette.seconds(at_s)}", fontweight="bold")
+        if len(runs) > 1 or not style.headlines:
+            panel.axes.set_title(f"{pieces.name(run)} at {palette.seconds(at_s)}", fontweight="bold")
         if place + columns >= len(runs):
             panel.axes.set_xlabel(f"slots, {row_slots:,} in a row")
     for axes in grid.flat[len(runs) :]:

@@ -64,7 +64,7 @@ class Panel:
             return
         style, arena = self.style, self.arena
         whole, _ = self._folded(np.zeros(1, np.int64), np.array([self.slots]))
-        frame: Any = {"edgecolors": style.grid, "linewidths": 0.5 * style.line}
+        frame: Any = {"edgecolors": style.grid, "linewidths": 0.5 * style.line * min(1, 32 / max(rows, 1))}
         self._collect(whole, facecolors=style.paper, **frame)
         cached, look = arena.cached, style.kinds["cached"]
         one = np.array([to_rgb(look.colour)])

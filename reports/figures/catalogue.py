@@ -76,18 +76,21 @@ def draw(
         if name not in FIGURES:
             raise unknown("figure", name, list(FIGURES))
     drawn: dict[str, Path] = {}
+    refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():
         if names is None or name in names:
             path = directory / f"{name}.{fmt}"
             try:
                 save(path, choices.style, partial(entry.draw, runs, choices))
                 drawn[name] = path
-            except CannotDraw:
+            except CannotDraw as error:
                 if names is not None:
                     raise
+                refused[name] = error
     for option, figures in _SHOWN_BY.items():
         if getattr(choices, option) is not None and not drawn.keys() & set(figures):
-            raise KvsimError(
+            left_out = (
                 f"{option.removesuffix('_s')} must be left out: no figure {' or '.join(figures)} is drawn"
             )
+            raise refused.get(figures[0]) or KvsimError(left_out)
     return list(drawn.values())

@@ -10,7 +10,7 @@ from reports import palette
 from reports.figures import joined, pieces
 from reports.figures.choices import CannotDraw, Choices, Latency
 from reports.figures.joined import Curve
-from reports.figures.sheet import new_sheet
+from reports.figures.sheet import new_sheet, wrapped
 from reports.figures.style import Style
 from reports.rundir import Run
 
@@ -71,7 +71,7 @@ def block_size(runs: Sequence[Run], choices: Choices) -> Figure:
             latency.words,
             lambda run: palette.number(run.summary["latency"][latency.key].get(latency.statistic)),
         ),
-        ("waste (% of the KV memory)", lambda run: palette.waste(palette.shares(run.summary)[0])),
+        ("waste\n(% of the KV memory)", lambda run: palette.waste(palette.shares(run.summary)[0])),
         (
             "requests served per second",
             lambda run: palette.number(run.summary["throughput"]["requests_per_s"]),
@@ -87,7 +87,7 @@ def block_size(runs: Sequence[Run], choices: Choices) -> Figure:
         _value_axis(
             axes, [mean for curve in found for _, mean, _, _ in curve.points(number)], always_from_0=True
         )
-        axes.set_title(title)
+        axes.set_title(wrapped(title, 24) if "\n" not in title else title)
         axes.set_xlabel("tokens per block")
         axes.grid(axis="y")
         if not any(curve.points(number) for curve in found):
@@ -155,4 +155,5 @@ def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
         return f"Blocks of {sizes[0]:g} to {sizes[-1]:g} tokens: nothing was served"
     most = max(mean for _, mean, _, _ in served)
     good = [f"{x:g}" for x, mean, _, _ in served if mean >= 0.99 * most]
-    return f"{pieces.short(curve.name)} serves most, within 1 %, with blocks of {' or '.join(good)} tokens"
+    sizes_words = " or ".join(filter(None, [", ".join(good[:-1]), good[-1]]))
+    return f"{pieces.short(curve.name)} serves most, within 1 %, with blocks of {sizes_words} tokens"

@@ -309,6 +309,7 @@ def test_sampling_draws_by_probability():
     assert shares.tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
 
 
+@needs_interpreter
 def test_the_benchmark_of_kernels_rehearses(tmp_path):
     out = tmp_path / "rows.json"
     command = [sys.executable, str(ROOT / "benchmarks/kernels.py"), "--dry-run", "--parts", "moves", "--out"]

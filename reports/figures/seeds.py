@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from reports import palette
+from reports.figures.sheet import draw_picture
 from reports.palette import number
-from reports.plots import draw_picture
 from reports.seeds import alike, interval
 
 Summary = Mapping[str, Any]

@@ -1,0 +1,21 @@
+"""Runs told apart: several may have the same label, such as one allocator at several rates."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from os.path import commonpath
+
+from reports.rundir import Run
+
+
+def told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Each run once, under a label of its own: where labels repeat, by as much of the paths as differs."""
+    once = list({run.path.resolve(): run for run in runs}.values())
+    if len({run.label for run in once}) == len(once):
+        return once
+    parts = [run.path.resolve().parts for run in once]
+    first = len(commonpath([run.path.resolve().parent for run in once]).strip("/").split("/")) + 1
+    first = min(first, *(len(each) - 1 for each in parts))
+    tails = [each[first:] for each in parts]
+    while all(len(tail) > 1 and tail[-1] == tails[0][-1] for tail in tails):
+        tails = [tail[:-1] for tail in tails]
+    return [replace(run, label="/".join(tail)) for run, tail in zip(once, tails, strict=True)]

@@ -1,0 +1,241 @@
+"""sim run --live: a dashboard on the terminal's second screen while a run goes on; the first stays as it was.
+
+    what runs, how far it is      a bar, requests, time left
+    time, throughput, latency     so far, and lately: over the last seconds
+    running, waiting              now, and over the simulated time so far
+    the KV memory                 the ledger now, and over the simulated time so far
+
+A thread looks (sim/glance.py) and draws three times a second, less often where drawing takes long or the
+machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from reports.live_chart import LEVELS, WIDEST, Chart, slice_means
+from reports.palette import KINDS, count, figures, seconds, shares, waste
+from reports.terminal import LedgerBar
+from sim.glance import Glance, glance
+from sim.run import Outcome, Simulation
+
+REFRESH_S = 0.3
+MOST_SHARE = 1 / 50  # of the CPU seconds, for drawing
+LATELY_S = 3.0
+_LEAST_BAR = 20  # columns
+_LEAST_CHART = 3  # rows
+_MOST_CHART = 12
+_NAMES = 13  # columns
+
+
+def can_show() -> bool:
+    """Whether stderr is a terminal that can be drawn on."""
+    return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+
+
+def of_several(
+    simulation: Simulation, before: Sequence[Outcome], several: int
+) -> AbstractContextManager[None]:
+    """The dashboard of one of several runs, with a line for each that is over."""
+    scenario = simulation.scenario
+    place = f" ({len(before) + 1} of {several})" if several > 1 else ""
+    server = f"{scenario.model.name} on {scenario.gpu.name}, {scenario.engine.scheduler}"
+    title = f"{simulation.label}{place}: {server}"
+    return live(simulation, title, [_line_of(outcome) for outcome in before])
+
+
+def _line_of(outcome: Outcome) -> str:
+    summary = outcome.summary
+    percent, _ = shares(summary)
+    rate = figures(summary["throughput"]["requests_per_s"])
+    memory = f"{percent['token']:.1f} % tokens, {waste(percent):.1f} % waste"
+    return f"{summary['label']}: {rate} requests/s, {memory}"
+
+
+@contextmanager
+def live(simulation: Simulation, title: str, before: Sequence[str] = ()) -> Iterator[None]:
+    """Show the dashboard while the block runs the simulation.
+
+    Parameters
+    ----------
+    title : str
+        What runs.
+    before : sequence of str
+        A line for each run that is over, of a comparison.
+    """
+    screen = Live(console=Console(stderr=True), screen=True, auto_refresh=False, redirect_stdout=False)
+    over = Event()
+    watcher = Thread(target=_watch, args=(simulation, title, before, screen, over), daemon=True)
+    with screen:
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def _watch(simulation: Simulation, title: str, before: Sequence[str], screen: Live, over: Event) -> None:
+    pace = Pace()
+    wait_s = due_s = 0.0
+    while not over.wait(wait_s):
+        early_s = due_s - time.process_time()
+        if early_s > 0:
+            wait_s = max(early_s, 0.05)
+            continue
+        spent_s = time.thread_time()
+        seen = glance(simulation.engine)
+        pace.note(time.monotonic(), seen)
+        try:
+            screen.update(Dashboard(title, seen, pace, before), refresh=True)
+        except OSError:  # the terminal is gone
+            return
+        wait_s = REFRESH_S
+        due_s = time.process_time() + (time.thread_time() - spent_s) / MOST_SHARE
+
+
+class Pace:
+    """How fast a run went lately, from what was seen of it and when."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float, int, int]] = deque()  # wall, simulated, done, tokens
+
+    def note(self, wall_s: float, seen: Glance) -> None:
+        """Take down what was seen now, and forget what is long ago."""
+        done = seen.finished + seen.rejected
+        self._seen.append((wall_s, seen.simulated_s, done, seen.tokens))
+        while len(self._seen) > 2 and self._seen[1][0] <= wall_s - LATELY_S:
+            self._seen.popleft()
+
+    def speed(self) -> float | None:
+        """Simulated seconds per second."""
+        return self._ratio(1, 0)
+
+    def left_s(self, requests: int) -> float | None:
+        """Until all requests are done, at the latest pace."""
+        rate = self._ratio(2, 0)
+        return (requests - self._seen[-1][2]) / rate if rate else None
+
+    def rates(self) -> tuple[float | None, float | None]:
+        """Requests and tokens per simulated second."""
+        return self._ratio(2, 1), self._ratio(3, 1)
+
+    def _ratio(self, above: int, below: int) -> float | None:
+        if not self._seen:
+            return None
+        first, last = self._seen[0], self._seen[-1]
+        passed = last[below] - first[below]
+        return (last[above] - first[above]) / passed if passed > 0 else None
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One picture of a run; the lower a part stands the sooner a low terminal goes without it."""
+
+    title: str
+    seen: Glance
+    pace: Pace
+    before: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As many lines as the terminal has, at most."""
+        width, height = min(options.max_width, WIDEST), options.height or console.height
+        plain = options.ascii_only
+        lines: list[RenderableType] = [_clipped(self.title, "bold"), *self._progress(width, plain)]
+        lines += self._facts()
+        if not plain:
+            lines += [self._spark("running", width), self._spark("waiting", width)]
+        used = len(lines)
+        if any(self._percent().values()):
+            ledger = ["", LedgerBar(self._percent(), WIDEST)]
+            lines += ledger
+            used += 1 + len(console.render_lines(ledger[1], options.update(height=None)))
+        rest = height - used - len(self.before) - bool(self.before)
+        if rest - 2 >= _LEAST_CHART and len(self.seen.rows) > 1 and not plain:
+            lines += ["", Chart(self.seen.rows, min(rest - 2, _MOST_CHART)), self._axis(width)]
+        if self.before:
+            lines += ["", *(_clipped(line, "dim") for line in self.before)]
+        yield from lines
+
+    def _progress(self, width: int, plain: bool) -> list[RenderableType]:
+        """How far it is: a bar and words beside it, or below where there is no room."""
+        seen = self.seen
+        done = seen.finished + seen.rejected
+        share = f"{100 * done // seen.requests} %" if seen.requests else "100 %"
+        left = self.pace.left_s(seen.requests)
+        unit = " requests" if width >= 60 else ""
+        words = f"{done:,} of {seen.requests:,}{unit}, {share}"
+        words += "" if left is None else f", {clock(left)} left"
+        beside = width - len(words) >= _LEAST_BAR
+        cells = width - len(words) - 2 if beside else width
+        full = cells * done // (seen.requests or 1)
+        mark, empty = "#-" if plain else "━━"
+        bar = Text.assemble((mark * full, KINDS["token"].colour), (empty * (cells - full), "bright_black"))
+        return [bar.append(f"  {words}"), ""] if beside else [bar, _clipped(words), ""]
+
+    def _facts(self) -> list[Text]:
+        seen = self.seen
+        simulated, lately = seen.simulated_s, self.pace.rates()
+        facts = {"simulated": span(simulated), "speed": f"{count(self.pace.speed())} s per second"}
+        for name, total, late in (("requests/s", seen.finished, 0), ("tokens/s", seen.tokens, 1)):
+            words = figures(total / simulated if simulated else None)
+            facts[name] = words + ("" if lately[late] is None else f", lately {figures(lately[late])}")
+        if seen.first_token_s:
+            median, high = map(seconds, seen.first_token_s)
+            facts["first token"] = f"{median} p50, {high} p99"
+        facts["preempted"] = count(seen.preemptions) + (" times" if seen.preemptions != 1 else " time")
+        if seen.rejected:
+            facts["rejected"] = f"{count(seen.rejected)} requests"
+        return [_fact(name, text) for name, text in facts.items()]
+
+    def _spark(self, name: str, width: int) -> Text:
+        """The number now, and its course so far as a line of small bars."""
+        now = f"{self.seen.now[name]:,}"
+        room = width - _NAMES - 9
+        (values,) = slice_means(self.seen.rows, room, (name,))
+        most = max(values, default=0)
+        bars = "".join(LEVELS[1 + int(7 * value / most) if value else 0] for value in values)
+        return _fact(name, Text.assemble(f"{now:<9}", (bars, "cyan")))
+
+    def _percent(self) -> dict[str, float]:
+        now, capacity = self.seen.now, self.seen.capacity_slots
+        return {kind: 100 * now[kind] / capacity for kind in KINDS}
+
+    def _axis(self, width: int) -> Text:
+        end = span(self.seen.rows[-1][0] / 1e12)
+        return Text(f"0 s{end:>{max(width - 3, 0)}}", "dim", no_wrap=True, overflow="crop")
+
+
+def _fact(name: str, text: str | Text) -> Text:
+    line = Text(no_wrap=True, overflow="crop")
+    return line.append(f"{name:<{_NAMES}}", "dim").append(text)
+
+
+def _clipped(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def span(duration_s: float) -> str:
+    """A long or short time in the words that suit it: `12.3 s`, `5 min 20 s`, `3 h 16 min`, `2 d 5 h`."""
+    if duration_s < 100:
+        return f"{duration_s:.1f} s"
+    whole = int(duration_s)
+    for unit, small, size in (("min", "s", 60), ("h", "min", 3600)):
+        if whole < 100 * 60 * (size // 60):
+            return f"{whole // size} {unit} {whole % size // (size // 60)} {small}"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def clock(duration_s: float) -> str:
+    """A time as clocks show it: `0:07`, `12:30`, `1:02:03`."""
+    minutes, rest = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
