@@ -51,6 +51,7 @@ def throughput(runs: Sequence[Run], choices: Choices) -> Figure:
         axes.grid(axis="both")
         axes.set_xlim(left=0)
     if not any(curve.points(number) for curve in found):
+        left.set_xlim(0, max(_values(runs, load)))
         pieces.say(left, style, "no request finished")
     _legend(figure, style, found)
     return figure
@@ -98,6 +99,8 @@ def block_size(runs: Sequence[Run], choices: Choices) -> Figure:
 
 def _plot(axes: Axes, style: Style, curve: Curve, points: Sequence[tuple[float, ...]]) -> None:
     """Means joined by a line; a bar where several seeds lie apart."""
+    if not points:
+        return
     look = style.look(curve.place)
     mark: Any = {"marker": look.marker, "markersize": 2.7 * style.line, "markeredgewidth": 0}
     axes.plot(
