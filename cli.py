@@ -601,13 +601,14 @@ def plot(  # noqa: PLR0917 - typer passes them by name
     ] = None,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
-    from reports.figures import Choices, Latency, draw, style_named
+    from reports.figures import Choices, Latency, check, draw, style_named
     from reports.labels import told_apart
     from reports.rundir import read_runs, write_figures
 
-    runs = told_apart([run for directory in directories for run in read_runs(directory)])
     choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
     names = figure.split(",") if figure is not None else None
+    check(fmt, names)
+    runs = told_apart([run for directory in directories for run in read_runs(directory)])
     for path in write_figures(
         out or directories[0], lambda part: draw(runs, part, fmt, names=names, choices=choices)
     ):

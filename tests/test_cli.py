@@ -420,6 +420,15 @@ MISTAKES = {
     "run --config none.json --seed 1 --gpu l4": "config none.json holds every choice: "
     "leave out --seed, --gpu",
     "plot none": "none is not a directory",
+    "plot none --style grey": "style 'grey' is unknown (known: paper, screen, dark)",
+    "plot none --at=-1": "at must be at least 0 and finite, in seconds, got -1.0",
+    "plot none --latency tfft": "latency 'tfft' is unknown; did you mean 'ttft'? (known: normalized, ttft, "
+    "tpot, itl, e2e, queueing)",
+    "plot none --latency ttft:p42": "latency must be NAME:STATISTIC with one of mean, p50, p90, p95, p99, "
+    "max, got 'ttft:p42'",
+    "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
+    "fragmentation, waste, batched, requests, latency, throughput, block-size, lengths, map)",
+    "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
     "report none": "none is not a directory",
     "explain none 0": "none is not a directory",
     "trace-events none": "none is not a directory",

@@ -21,6 +21,7 @@ import typer
 import cli
 from allocators import ALLOCATORS
 from allocators.contract import check_allocator
+from reports.figures import FIGURES, USUAL
 from sim import __version__, recorder
 from sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES
 from sim.schedulers import SCHEDULERS
@@ -267,8 +268,8 @@ def test_every_file_and_figure_is_described(result):
     assert {path.name for path in result.iterdir()} == {
         name for names in first_column(text.split("## Words")[0]) for name in names
     }
-    figures = [name for (name,) in first_column(sections(text)["Figures"])]
-    assert {f"{name}.png" for name in figures} == {path.name for path in result.glob("*.png")}
+    assert [name for (name,) in first_column(sections(text)["Figures"])] == list(FIGURES)
+    assert {f"{name}.png" for name in USUAL} == {path.name for path in result.glob("*.png")}
     config = json.loads((result / "config.json").read_text())
     assert all(f"`{key}`" in text.split("## Words")[0] for key in config)
     assert f"{recorder.TIMELINE_ROWS:,} rows" in text

@@ -260,7 +260,7 @@ def test_keys_step_and_play_and_pause(two):
     page.keyboard.press("Space")
     assert page.get_attribute("#play", "aria-label") == "Play"
     page.keyboard.press("End")
-    assert "over" in page.inner_text(".map >> nth=1")
+    page.wait_for_function("document.querySelectorAll('.map')[1].innerText.includes('over')")
 
 
 def test_hovering_names_the_owner_and_what_it_holds(two):

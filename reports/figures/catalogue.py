@@ -46,6 +46,14 @@ USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
 
 
+def check(fmt: str, names: Sequence[str] | None) -> None:
+    """Raise KvsimError unless there is such a format, and a figure of each name."""
+    check_format(fmt)
+    for name in names or ():
+        if name not in FIGURES:
+            raise unknown("figure", name, list(FIGURES))
+
+
 def draw(
     runs: Sequence[Run],
     directory: Path,
@@ -70,11 +78,8 @@ def draw(
     """
     if not runs:
         raise KvsimError("runs to draw must be at least one, got 0")
-    check_format(fmt)
+    check(fmt, names)
     choices = choices or Choices()
-    for name in names or ():
-        if name not in FIGURES:
-            raise unknown("figure", name, list(FIGURES))
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():

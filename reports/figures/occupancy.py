@@ -26,14 +26,14 @@ def utilisation(runs: Sequence[Run], choices: Choices) -> Figure:
     style = choices.style
     shares = [100 * run.timeline["token"] / pieces.capacity(run) for run in runs]
     means = [pieces.time_mean(run, share) for run, share in zip(runs, shares, strict=True)]
-    figure = new_sheet(style, 3.6, _utilisation_headline(runs, means))
+    figure = new_sheet(style, 3.6 + 0.07 * len(runs), _utilisation_headline(runs, means))
     axes = figure.subplots()
     axes.grid(axis="y")
     for place, (run, share) in enumerate(zip(runs, shares, strict=True)):
         pieces.time_curve(axes, style, run, share, place)
     axes.set(xlim=(0, pieces.longest(runs)), ylim=(0, 100), yticks=(0, 25, 50, 75, 100))
     axes.yaxis.set_major_formatter(pieces.percent_of(100))
-    axes.set(xlabel="time (s)", ylabel="KV memory that holds tokens")
+    axes.set(xlabel="time (s)", ylabel="KV memory with tokens")
     if not any(map(pieces.duration, runs)):
         pieces.say(axes, style, "no run took any time: no memory to show")
     if len(runs) > 1:

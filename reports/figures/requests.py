@@ -18,7 +18,7 @@ from reports.rundir import Run
 def requests(runs: Sequence[Run], choices: Choices) -> Figure:
     """The requests that are computed and those that wait, over time."""
     style = choices.style
-    figure = new_sheet(style, 4.8, _requests_headline(runs))
+    figure = new_sheet(style, 4.8 + 0.07 * len(runs), _requests_headline(runs))
     above, below = figure.subplots(2, 1, sharex=True)
     for column, axes in (("running", above), ("waiting", below)):
         axes.set_title(f"{column} requests")
@@ -66,7 +66,7 @@ def batched(runs: Sequence[Run], choices: Choices) -> Figure:
             words, (max(mean or 0, most or 0), row), (6, 0), textcoords="offset points", va="center"
         )
     names = [
-        wrapped(name(run), 22) + ("" if saturated else "\n(whole run)")
+        wrapped(name(run), 30) + ("" if saturated else "\n(whole run)")
         for run, (_, _, saturated) in zip(runs, found, strict=True)
     ]
     axes.set_yticks(range(len(runs)), names, color=style.ink)
