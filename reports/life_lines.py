@@ -1,29 +1,27 @@
 """What happened to one request, a line each: in words, with the numbers that say why.
 
 Only what the tables show is told: who was in the queue at its arrival, who needed the room that it lost, what
-a refusal found free when it was first made.
+a refusal found free when it was first made. The script of the HTML report (story.js) tells the same: whoever
+changes one changes the other, and a test compares them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from reports.event_log import COPY, EVENTS, NOTHING, PREEMPT, REFUSE, REJECT
-from reports.life_words import event_text, reason_name, reason_text
+from reports.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
+from reports.life_words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
 from reports.lives import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
 from reports.palette import number, seconds
 from reports.rundir import Run
 from sim.workload import PS_PER_S
 
 _NUMBERED = ("no room", "watermark")
-_COPIED = {
-    "paged": ", on a write into a shared block",
-    "dynamic": ", on a move to a larger extent",
-}
-"""Why an allocator copies."""
+_COPYING = ("paged", "dynamic")
+"""Allocators that copy, each for its own reason."""
 _EACH = 3  # spells at the head of the queue that get a line of their own; more are told together
 
 
@@ -73,58 +71,84 @@ class Teller:
     def _events(self) -> list[tuple[int, Line]]:
         told, evicted, decoded = [], False, False
         rows = [row for row in self._rows() if self.lives.log.kind[row] != REFUSE]
-        for (kind, _), run_of in groupby(rows, key=self._alike):
-            group = list(run_of)
-            row, event = group[0], EVENTS[kind]
-            numbers = self.lives.log.row(row)
-            if kind == COPY:
-                numbers["tokens"] = sum(self.lives.log.row(each)["tokens"] for each in group)
+        for (what, _), alike in groupby(rows, key=self._alike(rows)):
+            group = list(alike)
+            event = EVENTS[self.lives.log.kind[group[0]]]
             again = evicted if event == "admit" else decoded
-            text = event_text(event, numbers, again, self.lives.reason(row))
-            text += self._more(event, group, numbers, again)
-            evicted, decoded = evicted or kind == PREEMPT, decoded or event == "decode"
-            told.append((row, Line(numbers["time_ps"], event, text)))
+            told.append((group[0], Line(self._time_ps(group[0]), event, self._text(what, group, again))))
+            evicted, decoded = evicted or event == "preempt", decoded or event == "decode"
         return told
 
-    def _alike(self, row: int) -> tuple[int, int]:
-        """Copies that follow each other, and forks at once, are told together."""
-        log = self.lives.log
-        kind = int(log.kind[row])
-        if kind == COPY:
-            return kind, 0
-        if EVENTS[kind] == "fork" and self.lives.track_of[row] != self.track:
-            return kind, int(log.numbers["time_ps"][row])
-        return kind, -row
+    def _alike(self, rows: list[int]) -> Callable[[int], tuple[str, int]]:
+        """What an event is told as; those beside each other for which this is equal are told together."""
+        lives, kind, forks = self.lives, self.lives.log.kind, self._forks(rows)
 
-    def _more(self, event: str, group: list[int], numbers: Mapping[str, int], again: bool) -> str:
+        def key(row: int) -> tuple[str, int]:
+            if kind[row] == COPY:
+                return "survivors" if forks else "copy", 0
+            if kind[row] != FORK:
+                return EVENTS[kind[row]], self._time_ps(row) if kind[row] == FINISH else -row
+            if forks:
+                return "candidates" if self._time_ps(row) == self._time_ps(forks[0]) else "survivors", 0
+            if lives.track_of[row] == self.track:
+                return "forked", 0
+            return "fork", self._time_ps(row)
+
+        return key
+
+    def _forks(self, rows: list[int]) -> list[int]:
+        """The forks of the candidates of a beam search: they begin no track of their own."""
+        lives = self.lives
+        if lives.parent[self.track] != NOTHING or lives.rejected[self.track]:
+            return []
+        own = lives.track_of[rows] == self.track
+        return [row for row, mine in zip(rows, own, strict=True) if mine and lives.log.kind[row] == FORK]
+
+    def _time_ps(self, row: int) -> int:
+        return int(self.lives.log.numbers["time_ps"][row])
+
+    def _text(self, what: str, group: list[int], again: bool) -> str:
+        """What events that are told together did, and what the tables add to it."""
+        log = self.lives.log
+        numbers, forks = log.row(group[0]), sum(1 for row in group if log.kind[row] == FORK)
+        copies = [row for row in group if log.kind[row] == COPY]
+        if what in {"copy", "survivors"}:
+            numbers["tokens"] = sum(log.row(row)["tokens"] for row in copies)
+            what = what if forks else "copy"
+        more = {
+            "answers": more_of(forks, "answer"),
+            "candidates": more_of(forks, "candidate"),
+            "times": "once" if forks == 1 else f"{forks:,} times",
+            "until": seconds(self._time_ps(group[-1]) / PS_PER_S),
+        }
+        text = event_text(what, numbers, again, self.lives.reason(group[0]), **more)
+        return text + self._more(what, len(copies), numbers, again)
+
+    def _more(self, what: str, copies: int, numbers: Mapping[str, int], again: bool) -> str:
         """What the tables add to an event."""
-        facts = self.facts
-        if event == "copy":
-            why = _COPIED.get(str(self._setting("allocator")), "")
-            return why + (f", in {len(group):,} steps" if len(group) > 1 else "")
-        if event == "fork" and len(group) > 1:
-            return f", {len(group):,} times"
-        if event == "admit" and not again and numbers["tokens"] < facts["prompt_tokens"]:
-            return f"; the prompt has {facts['prompt_tokens']:,}"
-        if event == "decode" and not again and number(facts.get("ttft_s")) is not None:
-            return f": TTFT {seconds(facts['ttft_s'])}"
-        if event == "finish" and number(facts.get("e2e_s")) is not None:
-            return (
-                f": E2E {seconds(facts['e2e_s'])}, TPOT {seconds(facts['tpot_s'])}, "
-                f"{seconds(facts['normalized_s_per_token'])} per token in all"
-            )
+        facts, allocator = self.facts, str(self._setting("allocator"))
+        if copies:
+            why = line_text(allocator) if allocator in _COPYING else ""
+            steps = line_text("steps", steps=copies) if what == "copy" and copies > 1 else ""
+            return why + steps
+        if what == "admit" and not again and numbers["tokens"] < facts["prompt_tokens"]:
+            return line_text("whole prompt", prompt=facts["prompt_tokens"])
+        if what == "decode" and not again and number(facts.get("ttft_s")) is not None:
+            return line_text("ttft", ttft=seconds(facts["ttft_s"]))
+        if what == "finish" and number(facts.get("e2e_s")) is not None:
+            took = {"e2e": "e2e_s", "tpot": "tpot_s", "normalized": "normalized_s_per_token"}
+            return line_text("e2e", **{name: seconds(facts[column]) for name, column in took.items()})
         return ""
 
     def _arrival(self, arrival_ps: int) -> str:
         others, entered_ps = self._others(arrival_ps)
         if not others:
-            return "arrived; nobody was waiting"
+            return line_text("alone")
         first = self._setting("policy") in (None, "fcfs")
-        many = f"{others:,} other{'s' * (others > 1)}"
-        text = f"arrived behind {many}" if first else f"arrived; {many} waited too"
+        text = line_text("behind" if first else "among", others=many(others, "other"))
         if entered_ps is not None:
-            last = "who entered" if others == 1 else "the last of whom entered"
-            text += f", {last} at {seconds(entered_ps / PS_PER_S)}"
+            entered = "entered" if others == 1 else "all entered"
+            text += line_text(entered, time=seconds(entered_ps / PS_PER_S))
         return text
 
     def _others(self, arrival_ps: int) -> tuple[int, int | None]:
@@ -161,11 +185,11 @@ class Teller:
             yield spell[0].row, Line(spell[0].start_ps, "refuse", self._summed(spell))
             return
         for span in heads:
-            text = f"headed the queue for {_lasted([span])}: {self._why(span)}"
+            text = line_text("head", time=_lasted([span]), why=self._why(span))
             yield span.row, Line(span.start_ps, "refuse", text)
         for span in spell[1:]:
             if not span.reason and heads and span.start_ps > heads[0].start_ps:
-                yield NOTHING, Line(span.start_ps, "behind", f"behind others again for {_lasted([span])}")
+                yield NOTHING, Line(span.start_ps, "behind", line_text("again", time=_lasted([span])))
 
     def _summed(self, spell: list[Span]) -> str:
         """A stay in the queue in one line: how long for which reason, and what was first said of it."""
@@ -173,11 +197,12 @@ class Teller:
         for reason in dict.fromkeys(span.reason for span in spell):
             alike = [span for span in spell if span.reason == reason]
             detail = self._why(alike[0]) if reason in _NUMBERED else ""
-            name = reason_name(reason) if reason else "behind others"
-            each.append(f"{name} {_lasted(alike)}" + (f" ({detail})" if detail else ""))
+            name = reason_name(reason) if reason else LINES["others"]
+            part = line_text("part", time=_lasted(alike), reason=name)
+            each.append(part + (f" ({detail})" if detail else ""))
         if len(each) == 1:
-            each = [self._why(spell[0]) if spell[0].reason else "behind others"]
-        return f"in the queue for {_lasted(spell)}: {', '.join(each)}"
+            each = [self._why(spell[0]) if spell[0].reason else LINES["others"]]
+        return line_text("queue", time=_lasted(spell), parts=", ".join(each))
 
     def _why(self, span: Span) -> str:
         numbers = self.lives.log.row(span.row)
@@ -194,11 +219,11 @@ class Teller:
         on = []
         if prompts:
             names = ", ".join(map(str, prompts)) if len(prompts) <= _EACH else f"{len(prompts):,} requests"
-            on.append(f"prompt{'s' * (len(prompts) > 1)} of {names}")
+            on.append(line_text("prompt" if len(prompts) == 1 else "prompts", requests=names))
         decodes = int((now & (lives.state == DECODING)).sum())
         if decodes and str(self._setting("scheduler")).startswith("vllm-v1"):
-            on.append(f"{decodes:,} decode{'s' * (decodes > 1)}")
-        return f" ({', '.join(on)})" if on else ""
+            on.append(many(decodes, "decode"))
+        return line_text("spent", on=", ".join(on)) if on else ""
 
     def _setting(self, name: str) -> Any:  # noqa: ANN401 - JSON is any value
         scenario = self.run.config.get("scenario")

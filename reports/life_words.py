@@ -2,8 +2,9 @@
 
 Everything that says why a request waits or what happens to it takes its words from here: STATES names what
 it does and the colour of that, REASONS why the head of the queue is not admitted, HAPPENED what an event did.
-The texts are templates with the names of the columns of events.parquet in braces, so that a page may fill
-them in by itself; `reason_text` and `event_text` fill them in here.
+LINES the rest of a story's lines. The texts are templates with names in braces, many of them those of the
+columns of events.parquet: the HTML report holds all of them (`for_page`) and fills them in by itself, as
+`reason_text`, `event_text` and reports/life_lines.py do here.
 """
 
 from collections.abc import Mapping
@@ -59,17 +60,73 @@ HAPPENED: dict[str, str] = {
     "preempt": "preempted: {by} needed the room; {tokens} thrown away, to be computed again",
     "swap_out": "swapped out to the host pool with {tokens}: {by} needed the room",
     "swap_in": "swapped in again with {tokens}",
-    "fork": "one more answer forked off, sharing {tokens}",
+    "fork": "{answers} forked off, sharing {tokens}",
+    "forked": "forked off, sharing {tokens} with another answer",
+    "candidates": "{candidates} of the beam search forked off, sharing {tokens}",
+    "survivors": "{times} a candidate gave way to a fork of another, last at {until}; {slots} copied",
     "copy": "{slots} copied",
     "finish": "finished",
     "reject": "rejected: {reason}",
 }
-"""What an event does; `{by}` is `request 17`, or `itself` (see `event_text`)."""
+"""What an event does; `{by}` is `request 17`. To a new answer its own fork is `forked`; the forks of a beam
+search are told together (`candidates`, `survivors`)."""
 BY_ITSELF = {
     "preempt": "preempted itself: no room to grow; {tokens} thrown away, to be computed again",
     "swap_out": "swapped itself out with {tokens}: no room to grow",
 }
 """Instead, where the request itself needed the room, and was the one to go."""
+
+LINES: dict[str, str] = {
+    "alone": "arrived; nobody was waiting",
+    "behind": "arrived behind {others}",
+    "among": "arrived; {others} waited too",
+    "entered": ", who entered at {time}",
+    "all entered": ", the last of whom entered at {time}",
+    "head": "headed the queue for {time}: {why}",
+    "again": "behind others again for {time}",
+    "queue": "in the queue for {time}: {parts}",
+    "part": "{reason} for {time}",
+    "others": "behind others",
+    "spent": " ({on})",
+    "prompts": "prompts of {requests}",
+    "prompt": "prompt of {requests}",
+    "whole prompt": "; the prompt has {prompt}",
+    "ttft": ": TTFT {ttft}",
+    "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token in all",
+    "steps": ", in {steps} steps",
+    "paged": ", on a write into a shared block",
+    "dynamic": ", on a move to a larger extent",
+}
+"""What is said of an arrival, of the queue, and after an event; `paged` and `dynamic`: why those copy."""
+
+
+def for_page() -> dict[str, Any]:
+    """All words as the HTML report needs them."""
+    return {
+        "states": {name: {"name": look.name, "colour": look.colour} for name, look in STATES.items()},
+        "reasons": REASONS,
+        "inPieces": IN_PIECES,
+        "notEnoughLeft": NOT_ENOUGH_LEFT,
+        "shortReasons": SHORT_REASONS,
+        "happened": HAPPENED,
+        "byItself": BY_ITSELF,
+        "lines": LINES,
+    }
+
+
+def many(number: int, word: str) -> str:
+    """`1 token`, `1,234 tokens`."""
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
+def more_of(number: int, word: str) -> str:
+    """`one more answer`, `3 more answers`."""
+    return f"one more {word}" if number == 1 else f"{number:,} more {word}s"
+
+
+def line_text(name: str, **values: Any) -> str:  # noqa: ANN401 - texts and numbers
+    """One of the LINES, filled in."""
+    return _filled(LINES[name], values)
 
 
 def reason_text(
@@ -89,8 +146,10 @@ def reason_text(
     return _filled(template, {**numbers, "seats": seats, "budget": budget})
 
 
-def event_text(event: str, numbers: Mapping[str, int], again: bool = False, reason: str = "") -> str:
-    """What happened, with the numbers of the event; `again`: after a preemption."""
+def event_text(
+    event: str, numbers: Mapping[str, int], again: bool = False, reason: str = "", **more: str
+) -> str:
+    """What happened, with the numbers of the event and what else to fill in; `again`: after a preemption."""
     template = HAPPENED.get(f"{event} again" if again else event) or HAPPENED[event]
     by = numbers.get("by")
     if by is not None and by == numbers.get("request"):
@@ -99,12 +158,12 @@ def event_text(event: str, numbers: Mapping[str, int], again: bool = False, reas
         template += HAPPENED["cached"]
     tokens = numbers.get("tokens", 0)
     own = {
-        "tokens": f"{tokens:,} token{'s' * (tokens != 1)}",
-        "slots": f"{tokens:,} slot{'s' * (tokens != 1)}",
+        "tokens": many(tokens, "token"),
+        "slots": many(tokens, "slot"),
         "by": "another request" if by is None else f"request {by}",
         "reason": reason,
     }
-    return _filled(template, {**numbers, **own})
+    return _filled(template, {**numbers, **own, **more})
 
 
 def reason_name(reason: str) -> str:

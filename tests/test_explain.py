@@ -15,6 +15,7 @@ import cli
 from reports.event_log import event_log
 from reports.explain import Part, chosen, divided, story
 from reports.explain_view import Bar, rounded, stories_view, story_view
+from reports.life_lines import Teller
 from reports.life_words import HAPPENED, REASONS, STATES, reason_text
 from reports.lives import EVENTS, lives
 from reports.lives import STATES as STATE_NAMES
@@ -102,7 +103,7 @@ def test_a_request_that_is_preempted_and_comes_back():
             "0 admitted with 7 tokens",
             "1 prompt computed, first token: TTFT 1.00 s",
             "2 preempted: request 0 needed the room; 8 tokens thrown away, to be computed again",
-            "2 in the queue for 2.00 s: step that evicts 1.00 s, no room 1.00 s (needs 12 slots, 4 free)",
+            "2 in the queue for 2.00 s: step that evicts for 1.00 s, no room for 1.00 s (needs 12 slots, 4 free)",
             "4 admitted again with 9 tokens",
             "5 recomputed, decoding on",
             "6 finished: E2E 6.00 s, TPOT 1.67 s, 1.50 s per token in all",
@@ -201,6 +202,9 @@ def test_answers_that_fork_and_copy():
         [("prefill", 1), ("decode", 1)],
         [("prefill", 1), ("decode", 3)],
     ]
+    assert [line.text for line in Teller(run, told, 0, one.facts).lines()][3] == (
+        "forked off, sharing 6 tokens with another answer"
+    )
     first = told.spans(0)
     assert [STATE_NAMES[span.state] for span in first if span.end_ps > span.start_ps] == ["prefill", "decode"]
     text = seen(story_view(one))
@@ -232,9 +236,20 @@ def test_a_request_that_is_swapped_out_and_back():
 
 
 def test_candidates_of_a_beam_search_are_one_life():
-    run, told = served("vllm-v0", 99, workload([(0, 4, 3)], beam=Beam(2, "uniform", 0)))
+    run, told = served("vllm-v0", 99, workload([(0, 4, 9)], beam=Beam(2, "uniform", 0)))
     one = story(run, told, 0)
-    assert shown(one)[1] == [("prefill", "", 1), ("decode", "", 2)]
+    assert shown(one) == (
+        [
+            "0 arrived; nobody was waiting",
+            "0 admitted with 4 tokens",
+            "1 prompt computed, first token: TTFT 1.00 s",
+            "1 one more candidate of the beam search forked off, sharing 4 tokens",
+            "4 3 times a candidate gave way to a fork of another, last at 8.00 s; 8 slots copied, "
+            "on a write into a shared block",
+            "9 finished: E2E 9.00 s, TPOT 1.00 s, 1.00 s per token in all",
+        ],
+        [("prefill", "", 1), ("decode", "", 8)],
+    )
     assert one.answers == []
 
 
@@ -428,7 +443,8 @@ def test_closed_loops_count_from_when_a_request_came():
 
 def test_every_event_state_and_reason_has_words():
     assert list(STATES) == list(STATE_NAMES)
-    assert set(EVENTS) == set(HAPPENED) - {"admit again", "decode again", "cached"} | {"refuse"}
+    besides = {"admit again", "decode again", "cached", "forked", "candidates", "survivors"}
+    assert set(EVENTS) == set(HAPPENED) - besides | {"refuse"}
     told = events.__doc__
     assert all(f"    {name} " in told for name in EVENTS)
     assert all(reason in told for reason in REASONS)
