@@ -50,7 +50,7 @@ class Teller:
         told += self._events()
         for waiting, spell in groupby(spans, key=lambda span: span.state in WAITING):
             if waiting:
-                told += self._queue([span for span in spell if span.end_ps > span.start_ps])
+                told += self._queue(list(spell))
         yield from (line for _, line in sorted(told, key=lambda each: (each[1].time_ps, each[0])))
 
     def _rows(self) -> list[int]:
@@ -178,11 +178,12 @@ class Teller:
                 return span.start_ps
         return None
 
-    def _queue(self, spell: list[Span]) -> Iterator[tuple[int, Line]]:
+    def _queue(self, stay: list[Span]) -> Iterator[tuple[int, Line]]:
         """Lines on one stay in the queue: when it was first in it, and why it was not admitted."""
+        spell = [span for span in stay if span.end_ps > span.start_ps]
         heads = [span for span in spell if span.reason]
         if spell and (len(heads) > _EACH or STATES[spell[0].state] == "preempted"):
-            yield spell[0].row, Line(spell[0].start_ps, "refuse", self._summed(spell))
+            yield stay[0].row, Line(spell[0].start_ps, "refuse", self._summed(spell))
             return
         for span in heads:
             text = line_text("head", time=_lasted([span]), why=self._why(span))

@@ -44,7 +44,7 @@ REASONS: dict[str, str] = {
     "swapped": "swapped requests come first",
 }
 """Why the head of the queue is not admitted."""
-IN_PIECES = "needs {need} contiguous slots; {free} free, the largest free extent {largest}"
+IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in all"
 """Instead of `no room`, where enough is free in all."""
 NOT_ENOUGH_LEFT = "needs {need} slots; {free} free once the step was decided"
 """Instead of `no room`, where it would fit by what was left after the decision."""

@@ -29,7 +29,7 @@ def opened(page):
     texts = dict(PACK.findall(page))
     columns = {}
     for place, run in enumerate(data["runs"]):
-        for name in ("map", "requests", "events"):
+        for name in ("map", "requests", "events", "spans"):
             if name in run:
                 columns[f"{name}-{place}"] = unpacked(texts[f"{name}-{place}"], run[name])
     return data, columns

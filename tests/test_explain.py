@@ -88,7 +88,7 @@ def test_a_request_that_finds_enough_room_but_in_pieces():
     lines, parts = life("orca", 6, work, 3, allocator="contiguous", reserve="oracle")
     assert lines[:3] == [
         "3 arrived; nobody was waiting",
-        "3 headed the queue for 3.00 s: needs 12 contiguous slots; 16 free, the largest free extent 8",
+        "3 headed the queue for 3.00 s: needs 12 contiguous slots, largest free extent 8; 16 free in all",
         "6 admitted with 9 tokens",
     ]
     assert parts == [("head", "no room", 3), ("prefill", "", 1), ("decode", "", 2)]
@@ -103,7 +103,8 @@ def test_a_request_that_is_preempted_and_comes_back():
             "0 admitted with 7 tokens",
             "1 prompt computed, first token: TTFT 1.00 s",
             "2 preempted: request 0 needed the room; 8 tokens thrown away, to be computed again",
-            "2 in the queue for 2.00 s: step that evicts for 1.00 s, no room for 1.00 s (needs 12 slots, 4 free)",
+            "2 in the queue for 2.00 s: step that evicts for 1.00 s, "
+            "no room for 1.00 s (needs 12 slots, 4 free)",
             "4 admitted again with 9 tokens",
             "5 recomputed, decoding on",
             "6 finished: E2E 6.00 s, TPOT 1.67 s, 1.50 s per token in all",
@@ -450,7 +451,7 @@ def test_every_event_state_and_reason_has_words():
     assert all(reason in told for reason in REASONS)
     pieces = {"need": 2048, "free": 6400, "largest": 1792}
     assert reason_text("no room", pieces) == (
-        "needs 2,048 contiguous slots; 6,400 free, the largest free extent 1,792"
+        "needs 2,048 contiguous slots, largest free extent 1,792; 6,400 free in all"
     )
     assert reason_text("seats", {}) == "all seats were taken"
     assert reason_text("seats", {}, seats=256) == "all 256 seats were taken"

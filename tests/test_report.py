@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from report_page import PACK, opened, record, slots_of_file, slots_of_page
 
 import cli
+from reports.event_log import EVENTS, read_events
 from reports.html import report as reporting
 from reports.html import words
 from reports.html.arena import read_arena
 from reports.html.charts import chart_data
-from reports.html.lives import EVENTS, packed_events, tick_s
+from reports.html.lives import SAID, tick_s
 from reports.html.packing import NOTHING, Pack, unpacked
 from reports.html.report import report, write_report
+from reports.lives import STATES, lives
 from reports.rundir import read_runs, write_comparison, write_run
 
 SMALL = ("--num-prompts", 30, "--num-gpu-blocks", 160, "--max-model-len", 1024)
@@ -154,47 +156,40 @@ def test_the_events_in_the_page_are_those_of_the_file(recorded):
     data, columns = opened(report(read_runs(directory)))
     run, found = data["runs"][0], columns["events-0"]
     rows = pq.read_table(directory / "events.parquet").to_pylist()
-    expected = sorted(
-        (row["request"], row["event"], row["sample"], row["tokens"], row["by"], row["largest"], row["reason"])
-        for row in rows
-        if row["event"] != "refuse"
-    )
     names = ("tokens", "by", "largest")
+    expected = [(row["request"], row["event"], *(row[n] for n in names), row["reason"] or "") for row in rows]
     page = [
         (
             int(found["request"][i]),
             data["events"][found["event"][i]],
-            int(found["sample"][i]),
             *(int(found[name][i]) - 1 if found[name][i] else None for name in names),
             run["reasons"][found["reason"][i]],
         )
         for i in range(len(found["request"]))
-        if data["events"][found["event"][i]] != "refuse"
     ]
-    assert {row[1] for row in page} >= {"admit", "decode", "fork", "copy", "finish"}
-    assert sorted(page, key=str) == sorted(expected, key=str)
+    assert {row[1] for row in page} >= {"admit", "refuse", "decode", "fork", "copy", "finish"}
+    assert page == sorted(expected, key=lambda row: row[0])
     times = sorted(row["time_s"] for row in rows if row["event"] == "finish")
     finish = found["event"] == EVENTS.index("finish")
     np.testing.assert_allclose(np.sort(found["time"][finish] * run["tick"]), times, atol=1e-6)
 
 
-def test_of_refusals_for_one_reason_the_first_and_the_last_stay(tmp_path):
-    told = [(0, "seats", 1), (0, "no room", 2), (0, "no room", 3), (0, "no room", 4), (1, "no room", 5)]
-    columns = {
-        "time_s": [float(place) for place in range(6)],
-        "request": [*(request for request, _, _ in told), 1],
-        "sample": [0] * 6,
-        "event": ["refuse"] * 5 + ["admit"],
-        "reason": [*(reason for _, reason, _ in told), ""],
-        **{name: [*(need for _, _, need in told), 6] for name in ("tokens", "cached", "by", "need")},
-        **{name: [None] * 5 + [6.0] for name in ("free", "largest")},
-    }
-    pq.write_table(pa.table(columns), tmp_path / "events.parquet")
-    pack, reasons = packed_events(tmp_path / "events.parquet", 1e-6)
-    found = unpacked(pack.text(), pack.entries)
-    assert [reasons[code] for code in found["reason"]] == ["seats", "no room", "no room", "no room", ""]
-    assert found["need"].tolist() == [2, 3, 5, 6, 7]  # one more than it says: 0 is none
-    assert found["free"].tolist() == [0, 0, 0, 0, 7]
+@pytest.mark.parametrize("kind", ["answers", "contiguous"])
+def test_the_spans_in_the_page_are_those_of_the_lives(recorded, kind):
+    directory = recorded(kind)
+    (run,) = read_runs(directory)
+    told = lives(read_events(directory), run.requests)
+    data, columns = opened(report([run]))
+    found = columns["spans-0"]
+    assert found["request"].tolist() == told.request.tolist()
+    assert found["sample"].tolist() == told.sample.tolist()
+    assert np.cumsum(found["many"]).tolist() == told.first[1:].tolist()
+    assert [data["states"][code % SAID] for code in found["state"]] == [STATES[code] for code in told.state]
+    said = [code >= SAID for code in found["state"]]
+    assert said == [told.reason(row) != "" for row in told.row] and any(said)
+    own = found["start"] > 0
+    assert own.sum() > len(told.request)
+    np.testing.assert_allclose(found["start"][own] * 1e-6, told.start_ps[own] / 1e12, atol=1e-6)
 
 
 def test_ticks_are_microseconds_until_the_run_is_too_long():

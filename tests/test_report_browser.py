@@ -13,14 +13,23 @@ import pytest
 from fake_run import fake_run
 from report_page import record
 
+from reports.event_log import read_events
+from reports.explain import story
 from reports.html.report import write_report
-from reports.rundir import write_comparison, write_run
+from reports.lives import lives
+from reports.rundir import read_runs, write_comparison, write_run
 
 PLACES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+TIGHT = ("--num-gpu-blocks", 100, "--max-model-len", 1024, "--request-rate", "inf", "--cost", "constant:0.01")
+LIVES = {
+    "alone": ("--num-prompts", 40, "--allocator", "contiguous:oracle,paged,dynamic"),
+    "answers": ("--num-prompts", 25, "--scheduler", "vllm-v0", "--n", 3),
+    "beam": ("--num-prompts", 25, "--scheduler", "vllm-v0", "--beam-width", 3),
+}
 SIZES = {"wide": (1280, 900), "narrow": (390, 800)}
 
 
@@ -59,7 +68,10 @@ def reports(tmp_path_factory):
     for seed, run in enumerate(six):
         run["summary"]["label"] = f"a.very.long.package.name.of.some.allocator.Mine{seed}"
     write_comparison(root / "six", six, config={}, draw=False)
-    return {each.name: write_report([each], root / f"{each.name}.html") for each in sorted(root.iterdir())}
+    found = {each.name: write_report([each], root / f"{each.name}.html") for each in sorted(root.iterdir())}
+    for name, choices in LIVES.items():
+        record(root / name, *TIGHT, *choices, command="compare" if name == "alone" else "run")
+    return found | {"lives": write_report([root / name for name in LIVES], root / "lives.html")}
 
 
 class Opened:
@@ -260,7 +272,7 @@ def test_keys_step_and_play_and_pause(two):
     page.keyboard.press("Space")
     assert page.get_attribute("#play", "aria-label") == "Play"
     page.keyboard.press("End")
-    page.wait_for_function("document.querySelectorAll('.map')[1].innerText.includes('over')")
+    page.wait_for_function("() => document.querySelectorAll('.map')[1].innerText.includes('over')")
 
 
 def test_hovering_names_the_owner_and_what_it_holds(two):
@@ -299,7 +311,7 @@ def test_a_click_follows_a_request_and_tells_its_life(two):
     assert two.pixels(1) != before
     told = two.page.inner_text("#life")
     assert f"Request {request}" in told
-    for words in ("Arrived, with a prompt of", "Admitted with", "The prompt is computed", "Finished."):
+    for words in ("Arrived", "Admitted with", "Prompt computed, first token: TTFT", "Finished: E2E"):
         assert words in told
     assert two.page.locator("#life .track").count() == 2
     assert two.page.input_value("#whom") == str(request)
@@ -311,26 +323,42 @@ def test_following_by_number_goes_to_a_moment_at_which_it_is_in_memory(two):
     two.page.fill("#whom", "55")
     two.page.press("#whom", "Enter")
     assert two.slot_of(55, 0) or two.slot_of(55, 1)
-    assert re.search(r"Waits: needs [\d,]+ (contiguous )?slots", two.page.inner_text("#life"))
+    said = two.page.inner_text("#life")
+    assert re.search(r"Headed the queue for [\d.]+ m?s: needs [\d,]+ slots, [\d,]+ free\.", said)
     two.page.fill("#whom", "4711")
     two.page.press("#whom", "Enter")
     assert "No run has a request of this number." in two.page.inner_text("#life")
 
 
-def test_the_story_says_why_a_hole_was_too_small(two):
-    said = two.page.evaluate(
-        """() => {
-            const life = kvsim.lives[0], base = { event: "refuse", reason: "no room" };
-            const story = (event) => kvsim.told({ ...base, ...event }, life.run);
-            const holes = story({ need: 2048, free: 2100, largest: 1792 });
-            return [holes, story({ need: 2048, free: 900, largest: 800 }), story({ reason: "seats" })];
-        }"""
-    )
-    assert said == [
-        "Waits: needs 2,048 contiguous slots, largest free extent 1,792 (2,100 free in all).",
-        "Waits: needs 2,048 slots, 900 free.",
-        "Waits: every seat is taken (at most 256 at once).",
-    ]
+def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
+    """To the letter, as all times of these runs are whole microseconds: the page rounds to those."""
+    opened = Opened(browser, reports["lives"])
+    told = {}
+    runs = [run for name in LIVES for run in read_runs(reports["lives"].parent / name)]
+    for place, run in enumerate(runs):
+        lines = opened.page.evaluate(TELL_ALL, place)
+        found = lives(read_events(run.path), run.requests)
+        for request, own in enumerate(lines):
+            assert own == [line.text for line in story(run, found, request).lines], (run.label, request)
+        told[place] = "\n".join(map("\n".join, lines))
+    holes, paged, moves, answers, beam = told.values()
+    assert "contiguous slots, largest free extent" in holes
+    assert "needed the room; " in paged and "preempted itself" in paged
+    assert "on a move to a larger extent" in moves
+    assert "forked off, sharing" in answers and "swapped out to the host pool" in answers
+    assert "a candidate gave way to a fork" in beam
+    all_answers = opened.page.evaluate("() => kvsim.storyOf(kvsim.lives[3], 0).map(({ text }) => text)")
+    assert sum(text.startswith("2 more answers forked off, sharing ") for text in all_answers) == 1
+    assert any(re.match(r"Answers? [012]", text) for text in all_answers)
+    opened.check()
+    opened.context.close()
+
+
+TELL_ALL = """place => {
+    const life = kvsim.lives[place], { Teller } = kvsim, { request } = life.requests;
+    return Array.from(request, (each) => new Teller(life, new Teller(life, life.tracksOf(each)[0]).last()))
+        .map((teller) => teller.lines().map(({ text }) => text));
+}"""
 
 
 def test_zooming_goes_down_to_single_slots_and_keeps_the_point_below_the_pointer(two):

@@ -1,25 +1,27 @@
-"""Every request for the page: a row of the table each, and what happened to it, from the events.
+"""Every request for the page: a row of the table each, what happened to it, and the spans of its life.
 
-Times are whole *ticks* since the start of the run, a millionth of a second or, in long runs, more.
+Times are whole *ticks* since the start of the run, a millionth of a second or, in long runs, more. Events and
+spans are those of reports/event_log.py and reports/lives.py, so that the page tells what `sim explain` tells.
 """
-
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from reports.event_log import NOTHING as NONE
+from reports.event_log import REFUSE, EventLog
 from reports.html.packing import NOTHING, Column, Pack
-from reports.html.tables import Texts, read_columns
+from reports.html.tables import Texts
+from reports.lives import Lives
 from reports.rundir import Columns
-from sim.errors import KvsimError
+from sim.workload import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 STATUS = ("finished", "truncated", "rejected")
-EVENTS = ("admit", "refuse", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject")
 _AMOUNTS = ("tokens", "cached", "by", "need", "free", "largest")
-_NUMBERS = ("time_s", "request", "sample", *_AMOUNTS)
+SAID = 8
+"""Added to the state of a span that begins with a refusal."""
 _MOST_TICKS = 1 << 28
 
 
@@ -49,33 +51,40 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
     return pack
 
 
-def packed_events(path: Path, tick: float) -> tuple[Pack, list[str]]:
-    """The events by request and then by time, and the reasons that they name."""
-    numbers, texts = read_columns(path, _NUMBERS, ("event", "reason"))
-    request = numbers["request"].astype(np.int64)
-    if len(request) and request.min() < 0:
-        raise KvsimError(f"{path} is damaged: requests must be numbers from 0, got {request.min()}")
-    reason, reasons = _sorted(texts["reason"])
-    kind = _codes(texts["event"], EVENTS)
-    order = np.lexsort((numbers["time_s"], request))
-    track = request * (1 << 20) + numbers["sample"].astype(np.int64)
-    order = order[_told_once((kind == EVENTS.index("refuse"))[order], track[order], reason[order])]
+def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
+    """The events by request and then in their order; `sample` is that of the track that each belongs to."""
+    request = log.numbers["request"]
+    order = np.argsort(request, kind="stable")
+    tracked = lives.track_of != NONE
+    sample = np.where(tracked, lives.sample[lives.track_of], log.numbers["sample"])
     pack = Pack()
     pack.add("request", request[order], delta=True)
-    pack.add("time", _ticks(numbers["time_s"][order], tick), delta=True)
-    pack.add("sample", _whole(numbers["sample"])[order])
-    pack.add("event", kind[order])
+    pack.add("time", _ticks_of_ps(log.numbers["time_ps"], tick)[order], delta=True)
+    pack.add("sample", sample[order])
+    pack.add("event", log.kind[order])
     for name in _AMOUNTS:
-        column = _whole(numbers[name])[order]
-        pack.add(name, np.where(column == NOTHING, 0, column + 1))  # 0: none
-    pack.add("reason", reason[order])
-    return pack, reasons
+        pack.add(name, log.numbers[name][order] + 1)  # 0: none
+    pack.add("reason", log.reason[order])
+    return pack
 
 
-def _told_once(refused: Bools, track: Int64, reason: Int64) -> Bools:
-    """Which rows to keep: of refusals that follow each other for one reason, the first and the last."""
-    same = refused[1:] & refused[:-1] & (track[1:] == track[:-1]) & (reason[1:] == reason[:-1])
-    return ~(np.concatenate([[False], same]) & np.concatenate([same, [False]]))[: len(refused)]
+def packed_spans(lives: Lives, tick: float) -> Pack:
+    """The tracks and how many spans each has; the state of each span, and its begin if not the arrival."""
+    pack = Pack()
+    said = (lives.row != NONE) & (lives.log.kind[lives.row] == REFUSE)
+    start = _ticks_of_ps(lives.start_ps, tick)
+    start[lives.first[:-1][(lives.parent == NONE) & (np.diff(lives.first) > 0)]] = 0
+    pack.add("request", lives.request, delta=True)
+    pack.add("sample", lives.sample)
+    pack.add("many", np.diff(lives.first))
+    pack.add("state", lives.state + np.where(said, SAID, 0))
+    pack.add("start", start, delta=True)
+    return pack
+
+
+def _ticks_of_ps(time_ps: Int64, tick: float) -> Int64:
+    unit = round(tick * PS_PER_S)
+    return (time_ps + unit // 2) // unit
 
 
 def _ticks(seconds: Column, tick: float) -> Int64:
@@ -95,9 +104,3 @@ def _codes(texts: Texts, known: tuple[str, ...]) -> Int64:
     """The place of each text among those known; of others, one beyond."""
     places = [known.index(text) if text in known else len(known) for text in texts.texts]
     return np.array(places, np.int64)[texts.codes]
-
-
-def _sorted(texts: Texts) -> tuple[Int64, list[str]]:
-    """Codes of the texts in the order of the alphabet, each once."""
-    names = sorted(set(texts.texts))
-    return np.array([names.index(text) for text in texts.texts], np.int64)[texts.codes], names

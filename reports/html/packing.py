@@ -85,8 +85,8 @@ def _planes(column: Column, delta: bool) -> bytes:
 
 
 def _rounded(column: Column) -> Column:
-    """Float32 with 14 bits behind the point, four significant digits: the rest would not compress."""
+    """Float32 with 18 bits behind the point, five significant digits: the rest would not compress."""
     bits = column.astype("<f4").view("<u4").astype(np.uint64)
     known = ~np.isnan(column)
-    bits[known] = (bits[known] + 0x100) & ~np.uint64(0x1FF)
+    bits[known] = (bits[known] + 0x10) & ~np.uint64(0x1F)
     return bits.astype("<u4").view("<f4")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("base", "arena", "paint", "player", "input", "life", "charts", "table", "start")
+SCRIPTS = ("base", "arena", "paint", "player", "input", "lives", "story", "life", "charts", "table", "start")
 PLOTLY = "vendor/plotly-basic.min.js.gz"
 
 

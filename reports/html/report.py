@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports import palette
+from reports import life_words, palette
+from reports.event_log import EVENTS, read_events
 from reports.html import words
 from reports.html.arena import Arena, read_arena
 from reports.html.charts import chart_data, end_s
-from reports.html.lives import EVENTS, STATUS, packed_events, packed_requests, tick_s
+from reports.html.lives import SAID, STATUS, packed_events, packed_requests, packed_spans, tick_s
 from reports.html.numbers import numbers
 from reports.html.packing import Pack
 from reports.html.page import page
+from reports.lives import STATES, lives
 from reports.rundir import Run, read_runs
 from sim import __version__
 from sim.errors import KvsimError
@@ -20,6 +22,8 @@ from sim.errors import KvsimError
 LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library
 _LEAST_INSTANTS = 8
+_SETTINGS = ("allocator", "scheduler", "policy", "max_num_seqs", "max_num_batched_tokens")
+"""Of the engine; the story of a request names them."""
 
 
 def write_report(directories: Sequence[Path], out: Path) -> Path:
@@ -78,6 +82,9 @@ def report(runs: Sequence[Run]) -> str:
         "charts": chart_data(runs, groups),
         "status": STATUS,
         "events": EVENTS,
+        "states": STATES,
+        "said": SAID,
+        "words": life_words.for_page(),
     }
     return page(data["title"], data, packs)
 
@@ -88,10 +95,13 @@ def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, di
     tick = tick_s(end)
     own = {"requests": packed_requests(run.requests, tick)}
     about: dict[str, Any] = {"label": run.label, "end": end, "tick": tick, "reasons": []}
-    about["reserve"] = run.summary["engine"].get("reserve")
-    about["seats"] = run.config.get("scenario", {}).get("engine", {}).get("max_num_seqs")
-    if (run.path / "events.parquet").is_file():
-        own["events"], about["reasons"] = packed_events(run.path / "events.parquet", tick)
+    engine = run.config.get("scenario", {}).get("engine", {})
+    about["engine"] = {name: engine.get(name) for name in _SETTINGS}
+    log = read_events(run.path)
+    if log is not None:
+        told = lives(log, run.requests, str(run.path / "events.parquet"))
+        own |= {"events": packed_events(log, told, tick), "spans": packed_spans(told, tick)}
+        about["reasons"] = log.reasons
     recorded = run.path / "map.parquet"
     return about, read_arena(recorded) if mapped and recorded.is_file() else None, own
 

@@ -54,12 +54,21 @@ const NOTHING = 2 ** 32 - 1;
 const count = (value) => Math.round(value).toLocaleString("en-US");
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
+/** So many places behind the point, as Python rounds: exact halves to the even digit. */
+function rounded(value, places) {
+  const text = value.toFixed(places), exact = value.toFixed(Math.min(100, places + 60));
+  if (places === 0 ? !/\.50*$/.test(exact) : !new RegExp(`\\.\\d{${places}}50*$`).test(exact)) return text;
+  return Number(text.at(-1)) % 2 ? (Number(text) - Math.sign(value) * 10 ** -places).toFixed(places) : text;
+}
+
 /** Three significant digits, or all before the point. */
 function figures(value) {
   if (!Number.isFinite(value)) return "-";
   if (value === 0) return "0";
-  const places = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9));
-  return value.toLocaleString("en-US", { minimumFractionDigits: Math.min(places, 8), maximumFractionDigits: Math.min(places, 8) });
+  let places = 2 - Math.floor(Math.log10(Math.abs(value)));
+  if (places > 0 && Math.abs(Number(rounded(value, Math.min(places, 40)))) >= 10 ** (3 - places)) places -= 1; // 9.996 became 10.00
+  const text = rounded(value, Math.max(0, Math.min(places, 40)));
+  return text.replace(/^-?\d+/, (whole) => whole.replace(/\B(?=(\d{3})+$)/g, ","));
 }
 
 /** A duration in the unit that reads best. */

@@ -1,103 +1,21 @@
 // One request through time, in every run: a strip of what it did, and the story with its reasons.
 
-/** The requests of one run, and what happened to them where events were recorded. */
-class Lives {
-  constructor(run, requests, events) {
-    this.run = run;
-    this.requests = requests;
-    this.events = events;
-  }
+const STRIPED = ["step", "behind", "preempted"]; // in the queue
+const UNTOLD = { wait: ["waiting", "behind"], prefill: ["prefill", "prefill"], decode: ["decode", "decode"] };
 
-  rowOf(request) {
-    const numbers = this.requests.request;
-    return numbers[request] === request ? request : numbers.indexOf(request);
+/** Spans to draw: { kind, words, colour, from, to } in seconds. Without events, those that the table tells. */
+function drawn(life, row, track) {
+  const { tick } = life.run;
+  if (track !== null) {
+    return life.spansOf(track).filter(({ start, stop }) => stop > start).map(({ start, stop, state, reason }) => {
+      const kind = data.states[state], { name, colour } = WORDS.states[kind];
+      return { kind, name, words: name + (reason ? `: ${reasonName(reason)}` : ""), colour, from: start * tick, to: stop * tick };
+    });
   }
-
-  /** Seconds from the start of the run of what happened so long after an arrival; NaN where it never did. */
-  after(row, column) {
-    const ticks = this.requests[column][row];
-    return ticks === NOTHING || ticks === undefined ? NaN : (this.requests.arrival[row] + ticks) * this.run.tick;
-  }
-
-  arrival(row) {
-    return this.requests.arrival[row] * this.run.tick;
-  }
-
-  /** The events of a request in order. */
-  eventsOf(request) {
-    if (!this.events) return [];
-    const { events } = this, found = [], lost = new Set();
-    for (let i = lastUpTo(events.request, request - 1) + 1; events.request[i] === request; i++) {
-      const number = (name) => (events[name][i] ? events[name][i] - 1 : null);
-      found.push({
-        time: events.time[i] * this.run.tick, sample: events.sample[i], event: data.events[events.event[i]] ?? "?",
-        tokens: number("tokens"), cached: number("cached"), by: number("by"), need: number("need"),
-        again: lost.has(events.sample[i]), free: number("free"), largest: number("largest"), reason: this.run.reasons[events.reason[i]],
-      });
-      if (found.at(-1).event === "preempt") lost.add(events.sample[i]);
-    }
-    return found;
-  }
-
-  /** Spans of one answer: [kind, from, to]. Without events, those that the table of requests tells. */
-  spans(row, events) {
-    const end = this.after(row, "whole");
-    if (!events.length) {
-      const first = this.after(row, "wait"), token = this.after(row, "first");
-      return Number.isNaN(end) ? [] : [["wait", this.arrival(row), first], ["prefill", first, token], ["decode", token, end]];
-    }
-    const next = { admit: "prefill", decode: "decode", preempt: "lost", swap_out: "host", swap_in: "decode", fork: "decode" };
-    const spans = [];
-    let kind = "wait", since = this.arrival(row);
-    for (const { event, time } of events) {
-      const over = event === "finish" || event === "reject";
-      if (!next[event] && !over) continue;
-      spans.push([kind, since, time]);
-      if (over) return spans;
-      [kind, since] = [next[event], time];
-    }
-    return spans;
-  }
+  const edges = [life.arrival(row), ...["wait", "first", "whole"].map((name) => life.after(row, name))];
+  if (Number.isNaN(edges[3])) return [];
+  return Object.values(UNTOLD).map(([name, kind], i) => ({ kind, name, words: name, colour: WORDS.states[kind].colour, from: edges[i], to: edges[i + 1] }));
 }
-
-/** What an event says, in words. */
-function told(event, run) {
-  const { tokens, cached, by, need, free, largest, reason } = event;
-  const culprit = by === null ? "" : `: request ${count(by)} needed the room`;
-  switch (event.event) {
-    case "admit": return `Admitted with ${plural(tokens ?? 0, "token")}${cached ? `, ${count(cached)} of them found in the prefix cache` : ""}.`;
-    case "refuse": return waits(reason, need, free, largest, run);
-    case "decode": return event.again ? "All is computed again: the answer goes on." : "The prompt is computed: the first token is out.";
-    case "preempt": return `Preempted${culprit}; ${plural(tokens ?? 0, "token")} must be computed again.`;
-    case "swap_out": return `Swapped out to host memory, with ${plural(tokens ?? 0, "token")}${culprit}.`;
-    case "swap_in": return "Back from host memory.";
-    case "fork": return `Forked: shares ${plural(tokens ?? 0, "token")} with the other answers.`;
-    case "copy": return `${plural(tokens ?? 0, "slot")} copied.`;
-    case "finish": return "Finished.";
-    case "reject": return `Rejected: ${reason}.`;
-    default: return event.event;
-  }
-}
-
-/** Why the head of the queue was not admitted. */
-function waits(reason, need, free, largest, run) {
-  if (reason === "seats") return `Waits: every seat is taken${run.seats ? ` (at most ${count(run.seats)} at once)` : ""}.`;
-  const plain = {
-    "token budget": "the step has no tokens left to compute",
-    watermark: "what is free is kept for those who run (watermark)",
-    eviction: "nobody enters in a step that evicts",
-    batch: "the batch under way must end first",
-    swapped: "requests in host memory come back first",
-  };
-  if (plain[reason]) return `Waits: ${plain[reason]}.`;
-  if (reason !== "no room" || need === null) return `Waits: ${reason}.`;
-  if (free !== null && largest !== null && largest < need && need <= free) {
-    return `Waits: needs ${count(need)} contiguous slots, largest free extent ${count(largest)} (${count(free)} free in all).`;
-  }
-  return `Waits: needs ${plural(need, "slot")}, ${count(free ?? 0)} free.`;
-}
-
-const SPANS = { wait: "waits", prefill: "prompt", decode: "decodes", lost: "preempted", host: "in host memory" };
 
 /** Show the life of a request below the maps; null clears it. */
 function showLife(request, lives, player, chosen) {
@@ -109,41 +27,48 @@ function showLife(request, lives, player, chosen) {
   const known = lives.filter(({ run }, place) => run.first || place === chosen).map((life) => ({ life, row: life.rowOf(request) })).filter(({ row }) => row >= 0);
   place.append(element("h3", { text: `Request ${count(request)}` }));
   if (!known.length) return place.append(element("p", { class: "hint", text: "No run has a request of this number." }));
-  const times = known.flatMap(({ life, row }) => [life.arrival(row), life.after(row, "whole")]).filter((t) => !Number.isNaN(t));
-  const from = Math.min(...times), to = Math.max(...times, from + 1e-9);
-  const tales = element("div", { class: "tales" });
-  for (const { life, row } of known) {
-    const events = life.eventsOf(request);
-    place.append(strip(life, row, events, from, to));
-    tales.append(element("div", {}, ...(known.length > 1 ? [element("h4", { text: life.run.label })] : []), tale(life, row, events, player)));
-  }
-  const used = new Set(place.querySelectorAll("[data-kind]").values().map((span) => span.dataset.kind));
-  const items = Object.entries(SPANS).filter(([kind]) => used.has(kind)).map(([kind, words]) =>
-    element("li", {}, element("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), words));
-  place.append(element("ul", { class: "legend" }, ...items), tales);
+  const lanes = known.map(({ life, row }) => {
+    const tracks = life.tracksOf(request);
+    return (tracks.length ? tracks.slice(0, 16) : [null]).map((track) => drawn(life, row, track));
+  });
+  const spans = lanes.flat(2), times = [...known.map(({ life, row }) => life.arrival(row)), ...spans.map(({ to }) => to)];
+  const from = Math.min(...times), to = Math.max(...times, from + 1e-9), totals = new Map();
+  known.forEach(({ life, row }, i) => place.append(strip(life, row, lanes[i], from, to)));
+  for (const span of spans) totals.set(span.kind, { ...span, sum: (totals.get(span.kind)?.sum ?? 0) + span.to - span.from });
+  const alone = lanes.flat().length === 1;
+  const items = data.states.filter((kind) => totals.has(kind)).map((kind) => {
+    const { name, sum } = totals.get(kind);
+    return element("li", {}, swatch(totals.get(kind)), alone ? `${name} ${duration(sum)}` : name);
+  });
+  const tales = known.map(({ life, row }) =>
+    element("div", {}, ...(known.length > 1 ? [element("h4", { text: life.run.label })] : []), tale(life, row, request, player)));
+  place.append(element("ul", { class: "legend" }, ...items), element("div", { class: "tales" }, ...tales));
+}
+
+function swatch({ kind, colour }) {
+  const made = element("span", { class: `swatch ${STRIPED.includes(kind) ? "striped" : "solid"}`, "aria-hidden": "true" });
+  made.style.setProperty("--own", colour);
+  return made;
 }
 
 /** What it did, answer by answer, to scale. */
-function strip(life, row, events, from, to) {
+function strip(life, row, lanes, from, to) {
   const { run, requests } = life;
   const status = data.status[requests.status[row]] ?? "?", whole = requests.whole[row] * run.tick;
   const asked = `${plural(requests.prompt_tokens[row], "prompt token")}, ${count(requests.output_tokens[row])} out`;
   const took = requests.whole[row] === NOTHING ? status : `${status} after ${duration(whole)}`;
   const section = element("div", { class: "strip" },
     element("header", {}, element("h3", { text: run.label }), element("p", { text: `${asked}; ${took}` })));
-  const samples = [...new Set(events.map(({ sample }) => sample))].sort((a, b) => a - b).slice(0, 16);
-  const fork = events.findIndex(({ event }) => event === "fork"); // before it, all answers are one
-  const share = (time) => `${(100 * (time - from)) / (to - from)}%`;
-  for (const sample of samples.length ? samples : [0]) {
-    const spans = life.spans(row, events.filter((event, i) => event.sample === sample || i < fork));
-    const words = spans.map(([kind, a, b]) => `${SPANS[kind]} ${duration(b - a)}`).join(", ");
-    const track = element("div", { class: "track", role: "img", "aria-label": `${run.label}: ${words || status}` });
-    for (const [kind, a, b] of spans) {
-      const span = element("span", { class: kind, "data-kind": kind, title: `${SPANS[kind]} ${duration(b - a)}` });
-      span.style.left = share(a);
-      span.style.width = `${(100 * (b - a)) / (to - from)}%`;
-      track.append(span);
-    }
+  for (const spans of lanes) {
+    const said = spans.map((span) => `${span.words} ${duration(span.to - span.from)}`);
+    const track = element("div", { class: "track", role: "img", "aria-label": `${run.label}: ${said.join(", ") || status}` });
+    spans.forEach((span, i) => {
+      const made = element("span", { class: STRIPED.includes(span.kind) ? "striped" : "solid", "data-kind": span.kind, title: said[i] });
+      made.style.setProperty("--own", span.colour);
+      made.style.left = `${(100 * (span.from - from)) / (to - from)}%`;
+      made.style.width = `${(100 * (span.to - span.from)) / (to - from)}%`;
+      track.append(made);
+    });
     const now = element("b");
     now.dataset.from = from;
     now.dataset.to = to;
@@ -154,43 +79,31 @@ function strip(life, row, events, from, to) {
 }
 
 /** The story: a moment that can be gone to, and what happened then. */
-function tale(life, row, events, player) {
-  const { run } = life, list = element("dl", { class: "tale" }), end = Math.max(...runs.map((each) => each.end));
-  const several = events.some(({ sample }) => sample > 0);
-  const queued = life.after(row, "wait") - life.arrival(row);
-  const arrived = {
-    time: life.arrival(row),
-    text: `Arrived, with a prompt of ${plural(life.requests.prompt_tokens[row], "token")}${queued > 0 ? `; then ${duration(queued)} in the queue` : ""}.`,
-  };
-  const happened = [];
-  for (const event of events) {
-    const same = happened.findLast(({ time, said }) => time === event.time && said === told(event, run));
-    if (same) same.samples.push(event.sample);
-    else happened.push({ time: event.time, said: told(event, run), samples: [event.sample] });
-  }
-  const fork = events.find(({ event }) => event === "fork")?.time ?? Infinity;
-  for (const each of happened) {
-    const who = several && each.time >= fork ? `Answer${each.samples.length > 1 ? "s" : ""} ${each.samples.sort((a, b) => a - b).join(", ")}: ` : "";
-    each.text = who + each.said;
-  }
-  if (!events.length && life.requests.whole[row] !== NOTHING) {
-    happened.push({ time: life.after(row, "wait"), text: "Scheduled." }, { time: life.after(row, "first"), text: "First token." },
-      { time: life.after(row, "whole"), text: "Finished." });
-    if (!life.events) happened.push({ time: null, text: "Record the run with --record-map to see here why it waited." });
-  }
-  const most = 60, shown = happened.length > most ? [...happened.slice(0, most - 1), happened.at(-1)] : happened;
-  if (happened.length > most) shown.splice(most - 1, 0, { time: null, text: `... ${count(happened.length - most)} more ...` });
-  for (const { time, text } of [arrived, ...shown]) {
+function tale(life, row, request, player) {
+  const { run, events } = life, list = element("dl", { class: "tale" }), end = Math.max(...runs.map((each) => each.end));
+  const told = events ? storyOf(life, request).map(({ tick, text }) => ({ time: tick * run.tick, text })) : untold(life, row);
+  const most = 60, shown = told.length > most ? [...told.slice(0, most - 1), told.at(-1)] : told;
+  if (told.length > most) shown.splice(most - 1, 0, { time: null, text: `... ${count(told.length - most)} more: see sim explain --json` });
+  for (const { time, text } of shown) {
     const when = element("dt");
-    if (time !== null) {
+    if (time !== null && player) {
       const go = element("button", { type: "button", class: "link", text: moment(time, end) });
-      go.addEventListener("click", () => player?.seek(time));
-      if (player) when.append(go);
-      else when.textContent = moment(time, end);
-    }
+      go.addEventListener("click", () => player.seek(time));
+      when.append(go);
+    } else if (time !== null) when.textContent = moment(time, end);
     list.append(when, element("dd", { text }));
   }
   return list;
+}
+
+/** What the table tells of a request where no events were recorded. */
+function untold(life, row) {
+  const told = [{ time: life.arrival(row), text: "Arrived." }];
+  if (life.requests.whole[row] !== NOTHING) {
+    const moments = { wait: "Scheduled.", first: "First token.", whole: "Finished." };
+    told.push(...Object.entries(moments).map(([name, text]) => ({ time: life.after(row, name), text })));
+  }
+  return [...told, { time: null, text: "Record the run with --record-map to see here why it waited." }];
 }
 
 /** Move the line that says where in its life the map stands. */

@@ -64,7 +64,8 @@ async function start() {
   const maps = await mapsOf();
   for (const [place, run] of runs.entries()) {
     const requests = await columnsOf(`requests-${place}`, run.requests);
-    lives.push(new Lives(run, requests, run.events ? await columnsOf(`events-${place}`, run.events) : null));
+    const [events, spans] = run.events ? [await columnsOf(`events-${place}`, run.events), await columnsOf(`spans-${place}`, run.spans)] : [null, null];
+    lives.push(new Lives(run, requests, events, spans));
   }
   if (maps.length) player = new Player(maps, follow);
   player?.listeners.push(markLife);
@@ -80,7 +81,7 @@ async function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
   addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; restyle(); });
   addEventListener("afterprint", () => { delete document.documentElement.dataset.theme; restyle(); });
-  window.kvsim = { player, table, lives, told }; // for whoever looks behind the page
+  window.kvsim = { player, table, lives, Teller, storyOf, figures }; // for whoever looks behind the page
   document.documentElement.dataset.ready = "";
 }
 

@@ -1,0 +1,159 @@
+// The lives of all requests of one run: tracks, their spans and their events, as reports/lives.py has them.
+//
+// A track is a request, or one of several answers to it; all times are whole ticks of the run.
+
+const STATE = Object.fromEntries(data.states.map((name, place) => [name, place]));
+const WAITING = ["step", "behind", "head", "preempted"].map((name) => STATE[name]);
+const AMOUNTS = ["tokens", "cached", "by", "need", "free", "largest"];
+
+class Lives {
+  constructor(run, requests, events, spans) {
+    Object.assign(this, { run, requests, events, spans });
+    if (spans) this.first = sums(spans.many);
+  }
+
+  rowOf(request) {
+    const numbers = this.requests.request;
+    return numbers[request] === request ? request : numbers.indexOf(request);
+  }
+
+  /** Seconds from the start of the run of what happened so long after an arrival; NaN where it never did. */
+  after(row, column) {
+    const ticks = this.requests[column][row];
+    return ticks === NOTHING || ticks === undefined ? NaN : (this.requests.arrival[row] + ticks) * this.run.tick;
+  }
+
+  arrival(row) {
+    return this.requests.arrival[row] * this.run.tick;
+  }
+
+  /** The events of a request in order; numbers that do not apply are null. */
+  eventsOf(request) {
+    const { events, run } = this, found = [];
+    if (!events) return found;
+    for (let row = lastUpTo(events.request, request - 1) + 1; events.request[row] === request; row++) {
+      const amounts = AMOUNTS.map((name) => [name, events[name][row] ? events[name][row] - 1 : null]);
+      found.push({
+        row, request, tick: events.time[row], sample: events.sample[row], event: data.events[events.event[row]],
+        reason: run.reasons[events.reason[row]], ...Object.fromEntries(amounts),
+      });
+    }
+    return found;
+  }
+
+  /** The tracks of a request. */
+  tracksOf(request) {
+    const found = [], { spans } = this;
+    if (spans) for (let track = lastUpTo(spans.request, request - 1) + 1; spans.request[track] === request; track++) found.push(track);
+    return found;
+  }
+
+  /** The track that this one was forked from: the last of its request. Null if it came by itself. */
+  parentOf(track) {
+    const { request } = this.spans;
+    if (request[track + 1] !== request[track]) return null;
+    while (request[track + 1] === request[track]) track++;
+    return track;
+  }
+
+  /** When each track ends: its last token, or its rejection. */
+  get ends() {
+    if (this.known) return this.known;
+    const { events, spans } = this, many = spans.request.length;
+    const found = new Float64Array(many).fill(-1), finish = data.events.indexOf("finish"), reject = data.events.indexOf("reject");
+    this.cut = new Uint8Array(many); // which tracks were rejected
+    for (let row = 0, track = 0; row < events.request.length; row++) {
+      while (spans.request[track] < events.request[row]) track++;
+      if (events.event[row] !== finish) continue;
+      let own = track;
+      while (spans.sample[own] !== events.sample[row]) own++;
+      found[own] = events.time[row];
+    }
+    for (let row = 0, track = 0; row < events.request.length; row++) {
+      while (spans.request[track] < events.request[row]) track++;
+      if (events.event[row] !== reject) continue;
+      for (let own = track; spans.request[own] === events.request[row]; own++) {
+        if (found[own] >= 0 && !this.cut[own]) continue;
+        found[own] = events.time[row];
+        this.cut[own] = 1;
+      }
+    }
+    return (this.known = found);
+  }
+
+  rejected(track) {
+    return this.ends && this.cut[track] === 1;
+  }
+
+  stateAt(span) {
+    return this.spans.state[span] % data.said;
+  }
+
+  /** When a span of a track begins: the first of most at the arrival. */
+  startAt(track, span) {
+    return span === this.first[track] && this.parentOf(track) === null ? this.requests.arrival[this.spans.request[track]] : this.spans.start[span];
+  }
+
+  stopAt(track, span) {
+    return span + 1 < this.first[track + 1] ? this.spans.start[span + 1] : this.ends[track];
+  }
+
+  /** The spans of a track, with those that it shared before its fork; `event` is the refusal that begins one. */
+  spansOf(track, events = this.eventsOf(this.spans.request[track])) {
+    const refusals = events.filter(({ event, sample }) => event === "refuse" && sample === this.spans.sample[track]), found = [];
+    for (let span = this.first[track]; span < this.first[track + 1]; span++) {
+      const event = this.spans.state[span] >= data.said ? refusals.shift() : null;
+      found.push({ start: this.startAt(track, span), stop: this.stopAt(track, span), state: this.stateAt(span), event, reason: event?.reason ?? "" });
+    }
+    const parent = this.parentOf(track);
+    if (parent === null) return found;
+    const born = found[0].start;
+    return [...this.spansOf(parent, events).filter(({ start, stop }) => stop <= born && start < born), ...found];
+  }
+
+  /** When a track is next in memory, or null. */
+  enters(track, since) {
+    const parent = this.parentOf(track), born = this.spans.start[this.first[track]];
+    for (const own of parent === null ? [track] : [parent, track]) {
+      for (let span = this.first[own]; span < this.first[own + 1]; span++) {
+        const start = this.startAt(own, span), state = this.stateAt(span);
+        if (own !== track && start >= born) break;
+        if ((state === STATE.prefill || state === STATE.recompute) && start >= since) return start;
+      }
+    }
+    return null;
+  }
+
+  /** The tracks of others that were in the queue when a request arrived. */
+  waitingAt(arrival, request) {
+    const { first, spans, ends } = this, found = [];
+    for (let track = 0; track < ends.length; track++) {
+      if (spans.request[track] === request) continue;
+      for (let span = first[track]; span < first[track + 1]; span++) {
+        const start = this.startAt(track, span), opens = span === first[track];
+        if (start > arrival) break;
+        if (!WAITING.includes(this.stateAt(span)) || this.stopAt(track, span) < arrival) continue;
+        if (start === arrival && !(opens && spans.request[track] < request)) continue;
+        if (opens && this.cut[track] && ends[track] === start) continue; // rejected at once
+        found.push(track);
+        break;
+      }
+    }
+    return found;
+  }
+
+  /** The requests whose prompts are computed at a time, and how many tracks decode. */
+  computedAt(now) {
+    const prompts = new Set();
+    let decodes = 0;
+    for (let track = 0; track < this.ends.length; track++) {
+      for (let span = this.first[track]; span < this.first[track + 1] && this.startAt(track, span) <= now; span++) {
+        if (this.stopAt(track, span) <= now) continue;
+        const state = this.stateAt(span);
+        if (state === STATE.prefill || state === STATE.recompute) prompts.add(this.spans.request[track]);
+        if (state === STATE.decode) decodes++;
+      }
+    }
+    return { prompts: [...prompts], decodes };
+  }
+}

@@ -1,0 +1,215 @@
+// What happened to a track, a line each, in the words of reports/life_words.py: what `sim explain` tells.
+//
+// The rules are those of reports/life_lines.py; a test compares the lines of both.
+
+const WORDS = data.words;
+const EACH = 3; // spells at the head of the queue that get a line of their own; more are told together
+
+/** A template with its names filled in. */
+const filled = (template, values) =>
+  template.replace(/\{(\w+)\}/g, (_, name) => (typeof values[name] === "number" ? count(values[name]) : values[name]));
+const said = (name, values = {}) => filled(WORDS.lines[name], values);
+const moreOf = (number, word) => (number === 1 ? `one more ${word}` : `${count(number)} more ${word}s`);
+const reasonName = (reason) => WORDS.shortReasons[reason] ?? reason;
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+
+/** Why the head of the queue was not admitted, with the numbers of the event. */
+function reasonText(reason, { need, free, largest }, { max_num_seqs: seats, max_num_batched_tokens: budget }) {
+  let template = WORDS.reasons[reason] ?? reason;
+  if (reason === "no room" && ![need, free, largest].includes(null)) {
+    if (need <= largest) template = WORDS.notEnoughLeft;
+    else if (need <= free) template = WORDS.inPieces;
+  }
+  if (seats === null) template = template.replace("all {seats} seats", "all seats");
+  if (budget === null) template = template.replace("the token budget of {budget}", "the token budget");
+  return filled(template, { need, free, largest, seats, budget });
+}
+
+/** What happened, with the numbers of the event and what else to fill in; `again`: after a preemption. */
+function eventText(what, event, again, more) {
+  const tokens = event.tokens ?? 0, { happened, byItself } = WORDS;
+  let template = (again ? happened[`${what} again`] : null) ?? happened[what];
+  if (event.by !== null && event.by === event.request) template = byItself[what] ?? template;
+  if (event.cached) template += happened.cached;
+  const by = event.by === null ? "another request" : `request ${count(event.by)}`;
+  return filled(template, { ...event, tokens: plural(tokens, "token"), slots: plural(tokens, "slot"), by, ...more });
+}
+
+/** Neighbours of equal key, together. */
+function grouped(items, key) {
+  const found = [];
+  for (const item of items) {
+    if (found.length && found.at(-1).key === key(item)) found.at(-1).items.push(item);
+    else found.push({ key: key(item), items: [item] });
+  }
+  return found;
+}
+
+class Teller {
+  constructor(life, track) {
+    this.life = life;
+    this.track = track;
+    this.request = life.spans.request[track];
+    this.engine = life.run.engine;
+    this.all = life.eventsOf(this.request);
+    this.spans = life.spansOf(track, this.all);
+  }
+
+  time(ticks) {
+    return duration(ticks / Math.round(1 / this.life.run.tick)); // to the last bit, as Python divides
+  }
+
+  lasted(spans) {
+    return this.time(spans.reduce((sum, { start, stop }) => sum + stop - start, 0));
+  }
+
+  /** The lines in order: { tick, event, text }. */
+  lines() {
+    const arrival = this.spans[0].start;
+    const told = [{ tick: arrival, row: -1, event: "arrive", text: this.arrived(arrival) }, ...this.happened()];
+    for (const { key, items } of grouped(this.spans, ({ state }) => WAITING.includes(state))) if (key) told.push(...this.queue(items));
+    return told.sort((one, other) => one.tick - other.tick || one.row - other.row);
+  }
+
+  /** The events of the track, those before a fork and of its own forks included. */
+  rows() {
+    const { life, track, all } = this, parent = life.parentOf(track);
+    const of = (each) => all.filter(({ sample, event }) => sample === life.spans.sample[each] && event !== "reject");
+    const rows = of(track), opening = rows[0]?.row;
+    if (parent !== null) rows.push(...of(parent).filter(({ row }) => row < opening));
+    else rows.push(...life.tracksOf(this.request).filter((each) => each !== track).map((each) => of(each)[0]));
+    if (life.rejected(track)) rows.push(...all.filter(({ event }) => event === "reject"));
+    return rows.sort((one, other) => one.row - other.row);
+  }
+
+  happened() {
+    const { life, track } = this, rows = this.rows().filter(({ event }) => event !== "refuse");
+    const own = life.spans.sample[track], alone = life.parentOf(track) === null;
+    const beam = alone && !life.rejected(track) ? rows.filter(({ event, sample }) => event === "fork" && sample === own) : [];
+    const key = ({ event, tick, row, sample }) => {
+      if (event === "copy") return beam.length ? "survivors" : "copy";
+      if (event !== "fork") return `${event} ${event === "finish" ? tick : -row}`;
+      if (beam.length) return tick === beam[0].tick ? "candidates" : "survivors";
+      return sample === own ? "forked" : `fork ${tick}`;
+    };
+    let evicted = false, decoded = false;
+    return grouped(rows, key).map(({ key, items }) => {
+      const [{ tick, row, event }] = items;
+      const line = { tick, row, event, text: this.text(key.split(" ")[0], items, event === "admit" ? evicted : decoded) };
+      evicted ||= event === "preempt";
+      decoded ||= event === "decode";
+      return line;
+    });
+  }
+
+  /** What events that are told together did, and what the tables add to it. */
+  text(what, items, again) {
+    const forks = items.filter(({ event }) => event === "fork").length, copies = items.filter(({ event }) => event === "copy");
+    const event = { ...items[0] };
+    if (what === "copy" || what === "survivors") {
+      event.tokens = copies.reduce((sum, { tokens }) => sum + tokens, 0);
+      if (!forks) what = "copy";
+    }
+    const more = {
+      answers: moreOf(forks, "answer"), candidates: moreOf(forks, "candidate"),
+      times: forks === 1 ? "once" : `${count(forks)} times`, until: this.time(items.at(-1).tick),
+    };
+    return eventText(what, event, again, more) + this.more(what, copies.length, event, again);
+  }
+
+  more(what, copies, event, again) {
+    const { requests, run } = this.life, row = this.request, allocator = this.engine.allocator;
+    const whole = requests.whole[row], first = requests.first[row];
+    if (copies) {
+      const why = ["paged", "dynamic"].includes(allocator) ? said(allocator) : "";
+      return why + (what === "copy" && copies > 1 ? said("steps", { steps: copies }) : "");
+    }
+    if (what === "admit" && !again && event.tokens < requests.prompt_tokens[row]) return said("whole prompt", { prompt: requests.prompt_tokens[row] });
+    if (what === "decode" && !again && first !== NOTHING) return said("ttft", { ttft: this.time(first) });
+    if (what === "finish" && whole !== NOTHING && this.track === this.last()) {
+      return said("e2e", { e2e: this.time(whole), tpot: duration(requests.tpot_s[row]), normalized: duration(requests.normalized_s_per_token[row]) });
+    }
+    return "";
+  }
+
+  /** The track of the request that ends last: E2E is its own. */
+  last() {
+    const { life } = this;
+    const better = (one, other) => life.ends[other] > life.ends[one] || (life.ends[other] === life.ends[one] && life.rejected(one) && !life.rejected(other));
+    return life.tracksOf(this.request).reduce((one, other) => (better(one, other) ? other : one));
+  }
+
+  arrived(arrival) {
+    const { life, request } = this, tracks = life.waitingAt(arrival, request);
+    const others = new Set(tracks.map((track) => life.spans.request[track])).size;
+    if (!others) return said("alone");
+    const text = said([null, "fcfs"].includes(this.engine.policy) ? "behind" : "among", { others: plural(others, "other") });
+    const enters = tracks.map((track) => life.enters(track, arrival)), own = life.enters(this.track, arrival);
+    const last = enters.reduce((most, when) => (when === null || when > most ? when ?? Infinity : most), 0);
+    return text + (own !== null && last <= own ? said(others === 1 ? "entered" : "all entered", { time: this.time(last) }) : "");
+  }
+
+  /** Lines on one stay in the queue: when it was first in it, and why it was not admitted. */
+  queue(stay) {
+    const spell = stay.filter(({ start, stop }) => stop > start), heads = spell.filter(({ reason }) => reason);
+    if (!spell.length) return [];
+    if (heads.length > EACH || spell[0].state === STATE.preempted) {
+      const evicted = this.all.findLast(({ event, tick }) => event === "preempt" && tick === stay[0].start);
+      return [{ tick: spell[0].start, row: evicted?.row ?? -1, event: "refuse", text: this.summed(spell) }];
+    }
+    const told = heads.map((span) => ({
+      tick: span.start, row: span.event.row, event: "refuse", text: said("head", { time: this.lasted([span]), why: this.why(span) }),
+    }));
+    for (const span of spell.slice(1)) {
+      if (!span.reason && heads.length && span.start > heads[0].start) {
+        told.push({ tick: span.start, row: -1, event: "behind", text: said("again", { time: this.lasted([span]) }) });
+      }
+    }
+    return told;
+  }
+
+  /** A stay in the queue in one line: how long for which reason, and what was first said of it. */
+  summed(spell) {
+    const reasons = [...new Set(spell.map(({ reason }) => reason))];
+    let each = reasons.map((reason) => {
+      const alike = spell.filter((span) => span.reason === reason);
+      const detail = ["no room", "watermark"].includes(reason) ? ` (${this.why(alike[0])})` : "";
+      return said("part", { time: this.lasted(alike), reason: reason ? reasonName(reason) : WORDS.lines.others }) + detail;
+    });
+    if (each.length === 1) each = [spell[0].reason ? this.why(spell[0]) : WORDS.lines.others];
+    return said("queue", { time: this.lasted(spell), parts: each.join(", ") });
+  }
+
+  why({ reason, event, start }) {
+    return reasonText(reason, event, this.engine) + (reason === "token budget" ? this.spentOn(start) : "");
+  }
+
+  /** Whose prompts, and how many decodes, took the tokens of the step that starts now. */
+  spentOn(now) {
+    const { prompts, decodes } = this.life.computedAt(now), on = [];
+    if (prompts.length) {
+      const requests = prompts.length <= EACH ? prompts.join(", ") : `${count(prompts.length)} requests`;
+      on.push(said(prompts.length === 1 ? "prompt" : "prompts", { requests }));
+    }
+    if (decodes && String(this.engine.scheduler).startsWith("vllm-v1")) on.push(plural(decodes, "decode"));
+    return on.length ? said("spent", { on: on.join(", ") }) : "";
+  }
+}
+
+/** All that happened to a request: [{ tick, text }]; of several answers, which of them where not all alike. */
+function storyOf(life, request) {
+  const tracks = life.tracksOf(request), told = new Map();
+  for (const track of tracks) {
+    for (const line of new Teller(life, track).lines()) {
+      if (line.text.startsWith(WORDS.happened.forked.split("{")[0])) continue; // its parent says so
+      const key = `${line.tick} ${line.text}`;
+      if (!told.has(key)) told.set(key, { ...line, samples: [] });
+      told.get(key).samples.push(life.spans.sample[track]);
+    }
+  }
+  return [...told.values()].sort((one, other) => one.tick - other.tick || one.row - other.row).map(({ tick, event, text, samples }) => {
+    const all = samples.length === tracks.length || event === "fork";
+    const whose = all ? "" : `Answer${samples.length > 1 ? "s" : ""} ${samples.sort((a, b) => a - b).join(", ")}: `;
+    return { tick, event, text: whose ? `${whose}${text}.` : sentence(text) };
+  });
+}
