@@ -16,6 +16,8 @@ A variant reads something differently, to show how much hangs on that:
                     context of that figure
     NAME:both       attention as the kernel figure has it comes on top
     NAME:sharedN    N sequences of a request share the host's work of one
+    NAME:copiedN    each sequence decoded is first copied from one of the N of its request, in whole blocks,
+                    unless it is that one: a beam search without shared blocks
     NAME:waiting    the products wait for what is swapped
 
 Linear in the contexts with an integer slope, so that a span is a `range`. Ignores that attention within a
@@ -45,6 +47,11 @@ def profile_names() -> list[str]:
     return [name for name in names if _read(name).get("kind") == "analytic"]
 
 
+def analytic_profile(name: str) -> Mapping[str, Any]:
+    """What is in the file of one of `profile_names()`."""
+    return _read(name)
+
+
 def _read(name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads(
         resources.files("sim.profiles").joinpath(f"{name}.json").read_text(encoding="utf-8")
@@ -68,7 +75,9 @@ class AnalyticProfile(CostModel):
     def __init__(self, name: str, variant: str, scenario: Scenario) -> None:
         profile = _read(name)
         models, model = profile["models"], scenario.model
-        sharing = _sharing(variant)
+        sharing, copied = _several(variant, "shared"), _several(variant, "copied")
+        if sharing == copied == 1 and variant not in (*VARIANTS, "shared1", "copied1"):
+            raise unknown("cost variant", variant, [*VARIANTS[1:], "sharedN", "copiedN"])
         if model.name not in models:
             raise KvsimError(
                 f"model must be one of {', '.join(models)} with cost {name}, which knows no other, "
@@ -99,12 +108,14 @@ class AnalyticProfile(CostModel):
         if block_size and block_size < profile["block_size"]:
             more_blocks = 1 / block_size - 1 / profile["block_size"]  # per token
             context_ps += layers_share * profile["block_us"] * PS_PER_US * more_blocks
-        self._sequence_ps: int = round(sequence_ps)
-        self._context_ps: int = round(context_ps)
 
         gpu, kv_bytes = scenario.gpu, scenario.served_model.kv_bytes_per_token_per_gpu(tp)
         bandwidth = gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency
         self._copy_ps = 2 * kv_bytes / bandwidth * 1e12
+        context_ps += (1 - 1 / copied) * self._copy_ps
+        sequence_ps += (1 - 1 / copied) * self._copy_ps * profile["block_size"] / 2  # of the last block
+        self._sequence_ps: int = round(sequence_ps)
+        self._context_ps: int = round(context_ps)
         self._waits = variant == "waiting"
         self._bytes_ps, self._issue_ps = self._swaps(block_size, kv_bytes)
 
@@ -149,11 +160,7 @@ class AnalyticProfile(CostModel):
         return range(first, first + steps * delta, delta) if delta else [first] * steps
 
 
-def _sharing(variant: str) -> int:
-    """How many sequences share the host's work of one; every variant but `sharedN` has one."""
-    name, count = variant[:6], variant[6:]
-    if name == "shared" and count.isdecimal() and int(count):
-        return int(count)
-    if variant not in VARIANTS:
-        raise unknown("cost variant", variant, [*VARIANTS[1:], "sharedN"])
-    return 1
+def _several(variant: str, name: str) -> int:
+    """The N of `sharedN` or `copiedN`; 1 of every other variant."""
+    count = variant.removeprefix(name)
+    return int(count) if count != variant and count.isdecimal() and int(count) else 1

@@ -9,11 +9,11 @@ import pytest
 
 import cli
 import workloads
-from reports.papers import checks
+from reports.papers import checks, declared
 from reports.papers.cells import Bench, carry_out
 from reports.papers.checks import AGREES, MISSES, Row
 from reports.papers.declared import chosen_figures, merged, paper_names, read_paper
-from reports.papers.running import Findings
+from reports.papers.running import Diary, Findings
 from reports.papers.series import Found, _Counter, all_series, crossing, find, on_straight_lines
 from sim.catalog import model_named
 from sim.errors import KvsimError
@@ -346,6 +346,58 @@ def test_an_unknown_figure_or_paper_is_named():
         read_paper("orca")
 
 
+PAPER_2 = """
+title = "Another paper"
+citation = "Nobody, 2026."
+[cell]
+cost = "constant:0.05"
+[systems.A]
+engine = { scheduler = "orca", allocator = "contiguous", reserve = "max" }
+[systems.B]
+engine = { scheduler = "vllm-v1", allocator = "paged" }
+[models.small]
+model = "opt-13b"
+gpu = "a100-40gb"
+kv_tokens = 8192
+[workloads.chats]
+workload = { trace = "sharegpt", request_rate = "inf" }
+"""
+FIGURE_7 = """
+number = "7"
+title = "How much is used"
+reads = "value"
+unit = "% of the KV memory"
+num_prompts = 60
+[[panels]]
+name = "only"
+model = "small"
+workload = "chats"
+[panels.systems.A]
+token = 20.0
+[panels.systems.B]
+token = 95.0
+[[checks]]
+what = "order"
+kind = "order"
+values = ["token"]
+"""
+
+
+def test_another_paper_is_another_folder(own_cache, monkeypatch, capsys):
+    folder = own_cache / "shelf" / "another"
+    folder.mkdir(parents=True)
+    (folder / "paper.toml").write_text(PAPER_2)
+    (folder / "figure07.toml").write_text(FIGURE_7)
+    monkeypatch.setattr(declared, "shelf", lambda: own_cache / "shelf")
+    assert cli.main(["reproduce", "another", "--jobs", "1", "--out", "here"]) == 0
+    assert "Figure 7  How much is used  agrees" in capsys.readouterr().out
+    (figure,) = json.loads((own_cache / "here" / "results.json").read_text())["figures"]
+    assert [row["system"] for row in figure["rows"]] == ["A", "B"]
+    assert figure["rows"][0]["simulated"] < figure["rows"][1]["simulated"]
+    assert cli.main(["reproduce", "pagedattention"]) == 2
+    assert "known: another" in capsys.readouterr().err
+
+
 # -- the machinery ------------------------------------------------------------------------------------
 
 
@@ -357,6 +409,17 @@ def test_what_is_in_the_cache_is_not_run_again(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("*.json"))) == 1
     monkeypatch.setattr("reports.papers.cells.carry_out", lambda *_: pytest.fail("ran again"))
     assert find(series, Bench(workloads.build, tmp_path)).values == first.values
+
+
+def test_a_search_may_begin_in_small_steps():
+    asked = []
+
+    def latency(rate):
+        asked.append(rate)
+        return 0.5 * (rate / 10) ** 20
+
+    assert crossing(latency, 10.8, 0.5, step=1.03, close=1.03) == pytest.approx(10, rel=0.01)
+    assert asked[:2] == [10.8, 10.8 / 1.03] and len(asked) <= 5
 
 
 def test_a_damaged_file_of_the_cache_is_replaced(tmp_path):
@@ -371,6 +434,15 @@ def test_a_damaged_file_of_the_cache_is_replaced(tmp_path):
         k: v for k, v in first.items() if k != "cpu_s"
     }
     assert json.loads(file.read_text())["numbers"]["token"] == first["token"]
+
+
+def test_what_is_done_are_finished_series_and_the_runs_of_the_others(tmp_path):
+    diary = Diary(tmp_path / "diary", [100, 50, 10])
+    assert diary.done() == 0
+    diary.path.write_text("0 30\n1 45\n0 20\n1 45\n")
+    assert diary.done() == 30 + 20 + 50
+    diary.finished.add(0)
+    assert diary.done() == 100 + 50
 
 
 def test_another_version_of_the_simulator_runs_anew(tmp_path, monkeypatch):

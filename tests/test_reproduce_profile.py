@@ -76,9 +76,24 @@ def test_sequences_of_a_request_may_share_the_work_of_the_host():
     cell = PAPER.cell(figure, figure.panels["beam 6"], "vLLM")
     told = scenario_of(merged(cell, {"cost": "a100-40gb-sosp23:shared"}))
     assert told.cost == "a100-40gb-sosp23:shared6"
-    for wrong in ("shared", "shared0", "sharedx"):
+    for wrong in ("shared", "shared0", "sharedx", "copied", "copied-2"):
         with pytest.raises(KvsimError, match="cost variant"):
             cost(cost=f"a100-40gb-sosp23:{wrong}")
+
+
+def test_a_beam_without_shared_blocks_copies_what_a_survivor_takes_over():
+    """Of 6 candidates 5 are copied, with half a block more than their contexts: read once, written once."""
+    shape = StepShape(decode_seqs=60, context_tokens=60 * 50)
+    slots, gpu = 5 / 6 * 60 * (50 + 8), gpu_named("a100-40gb")
+    bytes_per_s = gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency
+    more_ps = cost(cost="a100-40gb-sosp23:copied6").step_ps(shape) - cost().step_ps(shape)
+    assert more_ps / 10**12 == pytest.approx(2 * slots * 819_200 / bytes_per_s, rel=1e-5)
+    figure = PAPER.figures["14"]
+    choice = next(choice for choice in PAPER.choices if choice.name == "copies of beams")
+    orca, vllm = (PAPER.cell(figure, figure.panels["beam 6"], who) for who in ("Orca (Oracle)", "vLLM"))
+    assert scenario_of(choice.changed(orca)).cost == "a100-40gb-sosp23:copied6"
+    assert choice.changed(vllm) is None
+    assert choice.changed(PAPER.cell(figure, figure.panels["parallel 6"], "Orca (Oracle)")) is None
 
 
 def test_the_profile_knows_the_papers_models_as_the_paper_split_them():

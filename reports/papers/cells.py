@@ -116,13 +116,13 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
 
 
 def scenario_of(cell: Cell) -> Scenario:
-    """The server of a cell; a cost that ends in `:shared` learns by how many sequences a request has."""
+    """The server of a cell; a cost in `:shared` or `:copied` learns how many sequences a request has."""
     engine = cell["engine"]
     length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
     settings = {**_defaults(engine.get("scheduler"), length), "max_model_len": length, **engine}
     names = ("tensor_parallel_size", "kv_tokens", "cost")
     given = {name: cell[name] for name in names if name in cell}
-    if given.get("cost", "").endswith(":shared"):
+    if given.get("cost", "").endswith((":shared", ":copied")):
         given["cost"] += str(max(cell["workload"].get(name, 1) for name in ("n", "beam_width")))
     return Scenario(
         model=model_named(cell["model"]),

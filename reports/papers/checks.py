@@ -51,6 +51,9 @@ class Check:
     detail: str
     decides: bool = True
     """Whether the figure's verdict hangs on it."""
+    cause: str = ""
+    """Why it misses, where it does."""
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def judged(paper: Paper, figure: Figure, findings: Findings) -> Judged:
                         others[choice.name] = other.values.get(value)
                 found = [x for x in (simulated, *others.values()) if x is not None]
                 row = Row(panel, system, value, names.get(value, value), number, simulated, None, None)
-                if others and found:
+                if any(other is not None for other in others.values()):
                     row.low, row.high = min(found), max(found)
                 rows.append(row)
                 influences += [
@@ -113,7 +116,9 @@ def judged(paper: Paper, figure: Figure, findings: Findings) -> Judged:
                     | {"chosen": simulated, "other": other}
                     for name, other in others.items()
                 ]
-    checks = [_checked(check, _chosen_rows(rows, check)) for check in figure.checks]
+    carried_out = {row.panel for row in rows}
+    asked = [check for check in figure.checks if carried_out.intersection(check.get("panels", figure.panels))]
+    checks = [_checked(check, _chosen_rows(rows, check)) for check in asked]
     return Judged(figure, rows, checks, influences, rejected)
 
 
@@ -133,11 +138,18 @@ def _chosen_rows(rows: Iterable[Row], check: Table) -> list[Row]:
 
 
 def _checked(check: Table, rows: list[Row]) -> Check:
-    decides = check.get("decides", True)
     if not rows or any(row.simulated is None for row in rows):
-        return Check(check["what"], MISSES, "nothing to compare", decides)
-    agrees, detail = KINDS[check["kind"]](check, rows)
-    return Check(check["what"], AGREES if agrees else MISSES, detail, decides)
+        agrees, detail = False, "nothing to compare"
+    else:
+        agrees, detail = KINDS[check["kind"]](check, rows)
+    return Check(
+        what=check["what"],
+        verdict=AGREES if agrees else MISSES,
+        detail=detail,
+        decides=check.get("decides", True),
+        cause="" if agrees else check.get("cause", ""),
+        remark=check.get("remark", ""),
+    )
 
 
 # -- kinds of checks --------------------------------------------------------------------------------
@@ -158,7 +170,8 @@ def _within(check: Table, rows: list[Row]) -> Answer:
         row.verdict = AGREES if far <= band else MISSES
         good += row.verdict == AGREES
     needed = check.get("enough", len(rows))
-    return good >= needed, f"{good} of {len(rows)}, {needed} needed"
+    told = f"{good} of {len(rows)}"
+    return good >= needed, told if needed == len(rows) else f"{told}, {needed} needed"
 
 
 def _at_least(check: Table, rows: list[Row]) -> Answer:

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from sim.errors import KvsimError, unknown
@@ -82,15 +83,21 @@ class Paper:
             own.get("cell", {}),
         ):
             found = merged(found, part)
-        if found.pop("beams_are_samples", False) and "beam_width" in found["workload"]:
-            found["workload"]["n"] = found["workload"].pop("beam_width")
+        samples, work = found.pop("beams_are_samples", False), found["workload"]
+        if samples and "beam_width" in work:
+            work["n"] = work.pop("beam_width")
+            found["beams_are_samples"] = True
         return found
+
+
+def shelf() -> Traversable:
+    """The folder of the papers: each is a folder of its own, with a `paper.toml` and a file per figure."""
+    return resources.files("reports.papers")
 
 
 def paper_names() -> list[str]:
     """The papers that there are."""
-    here = resources.files("reports.papers")
-    return sorted(entry.name for entry in here.iterdir() if entry.joinpath("paper.toml").is_file())
+    return sorted(entry.name for entry in shelf().iterdir() if entry.joinpath("paper.toml").is_file())
 
 
 def read_paper(name: str) -> Paper:
@@ -103,7 +110,7 @@ def read_paper(name: str) -> Paper:
     """
     if name not in paper_names():
         raise unknown("paper", name, paper_names())
-    folder = resources.files("reports.papers").joinpath(name)
+    folder = shelf().joinpath(name)
     tables = {
         entry.name.removesuffix(".toml"): tomllib.loads(entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()
@@ -116,7 +123,7 @@ def read_paper(name: str) -> Paper:
         title=paper["title"],
         citation=paper["citation"],
         tables=paper,
-        choices=[_choice(choice) for choice in paper["choices"]],
+        choices=[_choice(choice) for choice in paper.get("choices", [])],
         claims=paper.get("claims", []),
         figures={number: figures[number] for number in sorted(figures, key=_order)},
     )

@@ -75,8 +75,10 @@ def claims(paper: Paper, results: Sequence[Judged]) -> list[dict[str, Any]]:
         if judged is None:
             continue
         ratios: dict[str, list[tuple[float, float]]] = {}
-        for of in (row for row in judged.rows if row.system == claim["of"]):
-            for row in judged.rows:
+        rows = [row for row in judged.rows if row.panel in claim.get("panels", [row.panel])]
+        rows = [row for row in rows if row.value == claim.get("value", "rate")]
+        for of in (row for row in rows if row.system == claim["of"]):
+            for row in rows:
                 if row.system in claim["over"] and row.panel == of.panel and row.simulated and of.simulated:
                     pair = (of.published / row.published, of.simulated / row.simulated)
                     ratios.setdefault(row.system, []).append(pair)
@@ -107,7 +109,7 @@ def _markdown(
     lines = [
         f"# {paper.title}, simulated",
         "",
-        f"kvsim {__version__}. {paper.citation}.",
+        f"kvsim {__version__}. {paper.citation}",
         "",
         f"{len(agreeing)} of {len(results)} figures agree with what was published. "
         f"{findings.runs:,} simulations, {findings.cpu_s / 60:.1f} CPU minutes "
@@ -128,7 +130,8 @@ def _markdown(
         lines += _figure(judged, pictures.get(judged.figure.number))
     if told := claims(paper, results):
         lines += _claims(told)
-    lines += _choices(paper, results)
+    if not quick:
+        lines += _choices(paper, results)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -142,11 +145,11 @@ def _figure(judged: Judged, picture: str | None) -> list[str]:
     for check in judged.checks:
         word = _word(check.verdict) if check.decides else f"{check.verdict} (decides nothing)"
         lines.append(f"| {check.what} | {check.detail} | {word} |")
-    for check, table in zip(judged.checks, figure.checks, strict=True):
-        if check.verdict != AGREES and "cause" in table:
-            lines += ["", f"**Why it misses: {check.what}.** {table['cause']}"]
-        if "remark" in table:
-            lines += ["", table["remark"]]
+    for check in judged.checks:
+        if check.cause:
+            lines += ["", f"**Why it misses: {check.what}.** {check.cause}"]
+        if check.remark:
+            lines += ["", check.remark]
     lines += [
         "",
         "| panel | system | | published | simulated | difference | range | band | |",
@@ -163,7 +166,7 @@ def _figure(judged: Judged, picture: str | None) -> list[str]:
     if judged.rejected:
         told = "; ".join(f"{who}: {count:,}" for who, count in judged.rejected.items())
         lines += ["", f"**Requests that could not be served** and make their server look faster: {told}."]
-    return [*lines, "", *figure.notes, ""] if figure.notes else [*lines, ""]
+    return [*lines, "", *(f"- {note}" for note in figure.notes), ""] if figure.notes else [*lines, ""]
 
 
 def _claims(told: list[dict[str, Any]]) -> list[str]:
@@ -191,7 +194,10 @@ def _choices(paper: Paper, results: Sequence[Judged]) -> list[str]:
         "| choice | chosen | the other answer | changes most |",
         "|---|---|---|---|",
     ]
+    numbers = {judged.figure.number for judged in results}
     for choice in paper.choices:
+        if not numbers.intersection(choice.figures):
+            continue
         told = []
         for judged in results:
             changes = [

@@ -1,7 +1,9 @@
 """All series of some figures, in several processes; what is in the cache is not run again."""
 
 import os
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,19 +64,20 @@ def carry_out_all(
     todo = [series for figure in figures for series in all_series(paper, figure, quick)]
     todo.sort(key=lambda series: -series.weight)
     wall_s, own_s = time.perf_counter(), _cpu_s()
-    done = [0]
     found: dict[tuple[str, str, str, str], Found] = {}
     helpers_s = 0.0
-    with progress(f"reproduce {paper.name}", sum(series.weight for series in todo), lambda: done[0]):
-        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-        results: Iterable[tuple[int, Found, float, int]] = parallel(
-            delayed(_one)(place, series, bench) for place, series in enumerate(todo)
-        )
-        for place, what, cpu_s, pid in results:
-            series = todo[place]
-            found[series.figure, series.panel, series.system, series.choice] = what
-            done[0] += series.weight
-            helpers_s += cpu_s if pid != os.getpid() else 0.0
+    with tempfile.TemporaryDirectory() as room:
+        diary = Diary(Path(room) / "diary", [series.weight for series in todo])
+        with progress(paper.name, sum(diary.weights), diary.done):
+            parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+            results: Iterable[tuple[int, Found, float, int]] = parallel(
+                delayed(_one)(place, series, bench, diary.path) for place, series in enumerate(todo)
+            )
+            for place, what, cpu_s, pid in results:
+                series = todo[place]
+                found[series.figure, series.panel, series.system, series.choice] = what
+                diary.finished.add(place)
+                helpers_s += cpu_s if pid != os.getpid() else 0.0
     return Findings(
         found=found,
         runs=sum(what.runs for what in found.values()),
@@ -84,9 +87,41 @@ def carry_out_all(
     )
 
 
-def _one(place: int, series: Series, bench: Bench) -> tuple[int, Found, float, int]:
+class Diary:
+    """How far all processes are: a line for each run, with the place of its series and its requests.
+
+    Parameters
+    ----------
+    path : Path
+        Where the processes write; one line at a time is short enough never to be torn.
+    weights : sequence of int
+        About how many requests each series serves.
+    """
+
+    def __init__(self, path: Path, weights: Sequence[int]) -> None:
+        path.touch()
+        self.path, self.weights = path, weights
+        self.finished: set[int] = set()
+
+    def done(self) -> int:
+        """The requests of the series that are finished, and of the runs of the others."""
+        served: Counter[int] = Counter()
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            place, requests = line.split()
+            served[int(place)] += int(requests)
+        whole = self.finished.copy()
+        parts = (min(served[place], self.weights[place]) for place in served if place not in whole)
+        return sum(self.weights[place] for place in whole) + sum(parts)
+
+
+def _one(place: int, series: Series, bench: Bench, diary: Path) -> tuple[int, Found, float, int]:
     cpu_s = time.process_time()
-    what = find(series, bench)
+
+    def heard(requests: int) -> None:
+        with diary.open("a", encoding="utf-8") as file:
+            file.write(f"{place} {requests}\n")
+
+    what = find(series, bench, heard)
     return place, what, time.process_time() - cpu_s, os.getpid()
 
 

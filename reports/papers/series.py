@@ -18,9 +18,12 @@ from sim.cost import StepShape, cost_named
 from sim.cost_profile import AnalyticProfile
 from sim.errors import KvsimError
 
-CLOSE = 1.03
-"""A crossing is searched until its bracket is narrower than this factor."""
+CLOSE, OTHERS_CLOSE = 1.03, 1.06
+"""A crossing is searched until its bracket is narrower than this factor; under other answers, the second."""
+STEP = 1.2
 MOST_RUNS = 12
+MANY_PROMPTS = 20_000
+"""From so many requests a run on, the neighbourhood of a crossing is found on traces a sixth as long."""
 FEWEST_PROMPTS = 100
 PS_PER_MS = 1e9
 
@@ -73,7 +76,7 @@ class Found:
 
 
 def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
-    """Everything that a figure needs; quickly: no open choices, short runs."""
+    """Everything that a figure needs; quickly: no open choices, short runs, fewer panels where it says so."""
     settings = figure.settings
     if quick:
         settings = merged(settings, {"plot": False, **settings.get("quick", {})})
@@ -82,9 +85,13 @@ def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
         own = merged(settings, panel.get("settings", {}))
         if quick:
             own = merged(own, panel.get("quick", {}))
+            if name not in own.get("panels", [name]):
+                continue
         for system, published in panel["systems"].items():
             cell = paper.cell(figure, panel, system)
             here = merged(own, published.get("settings", {}))
+            if quick:
+                here = merged(here, published.get("quick", {}))
             found.append(Series(figure.number, name, system, "", figure.reads, cell, here, published))
             for choice in paper.choices:
                 other = choice.changed(cell) if figure.number in choice.figures and not quick else None
@@ -95,16 +102,17 @@ def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
     return found
 
 
-def find(series: Series, bench: Bench) -> Found:
-    """Carry it out."""
-    return READINGS[series.reads](series, _Counter(bench))
+def find(series: Series, bench: Bench, heard: Callable[[int], object] | None = None) -> Found:
+    """Carry it out; `heard` is told the requests of each run when it is done."""
+    return READINGS[series.reads](series, _Counter(bench, heard))
 
 
 class _Counter:
     """A bench that counts what is taken from it."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, heard: Callable[[int], object] | None = None) -> None:
         self._bench = bench
+        self._heard = heard
         self.found = Found()
 
     def numbers(self, cell: Cell) -> Numbers:
@@ -113,6 +121,8 @@ class _Counter:
         self.found.cpu_s += numbers["cpu_s"] or 0.0
         self.found.runs += 1
         self.found.rejected += int(numbers["rejected"] or 0)
+        if self._heard is not None:
+            self._heard(int(numbers["requests"] or 0))
         return numbers
 
 
@@ -146,25 +156,36 @@ def _value(series: Series, bench: _Counter) -> Found:
 
 
 def _crossing(series: Series, bench: _Counter) -> Found:
-    seen: dict[float, float] = {}
+    settings, seen = series.settings, dict[float, float]()
 
     def latency(rate: float) -> float:
         if rate not in seen:
-            numbers = bench.numbers(_at(series.cell, series.settings, rate))
-            seen[rate] = numbers["latency_s"] or math.inf
+            seen[rate] = bench.numbers(_at(series.cell, settings, rate))["latency_s"] or math.inf
         return seen[rate]
 
     if not series.choice:
         for rate in series.rates:
             latency(rate)
-    start = float(series.published["rate"])
-    threshold = float(series.settings["threshold"])
-    ran = sorted(seen.items())
-    bench.found.values["rate"] = crossing(latency, start, threshold, ran)
+    threshold, ran = float(settings["threshold"]), sorted(seen.items())
+    start, step = float(series.published["rate"]), STEP
+    close = float(settings.get("close", OTHERS_CLOSE if series.choice else CLOSE))
+    if not ran and start * settings["duration_s"] > MANY_PROMPTS:
+        start, step = _neighbourhood(series, bench, start, threshold), close
+    bench.found.values["rate"] = crossing(latency, start, threshold, ran, step=step, close=close)
     if "beyond" in series.published and series.rates and not series.choice:
         bench.found.values["drawn"] = on_straight_lines(ran, threshold)
     bench.found.points = sorted(seen.items())
     return bench.found
+
+
+def _neighbourhood(series: Series, bench: _Counter, start: float, threshold: float) -> float:
+    """About where the crossing is, from short traces, which put it a little too high."""
+    short = merged(series.settings, {"duration_s": series.settings["duration_s"] / 6})
+
+    def latency(rate: float) -> float:
+        return bench.numbers(_at(series.cell, short, rate))["latency_s"] or math.inf
+
+    return crossing(latency, start, threshold, close=1.1)
 
 
 def on_straight_lines(points: Sequence[tuple[float, float]], threshold: float) -> float | None:
@@ -180,26 +201,30 @@ def crossing(
     start: float,
     threshold: float,
     known: Sequence[tuple[float, float]] = (),
+    *,
+    step: float = STEP,
+    close: float = CLOSE,
 ) -> float:
     """The rate at which a rising latency reaches the threshold.
 
-    Brackets it, from what is known or from `start` outwards, and halves the bracket where a straight line
-    through the logarithms of the latencies says.
+    Brackets it, from what is known or from `start` outwards in growing steps, and halves the bracket where a
+    straight line through the logarithms of the latencies says, until it is narrower than `close`.
     """
     below = max((point for point in known if point[1] < threshold), default=None)
     above = min((point for point in known if point[1] >= threshold), default=None)
     if below and above and below[0] > above[0]:
         above = None
-    rate, runs = start if below is None else below[0] * 1.2 if above is None else 0.0, 0
+    rate, runs = start if below is None else below[0] * step if above is None else 0.0, 0
     while below is None or above is None:
         y = latency(rate)
         below, above = ((rate, y), above) if y < threshold else (below, (rate, y))
-        rate = rate * 1.2 if above is None else rate / 1.2
+        rate = rate * step if above is None else rate / step
+        step = max(step, min(step * step, STEP))
         runs += 1
         if runs > 4 * MOST_RUNS:
             raise KvsimError(f"no rate from {start} on has a latency of {threshold} s/token")
     for _ in range(MOST_RUNS):
-        if above[0] / below[0] < CLOSE:
+        if above[0] / below[0] < close * (1 + 1e-9):
             break
         share = _share(below[1], above[1], threshold)
         rate = below[0] + (above[0] - below[0]) * min(max(share, 0.2), 0.8)

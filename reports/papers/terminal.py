@@ -1,6 +1,7 @@
-"""What a reproduction says in the terminal: a table per figure, then all verdicts."""
+"""What a reproduction says in the terminal, in 80 columns: a table per figure, its checks, all verdicts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,6 +11,11 @@ from rich.text import Text
 from reports import palette
 from reports.papers.checks import AGREES, Judged, Row
 
+SWEEPS = ("sweep", "swap")
+"""What is read off at each value of a setting: a column for each."""
+MANY = 3
+"""A system with so many numbers in a panel has a heading of its own."""
+
 
 def figure_tables(results: Sequence[Judged]) -> RenderableType:
     """Every figure: its numbers, published beside simulated, and its checks."""
@@ -17,38 +23,71 @@ def figure_tables(results: Sequence[Judged]) -> RenderableType:
     for judged in results:
         figure = judged.figure
         parts += [
-            Text(f"Figure {figure.number}: {figure.title} ({figure.settings['unit']})", style="bold"),
-            _numbers(judged),
+            Text(f"Figure {figure.number}: {figure.title}", style="bold"),
+            Text(figure.settings["unit"]),
+            _sweep(judged) if figure.reads in SWEEPS else _numbers(judged),
             _checks(judged),
             *(Text(f"{who}: {n:,} requests rejected", style="yellow") for who, n in judged.rejected.items()),
             "",
         ]
-    agreeing = [judged.figure.number for judged in results if judged.verdict == AGREES]
-    missing = [judged.figure.number for judged in results if judged.verdict != AGREES]
-    told = [
-        f"{word}: {', '.join(numbers)}"
-        for word, numbers in (("agree", agreeing), ("miss", missing))
-        if numbers
-    ]
-    return Group(*parts, Text(f"Figures that {'; that '.join(told)}", style="bold"))
+    return Group(*parts, _verdicts(results))
 
 
 def _numbers(judged: Judged) -> Table:
     ranges = any(row.low is not None for row in judged.rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for name in ("published", "simulated", "off", *(["range"] if ranges else []), "band", ""):
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("published", "simulated", "off", *(["range"] if ranges else []), ""):
         table.add_column(name, justify="right", no_wrap=True)
-    panel = None
-    for row in judged.rows:
-        if row.panel != panel and len(judged.figure.panels) > 1:
-            table.add_row(Text(row.panel, style="bold"))
-        panel = row.panel
-        far = "" if row.percent is None else f"{row.percent:+.1f} %"
-        cells = [palette.figures(row.published), palette.figures(row.simulated), far]
-        if ranges:
-            cells.append(_range(row))
-        table.add_row(f"{row.system}, {row.name}", *cells, row.band, _word(row.verdict))
+    for heading, rows in _groups(judged):
+        if heading:
+            table.add_row(Text(heading, style="bold"))
+        for label, row in rows:
+            far = "" if row.percent is None else f"{row.percent:+.1f} %"
+            cells = [palette.figures(row.published), palette.figures(row.simulated), far]
+            table.add_row(label, *cells, *([_range(row)] if ranges else []), _word(row.verdict))
+    return table
+
+
+def _groups(judged: Judged) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
+    """The rows with their labels under headings: panels, or systems where each has many numbers."""
+    several = len(judged.figure.panels) > 1
+    for panel, found in groupby(judged.rows, key=lambda row: row.panel):
+        by_system = {who: list(rows) for who, rows in groupby(found, key=lambda row: row.system)}
+        if max(map(len, by_system.values())) >= MANY:
+            for who, rows in by_system.items():
+                yield f"{panel}, {who}" if several else who, [(row.name, row) for row in rows]
+            continue
+        labelled = [
+            (row.name if place else who, row)
+            for who, rows in by_system.items()
+            for place, row in enumerate(rows)
+        ]
+        yield panel if several else "", labelled
+
+
+def _sweep(judged: Judged) -> Table:
+    """A column for each value of the setting; the range over the open choices in two lines."""
+    values = [str(value) for value in judged.figure.settings["values"]]
+    values = [value for value in values if any(row.value == value for row in judged.rows)]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("block size", no_wrap=True)
+    for value in values:
+        table.add_column(value, justify="right", no_wrap=True)
+    for heading, rows in groupby(judged.rows, key=lambda row: f"{row.panel}, {row.system}"):
+        by_value = {row.value: row for row in rows}
+        here = [by_value[value] for value in values]
+        alone = len(judged.figure.panels) == 1
+        table.add_row(Text(heading.partition(", ")[2] if alone else heading, style="bold"))
+        lines = {
+            "published": [row.published for row in here],
+            "simulated": [row.simulated for row in here],
+            "range from": [row.low for row in here],
+            "to": [row.high for row in here],
+        }
+        for name, numbers in lines.items():
+            if any(number is not None for number in numbers):
+                table.add_row(name, *(palette.figures(number) for number in numbers))
     return table
 
 
@@ -60,6 +99,15 @@ def _checks(judged: Judged) -> Table:
     return table
 
 
+def _verdicts(results: Sequence[Judged]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(justify="right")
+    for judged in results:
+        number = Text(f"Figure {judged.figure.number}", style="bold")
+        table.add_row(number, judged.figure.title, _word(judged.verdict))
+    return table
+
+
 def _range(row: Row) -> str:
     if row.low is None:
         return ""
@@ -67,4 +115,4 @@ def _range(row: Row) -> str:
 
 
 def _word(verdict: str) -> Text:
-    return Text(verdict, style="" if verdict == AGREES else "bold red")
+    return Text(verdict, style="" if verdict in (AGREES, "") else "bold red")
