@@ -12,20 +12,23 @@ function chart(parent, title, caption, draw, { timed = false, height = TALL } = 
   charts.push({ place, draw, timed, height });
 }
 
+/** Whether a finger is what points here: it scrolls the page, so that it cannot zoom the charts. */
+const touched = () => matchMedia("(pointer: coarse)").matches;
+
 function axis(more = {}) {
   return {
-    gridcolor: variable("line"), linecolor: variable("line"), zeroline: false, ticks: "", automargin: true,
-    fixedrange: matchMedia("(pointer: coarse)").matches, tickfont: { color: variable("soft"), size: 12 }, ...more,
+    gridcolor: variable("line"), linecolor: variable("line"), zeroline: false, ticks: "", automargin: false,
+    fixedrange: touched(), tickfont: { color: variable("soft"), size: 12 }, ...more,
     title: { text: more.title ?? "", font: { color: variable("soft"), size: 13 }, standoff: 8 },
   };
 }
 
 function layout(more = {}) {
   return {
-    margin: { l: 56, r: 12, t: 12, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 60, r: 18, t: 12, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: variable("font") || "sans-serif", color: variable("ink"), size: 13 }, showlegend: false, hovermode: "x unified",
     hoverlabel: { bgcolor: variable("card"), bordercolor: variable("line"), font: { color: variable("ink"), size: 13 } },
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", ...more,
+    dragmode: touched() ? false : "zoom", ...more,
   };
 }
 
@@ -52,7 +55,7 @@ function ledger() {
     if (many > 1) more.annotations.push({ text: `<b>${escaped(runs[firsts[place]].label)}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
   });
   more.xaxis = axis({ range: [0, longest()], title: "time (s)", anchor: `y${many > 1 ? many : ""}`, showgrid: false });
-  return [traces, layout({ ...more, margin: { l: 56, r: 12, t: many > 1 ? 24 : 12, b: 44 } })];
+  return [traces, layout({ ...more, margin: { l: 60, r: 18, t: many > 1 ? 24 : 12, b: 44 } })];
 }
 
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
@@ -83,7 +86,7 @@ function bars() {
   return [traces, layout({
     barmode: "stack", bargap: 0.35, hovermode: "closest", margin: { l: 12, r: 16, t: 8, b: 44 },
     xaxis: axis({ range: [0, 100], title: "% of the KV memory" }),
-    yaxis: axis({ autorange: "reversed", tickvals: labels, ticktext: data.groups.map((label) => escaped(short(label))), type: "category", showgrid: false, tickfont: { color: variable("ink"), size: 13 } }),
+    yaxis: axis({ automargin: "left", autorange: "reversed", tickvals: labels, ticktext: data.groups.map((label) => escaped(short(label))), type: "category", showgrid: false, tickfont: { color: variable("ink"), size: 13 } }),
   })];
 }
 
@@ -140,7 +143,8 @@ function kindsLegend(parent, kinds) {
 function buildCharts() {
   const wide = $("over-time"), slices = "a point is the mean over one of 300 equal slices";
   const kinds = Object.keys(data.kinds).filter((kind) => data.charts.overTime.some((run) => run.kinds[kind].some((share) => share > 0)));
-  $("charts-lead").textContent = `The runs share their axes. Drag to zoom, double-click to see all again${runs.some(({ map }) => map) ? "; click to send the memory map to that moment" : ""}.`;
+  const acts = [touched() ? "" : "drag to zoom, double-click to see all again", runs.some(({ map }) => map) ? `${touched() ? "tap" : "click"} to send the memory map to that moment` : ""];
+  $("charts-lead").textContent = [runs.length > 1 ? "the runs share their axes" : "", acts.filter(Boolean).join("; ")].filter(Boolean).map(sentence).join(" ");
   kindsLegend(wide, kinds);
   chart(wide, "KV memory by kind", `Per cent of all slots, stacked${seeds > 1 ? ", with the first seed" : ""}; ${slices}.`, ledger, { timed: true, height: 90 + 150 * data.groups.length + (data.groups.length === 1 ? 60 : 0) });
   series(wide);

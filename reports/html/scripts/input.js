@@ -20,6 +20,8 @@ Player.prototype.listen = function () {
   on("unfollow", "click", () => this.follow(null));
   $("memory").addEventListener("keydown", (event) => this.key(event));
   for (const map of this.maps) this.listenTo(map);
+  addEventListener("pointerdown", () => this.hide(), { capture: true, passive: true });
+  addEventListener("scroll", () => (this.pointer && Math.abs(this.pointer.top - topOf(this.pointer.map)) > 4 ? this.hide() : null), { capture: true, passive: true });
   let width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth === width && this.maps[0].painter.ratio === Math.min(devicePixelRatio || 1, 2)) return;
@@ -29,6 +31,8 @@ Player.prototype.listen = function () {
   });
   this.magnify(1);
 };
+
+const topOf = ({ canvas }) => canvas.getBoundingClientRect().top;
 
 Player.prototype.key = function (event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -96,7 +100,7 @@ Player.prototype.listenTo = function (map) {
   };
   canvas.addEventListener("pointerup", release);
   canvas.addEventListener("pointercancel", release);
-  canvas.addEventListener("pointerleave", () => this.hide());
+  canvas.addEventListener("pointerleave", ({ pointerType }) => (pointerType === "touch" ? null : this.hide())); // a finger always leaves
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return; // the page scrolls; a pinch on a touchpad comes with ctrlKey
     event.preventDefault();

@@ -91,7 +91,7 @@ function tale(life, row, request, player) {
       go.addEventListener("click", () => player.seek(time));
       when.append(go);
     } else if (time !== null) when.textContent = moment(time, end);
-    list.append(when, element("dd", { text }));
+    list.append(when, element("dd", { text: text.replace(/(\d) (?=m?s\b)/g, "$1\u00a0") }));
   }
   return list;
 }

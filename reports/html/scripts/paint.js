@@ -165,7 +165,7 @@ class Painter {
         stripe = lent ? this.solid[set] : full;
         under = this.many[set] ? this.shared : 0;
         if (under) marks.shared = true;
-        if (lent && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, inked: slot < edge });
+        if (lent && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, inked: (edge - slot) * perSlot >= LABEL_PX * this.ratio });
         const divided = row >= 0 && broad >= wide && x > 0;
         row = found;
         if (divided) {

@@ -176,7 +176,7 @@ class Player {
   /** Name what lies below the pointer. */
   point({ map, x, y, clientX, clientY }) {
     const slot = map.painter.slotAt(this.view, x, y), tip = $("tip");
-    this.pointer = slot === null ? null : { map, x, y, clientX, clientY };
+    this.pointer = slot === null ? null : { map, x, y, clientX, clientY, top: topOf(map) };
     tip.hidden = slot === null;
     if (slot === null) return;
     tip.replaceChildren(...this.about(map, map.arena.range(slot)));

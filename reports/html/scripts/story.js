@@ -126,7 +126,7 @@ class Teller {
     }
     if (what === "admit" && !again && event.tokens < requests.prompt_tokens[row]) return said("whole prompt", { prompt: requests.prompt_tokens[row] });
     if (what === "decode" && !again && first !== NOTHING) return said("ttft", { ttft: this.time(first) });
-    if (what === "finish" && whole !== NOTHING && this.track === this.last()) {
+    if (what === "finish" && whole !== NOTHING && this.life.ends[this.track] === this.life.ends[this.last()]) {
       return said("e2e", { e2e: this.time(whole), tpot: duration(requests.tpot_s[row]), normalized: duration(requests.normalized_s_per_token[row]) });
     }
     return "";
