@@ -60,7 +60,7 @@ def _watch(
     )
     console = Console(stderr=True)
     console.width -= len("^C ")  # what the terminal echoes must not break the line
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
         task = bar.add_task(label, total=size() or None)
         while not over.wait(_GLANCE_S):
             bar.update(task, completed=done(), total=size() or None)

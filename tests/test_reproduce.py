@@ -59,18 +59,19 @@ def lengths(n=1500):
 def test_figure_2_agrees_with_the_closed_forms_on_the_same_trace(system):
     numbers = figure_2(system, n=4000)
     prompt, output = lengths(4000)
-    running = numbers["token"] / 100 * SLOTS / (by_stay(prompt, output) + by_stay(output, output) / 2)
+    running = numbers["running_waiting"]
     reserve = {
         "Orca (Max)": np.full_like(prompt, LONGEST),
         "Orca (Pow2)": np.minimum(prompt + 2 ** np.ceil(np.log2(output)), LONGEST),
         "Orca (Oracle)": prompt + output,
     }[system]
     forms = {
+        "token": running * (by_stay(prompt, output) + by_stay(output, output) / 2),
         "reserved": running * by_stay(output, output) / 2,
         "over_reserved": running * by_stay(reserve - prompt - output, output),
     }
     if system == "Orca (Max)":
-        forms["token"] = 7 * (by_stay(prompt, output) + by_stay(output, output) / 2)
+        assert running == 7
         forms["external"] = SLOTS - 7 * LONGEST
     for kind, slots in forms.items():
         assert numbers[kind] == pytest.approx(100 * slots / SLOTS, abs=0.5), kind

@@ -1,6 +1,10 @@
-"""Published and simulated in one picture: points and lines of the paper hollow and dashed, ours filled."""
+"""Published and simulated in one picture: points and lines of the paper hollow and dashed, ours filled.
 
-from collections.abc import Sequence
+A figure is drawn as stacked bars if its file has a `[stack]` (value -> kind of the waste ledger), as curves
+if something is read off at several rates or sizes, and else as a line per number.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -8,57 +12,129 @@ from typing import Any
 
 from reports import palette
 from reports.figures import draw_picture
-from reports.papers.checks import NOT_NUMBERS, Judged
+from reports.papers.checks import NOT_NUMBERS, Judged, Row
+from reports.papers.declared import Paper
 from reports.papers.running import Findings
 
-GREY = "#888888"
+GREY, RANGE = "#888888", "#9CC9E5"
+COMPARED = 5
+"""So many systems of a paper, the first, have the same colours in all figures that compare only them."""
+CLOSE_TOGETHER: Mapping[str, Any] = {
+    "fontsize": 8.5,
+    "columnspacing": 1.1,
+    "handlelength": 1.6,
+    "handletextpad": 0.5,
+}
 
 
-def draw(directory: Path, findings: Findings, results: Sequence[Judged]) -> dict[str, str]:
+def draw(directory: Path, paper: Paper, findings: Findings, results: Sequence[Judged]) -> dict[str, str]:
     """Draw each figure into the directory; returns the file's name by the figure's number."""
-    files = {}
+    files, known = {}, list(paper.tables["systems"])[: len(palette.SERIES)]
     for judged in results:
         figure = judged.figure
         name = f"figure{figure.number}.png"
-        paint, height = _painter(judged, findings)
+        own = list(dict.fromkeys(row.system for row in judged.rows))
+        order = known if set(own) <= set(known[:COMPARED]) else own
+        colours = {system: palette.series_colour(order.index(system)) for system in own}
+        paint, height = _painter(judged, findings, colours)
         headline = f"Figure {figure.number}: {figure.title}"
         draw_picture(directory / name, headline, height, paint)
         files[figure.number] = name
     return files
 
 
-def _painter(judged: Judged, findings: Findings) -> Any:  # noqa: ANN401 - a function of a matplotlib Figure
-    reads, panels = judged.figure.reads, len(judged.figure.panels)
-    if reads == "value":
-        return partial(_bars, judged=judged), 1.6 + 0.2 * len(judged.rows)
-    if reads == "crossing" and judged.figure.settings.get("plot", True) is False:
-        return partial(_bars, judged=judged), 1.6 + 0.2 * len(judged.rows)
+def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> Any:  # noqa: ANN401 - a function of a matplotlib Figure
+    reads, settings, panels = judged.figure.reads, judged.figure.settings, len(judged.figure.panels)
+    if "stack" in settings:
+        systems = {(row.panel, row.system) for row in judged.rows}
+        return partial(_stacks, judged=judged), 1.4 + 0.72 * len(systems)
+    if reads == "value" or (reads == "crossing" and settings.get("plot", True) is False):
+        headings = panels if _has_headings(judged) else 0
+        return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings
     columns = min(panels, 3)
     height = 1.6 + 2.6 * ceil(panels / columns)
-    return partial(_curves, judged=judged, findings=findings, columns=columns), height
+    return partial(_curves, judged=judged, findings=findings, colours=colours, columns=columns), height
 
 
-def _bars(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
+def _stacks(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
+    """Two bars for each system, published above simulated, in the colours of the waste ledger."""
+    axes = sheet.subplots()
+    stack: dict[str, str] = judged.figure.settings["stack"]
+    by_system: dict[str, list[Row]] = {}
+    for row in judged.rows:
+        by_system.setdefault(row.system, []).append(row)
+    places, names = [], []
+    for place, (system, rows) in enumerate(by_system.items()):
+        parts = sorted(
+            (row for row in rows if row.value in stack), key=lambda row: list(stack).index(row.value)
+        )
+        for down, who in ((0.0, "published"), (0.44, "simulated")):
+            y, left = place * 1.25 + down, 0.0
+            for row in parts:
+                width = (row.published if who == "published" else row.simulated) or 0.0
+                kind = palette.KINDS[stack[row.value]]
+                axes.barh(
+                    y, width, 0.4, left, color=kind.colour, hatch=kind.hatch, edgecolor="white", linewidth=0.6
+                )
+                if width >= 5:
+                    box = {"facecolor": kind.colour, "edgecolor": "none", "pad": 1.2} if kind.hatch else None
+                    axes.text(
+                        *(left + width / 2, y, palette.figures(width)),
+                        **{"ha": "center", "va": "center", "fontsize": 8.5, "color": kind.ink, "bbox": box},
+                    )
+                left += width
+            places.append(y)
+            names.append(who)
+        axes.text(
+            -0.115, place * 1.25 + 0.22, system, **_beside(axes), ha="right", va="center", weight="bold"
+        )
+    axes.set_yticks(places, names, color="black", fontsize=8)
+    axes.set_ylim(max(places) + 0.45, -0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(judged.figure.settings["unit"])
+    told = {row.value: row.name for row in judged.rows}
+    kinds = [(value, palette.KINDS[kind]) for value, kind in stack.items() if value in told]
+    marks = [
+        axes.barh(0, 0, color=kind.colour, hatch=kind.hatch, edgecolor="white", label=told[value])
+        for value, kind in kinds
+    ]
+    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
+
+
+def _beside(axes: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": "black"}
+
+
+def _has_headings(judged: Judged) -> bool:
+    """Whether panels are headings: where there are several, with several numbers each."""
+    panels = {row.panel for row in judged.rows}
+    return 1 < len(panels) < len(judged.rows)
+
+
+def _dots(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
     """A line per number: published hollow, simulated filled, the range over the open choices as a bar."""
     axes = sheet.subplots()
+    headings, several = _has_headings(judged), len(judged.figure.panels) > 1
     names, y, panel = [], 0.0, None
     places: list[float] = []
     for row in judged.rows:
-        if panel is not None and row.panel != panel:
-            y += 0.6
+        if headings and row.panel != panel:
+            y += 0.5 if panel is not None else 0.0
+            axes.text(-0.01, y, row.panel, **_beside(axes), ha="right", va="center", weight="bold")
+            y += 1
         panel = row.panel
         places.append(y)
-        several = len(judged.figure.panels) > 1
-        what = "" if row.name in ("rate", "batched", "saved") else f", {row.name}"
-        names.append(f"{row.panel + ', ' if several else ''}{row.system}{what}")
+        names.append(row.panel if several and not headings else row.system)
+        axes.axhline(y, color="#EEEEEE", linewidth=0.8, zorder=0)
         if row.low is not None and row.high is not None:
-            axes.plot([row.low, row.high], [y, y], color="#9CC9E5", linewidth=5, solid_capstyle="butt")
-        axes.plot([row.published], [y], "o", markerfacecolor="white", markeredgecolor="black", markersize=6)
+            axes.plot([row.low, row.high], [y, y], color=RANGE, linewidth=5, solid_capstyle="butt")
+        axes.plot([row.published], [y], "o", markerfacecolor="white", markeredgecolor="black", markersize=6.5)
         if row.simulated is not None:
             axes.plot([row.simulated], [y], "o", color=palette.series_colour(0), markersize=4)
         y += 1
-    axes.set_yticks(places, names, color="black", fontsize=8)
-    axes.set_ylim(y - 0.4, -0.6)
+    axes.set_yticks(places, names, color="black", fontsize=8.5)
+    axes.set_ylim(y - 0.4, -0.7)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     axes.set_xlim(left=0)
@@ -66,18 +142,26 @@ def _bars(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
     _legend(sheet, axes)
 
 
-def _curves(sheet: Any, judged: Judged, findings: Findings, columns: int) -> None:  # noqa: ANN401
+def _curves(
+    sheet: Any,  # noqa: ANN401
+    judged: Judged,
+    findings: Findings,
+    colours: Mapping[str, str],
+    columns: int,
+) -> None:
     """A panel per panel of the figure, a colour per system."""
     figure = judged.figure
     grid = sheet.subplots(ceil(len(figure.panels) / columns), columns, squeeze=False)
-    systems = list(dict.fromkeys(system for panel in figure.panels.values() for system in panel["systems"]))
     over_rates = figure.reads == "crossing"
     for place, (name, panel) in enumerate(figure.panels.items()):
         axes = grid.flat[place]
-        axes.set_title(name)
+        if len(figure.panels) > 1:
+            axes.set_title(name)
         axes.grid(axis="both")
         for system, published in panel["systems"].items():
-            colour = palette.series_colour(systems.index(system))
+            if system not in colours:
+                continue
+            colour = colours[system]
             if over_rates:
                 told = [point[:2] for point in published.get("points", [])]
             else:
@@ -89,6 +173,7 @@ def _curves(sheet: Any, judged: Judged, findings: Findings, columns: int) -> Non
             axes.plot(*zip(*told, strict=True), "--o", color=colour, **hollow)
         if over_rates:
             axes.set_ylim(0, 1)
+            axes.axhline(figure.settings["threshold"], color=GREY, linestyle=":", linewidth=1.2, zorder=1)
             most = max(point[0] for table in panel["systems"].values() for point in table["points"])
             axes.set_xlim(0, most * 1.15)
             axes.set_xlabel("requests/s")
@@ -104,8 +189,8 @@ def _curves(sheet: Any, judged: Judged, findings: Findings, columns: int) -> Non
         axes.set_visible(False)
     sheet.supylabel("s/token" if over_rates else figure.settings["unit"], fontsize=10)
     handles = [
-        grid.flat[0].plot([], [], color=palette.series_colour(place), linewidth=2.5, label=system)[0]
-        for place, system in enumerate(systems)
+        grid.flat[0].plot([], [], color=colour, linewidth=2.5, label=system)[0]
+        for system, colour in colours.items()
     ]
     _legend(sheet, grid.flat[0], handles)
 
@@ -120,6 +205,6 @@ def _legend(sheet: Any, axes: Any, first: Sequence[Any] = ()) -> None:  # noqa: 
     else:
         published.set_linestyle("")
         simulated = axes.plot([], [], "o", color=palette.series_colour(0), markersize=4, label="simulated")[0]
-        spread = axes.plot([], [], color="#9CC9E5", linewidth=5, label="range over the open choices")[0]
+        spread = axes.plot([], [], color=RANGE, linewidth=5, label="range over the open choices")[0]
         marks = [published, simulated, spread]
-    sheet.legend(handles=marks, loc="outside lower center", ncols=4, fontsize=8.5)
+    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)

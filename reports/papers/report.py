@@ -9,6 +9,7 @@ from reports import palette
 from reports.papers.checks import AGREES, Judged
 from reports.papers.declared import Paper
 from reports.papers.running import Findings
+from reports.papers.terminal import less
 from reports.rundir import whole_directory
 from sim import __version__
 
@@ -29,7 +30,7 @@ def write_report(
         if draw:
             from reports.papers import pictures as drawing  # late: it imports matplotlib
 
-            pictures = drawing.draw(part, findings, results)
+            pictures = drawing.draw(part, paper, findings, results)
         text = _markdown(paper, findings, results, pictures, quick)
         (part / "report.md").write_text(text, encoding="utf-8")
         found = as_json(paper, findings, results, quick)
@@ -117,7 +118,7 @@ def _markdown(
         "",
     ]
     if quick:
-        lines += ["**Quick: short traces and no open choices. These verdicts are no verdicts.**", ""]
+        lines += [f"**Quick: {less(results)}. These verdicts are no verdicts.**", ""]
     lines += ["| figure | | verdict |", "|---|---|---|"]
     lines += [f"| {j.figure.number} | {j.figure.title} | {_word(j.verdict)} |" for j in results]
     lines += [

@@ -33,6 +33,16 @@ def figure_tables(results: Sequence[Judged]) -> RenderableType:
     return Group(*parts, _verdicts(results))
 
 
+def less(results: Sequence[Judged]) -> str:
+    """What a quick run does less of."""
+    left = []
+    for judged in results:
+        there = {row.panel for row in judged.rows}
+        if missing := [panel for panel in judged.figure.panels if panel not in there]:
+            left.append(f"Figure {judged.figure.number} without {', '.join(missing)}")
+    return "; ".join(["short traces, no open choices", *left])
+
+
 def _numbers(judged: Judged) -> Table:
     ranges = any(row.low is not None for row in judged.rows)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
