@@ -77,7 +77,7 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
         "rehearsal" if found.rehearsal else found.date,
         "-" if error is None else f"{100 * error:.1f} %",
         found.origin,
-        ", ".join(versions),
+        ", ".join([*(["few points"] if found.quick else []), *versions]),
     )
 
 

@@ -1,7 +1,8 @@
 """Calibrated profiles as files: JSON that `sim calibrate` wrote, and which of them a run uses.
 
 Found by path; by name in the user's own directory; by name among those that ship (sim/profiles/). A GPU's
-name finds the profile of that GPU, the user's newest before a shipped one.
+name finds the profile of that GPU: one of the user's before a shipped one, a full one before a quick one, the
+newest first.
 
 A run keeps what it needs of a profile in its config.json, not a path: the parts as fitted, where they come
 from, and the SHA-256 of the whole file. The raw points stay behind. So a run can be repeated to the byte
@@ -83,6 +84,11 @@ class ProfileFile:
         return bool(self.content["kind"] == "rehearsal")
 
     @property
+    def quick(self) -> bool:
+        """Whether only few points were measured: `sim calibrate --quick`."""
+        return bool(self.content["measured"].get("quick"))
+
+    @property
     def composed_error(self) -> float | None:
         """Mean absolute error on composed steps that entered no fit; None where there are none."""
         error = self.content["composed"]["error"]
@@ -143,7 +149,11 @@ def _check(path: Path, content: object) -> None:
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
         raise KvsimError(f"profile {path} is not one of sim calibrate: its kind is not {' or '.join(KINDS)}")
     if content.get("format") != FORMAT:
-        raise KvsimError(f"profile {path} has format {content.get('format')!r}, this kvsim reads {FORMAT}")
+        newer = isinstance(content.get("format"), int) and content["format"] > FORMAT
+        raise KvsimError(
+            f"profile {path} has format {content.get('format')!r}, this kvsim reads {FORMAT}: "
+            + ("a newer kvsim wrote it" if newer else "calibrate again")
+        )
     try:
         _check_parts(content["parts"])
         _positive(*(content["launch"][key] for key in ("eager_s", "replay_s")), least=0.0)
@@ -168,8 +178,8 @@ def _check_part(part: Mapping[str, Any]) -> None:
     form = part["form"]
     _positive(form["t0_s"], least=0.0)
     _positive(form["bandwidth_bytes_per_s"], *([] if form["work_per_s"] is None else [form["work_per_s"]]))
-    if form["p"] not in (1, 2, 4, "max"):
-        raise ValueError(f"p must be 1, 2, 4 or max, got {form['p']!r}")
+    if form["p"] != "max":
+        _positive(form["p"], least=1.0)
     for low, high in part["range"].values():
         _positive(low, high, least=0.0)
     for table in part["tables"]:
@@ -197,7 +207,7 @@ def _positive(*numbers: float, least: float | None = None) -> None:
 
 
 def profile_files() -> list[ProfileFile | KvsimError]:
-    """The user's profiles, newest first, then those that ship; an error in the place of a damaged one."""
+    """The user's profiles, best first, then those that ship; an error in the place of a damaged one."""
     own = sorted(directory().glob("*.json")) if directory().is_dir() else []
     yours: list[ProfileFile | KvsimError] = []
     for path in own:
@@ -205,12 +215,15 @@ def profile_files() -> list[ProfileFile | KvsimError]:
             yours.append(read_profile(path, "yours"))
         except KvsimError as error:
             yours.append(error)
-    yours.sort(key=_measured, reverse=True)
+    yours.sort(key=_worth, reverse=True)
     return [*yours, *_shipped()]
 
 
-def _measured(found: ProfileFile | KvsimError) -> str:
-    return str(found.content["measured"]["date"]) if isinstance(found, ProfileFile) else ""
+def _worth(found: ProfileFile | KvsimError) -> tuple[bool, str]:
+    """A full one before a quick one, then the newest; a damaged one is last."""
+    if not isinstance(found, ProfileFile):
+        return False, ""
+    return not found.quick, str(found.content["measured"]["date"])
 
 
 def _shipped() -> Iterator[ProfileFile]:
@@ -228,14 +241,14 @@ def is_path(text: str) -> bool:
     return text.endswith(".json") or "/" in text or os.sep in text
 
 
-def find_profile(text: str) -> ProfileFile | None:
-    """The profile at that path, of that name, or of the GPU of that name; rehearsals only by path."""
+def find_profile(text: str, rehearsals: bool = False) -> ProfileFile | None:
+    """The profile at that path, of that name, or of that GPU; rehearsals by path only, unless asked for."""
     if is_path(text):
         return read_profile(Path(text).expanduser())
     wanted = _normal(text)
     readable = [each for each in profile_files() if isinstance(each, ProfileFile)]
-    measured = [each for each in readable if not each.rehearsal]
-    for each in measured:
+    readable.sort(key=lambda each: each.rehearsal)
+    for each in (each for each in readable if rehearsals or not each.rehearsal):
         if wanted in (_normal(each.name), _normal(each.path.stem)) or each.gpu == wanted:
             return each
     own = directory() / f"{text}.json"

@@ -21,7 +21,8 @@ The same from a shell, with nothing of kvsim but this package: `python -m kernel
     launches.py    what is launched for each part                  layer.py  small kernels of a layer
     steps.py       whole layers                                    all_reduce.py  sums over GPUs
     bench.py       points in, seconds out
-    journal.py     what has been measured, to be resumed
+    journal.py     what has been measured, to be resumed         stopping.py  SIGTERM as Ctrl-C
+    overview.py    what will be measured and what is left out     earlier.py   a profile that is there already
     fit.py         forms, tables and errors                        assemble.py  all of them, as a profile
     calibrate.py   the whole
     errors.py      what can go wrong

@@ -4,10 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from kernels.calibration.calibrate import Progress, calibrate
+from kernels.calibration.calibrate import Progress, begin, finish
+from kernels.calibration.earlier import kept_as, write_beside
 from kernels.calibration.errors import CalibrationError
+from kernels.calibration.overview import left_out, overview
 from kernels.calibration.plan import plan
-from kernels.calibration.profile import write_profile
+from kernels.calibration.stopping import exit_code, terminable
 
 
 def show(progress: Progress) -> None:
@@ -24,8 +26,8 @@ def show(progress: Progress) -> None:
 show.part = None
 
 
-def main() -> int:
-    """Measure (or rehearse), write the profile, and say what its errors are."""
+def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m kernels.calibration", description="Calibrate a GPU.")
     parser.add_argument("--out", type=Path, required=True, help="the profile to write, a JSON file")
     parser.add_argument("--quick", action="store_true", help="fewer points, under a minute")
@@ -33,22 +35,35 @@ def main() -> int:
     parser.add_argument("--journal", type=Path, help="what has been measured; OUT.journal when not given")
     parser.add_argument("--fresh", action="store_true", help="forget the journal")
     parser.add_argument("--name", help="of the profile")
-    options = parser.parse_args()
-    journal = options.journal or options.out.with_name(options.out.name + ".journal")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure (or rehearse), write the profile, and say what its errors are."""
+    chosen = options()
+    path = chosen.journal or chosen.out.with_name(chosen.out.name + ".journal")
+    journal = None
     try:
-        planned = plan(options.quick, options.interpret)
-        print(
-            f"{planned.device.name}: {len(planned.points)} points, about {planned.estimated_s():.0f} s",
-            file=sys.stderr,
-        )
-        profile = calibrate(planned, journal, name=options.name, fresh=options.fresh, progress=show)
-        write_profile(profile, options.out, journal)
+        with terminable():
+            planned = plan(chosen.quick, chosen.interpret)
+            kept_as(chosen.out)  # complains before anything is measured
+            journal = begin(planned, path, fresh=chosen.fresh)
+            print(f"{planned.device.name}, measured so far: {len(journal.samples)}", file=sys.stderr)
+            for part in overview(planned, journal):
+                print(f"{part.part:12} {part.points:4} points, about {part.left_s:3.0f} s", file=sys.stderr)
+            for part, why in left_out(planned).items():
+                print(f"{part:12} left out: {why}", file=sys.stderr)
+            profile = finish(planned, journal, name=chosen.name, progress=show)
+            kept = write_beside(profile, chosen.out, path)
     except (CalibrationError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"\nstopped: the same command goes on from {journal}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        measured = len(journal.samples) if journal else 0
+        print(f"\nstopped: {measured} points are kept in {path}; the same command goes on", file=sys.stderr)
+        return exit_code(stop)
+    if kept is not None:
+        print(f"the profile that was there is kept as {kept}")
     for name, part in profile["parts"].items():
         held_out = part["error"]["held_out"]
         text = f"{held_out['mean']:.1%} mean, {held_out['worst']:.1%} worst" if held_out else "none"

@@ -1,7 +1,8 @@
 """Measure and fit: `calibrate(plan(), journal)` gives a profile, `write_profile` (profile.py) writes it.
 
 Nothing is printed here: who calls gives a function that is told of progress. What has been measured is in
-the journal, so that Ctrl-C loses at most one group of points.
+the journal, so that Ctrl-C loses at most one group of points. `begin` and `finish` are its halves, for
+who wants to tell what is in the journal before anything is measured.
 """
 
 import time
@@ -75,10 +76,19 @@ def calibrate(
     JournalError
         The journal is of another device, other versions or another plan.
     """
-    if stopwatch is None:
-        from kernels.calibration.bench import Bench
+    begun = begin(planned, journal, fresh=fresh, read_clocks=read_clocks, now=now)
+    return finish(planned, begun, name=name, progress=progress, stopwatch=stopwatch, read_clocks=read_clocks)
 
-        stopwatch = Bench(planned.device.rehearsal)
+
+def begin(
+    planned: Plan,
+    journal: Path | None = None,
+    *,
+    fresh: bool = False,
+    read_clocks: Callable[[], Mapping[str, str]] = clocks,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Journal:
+    """The journal, with what it has from before; raises JournalError as `calibrate` does."""
     before = read_clocks()
     head = {
         "device": {**planned.device.facts(), "driver": before.get("driver_version")},
@@ -88,8 +98,25 @@ def calibrate(
     written = Journal(journal, head, fresh)
     if not written.clocks:
         written.add_clocks("before", before)
-    measure(planned, written, stopwatch, progress, read_clocks)
-    return profile_of(planned, written, name)
+    return written
+
+
+def finish(
+    planned: Plan,
+    journal: Journal,
+    *,
+    name: str | None = None,
+    progress: Callable[[Progress], object] = lambda _: None,
+    stopwatch: "Stopwatch | None" = None,
+    read_clocks: Callable[[], Mapping[str, str]] = clocks,
+) -> dict[str, Any]:
+    """Measure what the journal does not have yet, and fit."""
+    if stopwatch is None:
+        from kernels.calibration.bench import Bench
+
+        stopwatch = Bench(planned.device.rehearsal)
+    measure(planned, journal, stopwatch, progress, read_clocks)
+    return profile_of(planned, journal, name)
 
 
 def measure(

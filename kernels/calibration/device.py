@@ -58,7 +58,9 @@ def found_device(interpret: bool) -> Device:
         import torch
         import triton
     except ImportError as error:
-        raise NotInstalledError(f"{error.name} is not installed: pip install 'kvsim[gpu]'") from None
+        raise NotInstalledError(f"{error.name or error} is not installed: pip install 'kvsim[gpu]'") from None
+    except OSError as error:  # a library that torch loads
+        raise NotInstalledError(f"torch cannot be imported: {error}".splitlines()[0]) from error
     versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
     if interpret:
         return Device("CPU", 2**34, (9, 0), MULTIPROCESSORS_OF_A_REHEARSAL, 1, None, **versions)

@@ -51,22 +51,25 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         try:
-            head, *lines = path.read_text(encoding="utf-8").split("\n")
+            head, *lines, cut_off = path.read_text(encoding="utf-8").split("\n")
             found = json.loads(head)
             for name, meaning in NAMES.items():
                 if found[name] != self.head[name]:
                     other = meaning + _difference(found[name], self.head[name])
                     raise JournalError(
-                        f"the journal {path} is of another {other}; start afresh, or go on where it was begun"
+                        f"the journal {path} of a calibration that was stopped is of another {other}; forget "
+                        "it with --fresh, or go on as it was begun"
                     )
         except (OSError, ValueError, KeyError, TypeError):
-            raise JournalError(f"{path} is no journal of a calibration: remove it or start afresh") from None
+            raise _foreign(path) from None
         self.head = found
-        whole = lines[:-1]  # behind the last line break is nothing, or a line that was cut off
-        for line in whole:
-            self._take(json.loads(line))
-        kept = "\n".join([head, *whole]) + "\n"
-        path.write_text(kept, encoding="utf-8")
+        try:
+            for line in lines:
+                self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            raise _foreign(path) from None
+        if cut_off:  # behind the last line break
+            os.truncate(path, path.stat().st_size - len(cut_off.encode()))
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         if "clocks" in entry:
@@ -101,6 +104,10 @@ class Journal:
                 file.write(json.dumps(entry) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def _foreign(path: Path) -> JournalError:
+    return JournalError(f"{path} is no journal of a calibration: remove it, or pass --fresh")
 
 
 def _difference(found: object, wanted: object) -> str:

@@ -1,0 +1,64 @@
+"""What becomes of a profile that is there already: it is kept beside the new one, under its own date.
+
+    nvidia-h200.json    of 2026-01-01, and measured again:    nvidia-h200-2026-01-01.json    and the new one
+
+A rehearsal is replaced, as nothing was measured. Any other file is refused, before anything is measured.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernels.calibration.errors import CalibrationError
+from kernels.calibration.profile import write_profile
+
+
+def kept_as(path: Path) -> Path | None:
+    """Where the profile that lies at `path` will be kept; None where there is none, or a rehearsal.
+
+    Raises CalibrationError where something else lies there.
+    """
+    if not os.path.lexists(path):
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        kind = found["kind"]
+        date = str(found["measured"]["date"])[:10] if kind == "calibrated" else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CalibrationError(
+            f"{path} is there and is no profile of a calibration: name another file"
+        ) from None
+    if kind == "rehearsal":
+        return None
+    if kind != "calibrated":
+        raise CalibrationError(f"{path} is there and is no profile of a calibration: name another file")
+    kept, number = path.with_name(f"{path.stem}-{date}{path.suffix}"), 1
+    while os.path.lexists(kept):
+        number += 1
+        kept = path.with_name(f"{path.stem}-{date}-{number}{path.suffix}")
+    return kept
+
+
+def write_beside(profile: Mapping[str, Any], path: Path, journal: Path | None = None) -> Path | None:
+    """Write a profile, whole or not at all; returns where the earlier one is kept, if there was one.
+
+    There is a whole profile at `path` at every moment. Raises CalibrationError where it cannot be written;
+    the journal stays.
+    """
+    kept = kept_as(path)
+    try:
+        if kept is not None:
+            try:
+                os.link(path, kept)
+            except OSError:  # not every file system can
+                shutil.copy2(path, kept)
+        write_profile(profile, path, journal)
+    except OSError as error:
+        raise CalibrationError(
+            f"cannot write {path}: {error.strerror or error}; what was measured is kept: the same command "
+            "goes on"
+        ) from error
+    return kept

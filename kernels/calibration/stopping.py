@@ -1,0 +1,33 @@
+"""Being stopped: SIGTERM ends a calibration as Ctrl-C does, so that both leave a whole journal."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """What a shell expects: 128 and the number of the signal."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated while the block runs; outside the main thread nothing changes."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

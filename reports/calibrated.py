@@ -1,0 +1,280 @@
+"""A calibrated profile as tables and figures need it: its points, its forms and how far off they are.
+
+`fit_of` looks at every field that a report uses, so that a damaged file is refused in one line, before
+anything is printed or drawn.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from sim.catalog import gpu_named, gpu_names
+from sim.config import GpuSpec
+from sim.cost_profile import analytic_profile, profile_names
+from sim.errors import KvsimError, unknown
+from sim.profile_files import ProfileFile, find_profile, is_path, profile_files
+from sim.profile_parts import Part
+from sim.workload import PS_PER_S
+
+PARTS = {
+    "ceilings": "ceilings",
+    "launch": "launches",
+    "decode": "decode attention",
+    "prefill": "prefill attention",
+    "product": "matrix products",
+    "lm_head": "output matrix",
+    "sampling": "sampling",
+    "elementwise": "norm, rotary, gate",
+    "kv_write": "KV write",
+    "block_copy": "block copies",
+    "to_host": "GPU to host",
+    "to_gpu": "host to GPU",
+    "all_reduce": "all-reduce",
+    "composed": "composed steps",
+}
+"""Part of a profile -> what it is called; others keep their names."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """Of some points, |predicted / measured - 1|."""
+
+    points: int
+    mean: float
+    median: float
+    worst: float
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[float, float]]) -> "Error | None":
+        """Of (predicted, measured) pairs; None without any."""
+        errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
+        return cls(len(errors), fmean(errors), median(errors), max(errors)) if errors else None
+
+    @classmethod
+    def stated(cls, error: Mapping[str, float] | None) -> "Error | None":
+        """As a profile states it."""
+        if error is None:
+            return None
+        return cls(
+            int(error["points"]), *(_number(error[key], least=0.0) for key in ("mean", "median", "worst"))
+        )
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A point that was measured.
+
+    Attributes
+    ----------
+    x : Mapping
+        What was launched.
+    role : str
+        "grid", "shape" or "held_out".
+    median_s, p10_s, p90_s : float
+        Of one launch.
+    predicted_s : float
+        By the form and its ratios.
+    place : Mapping
+        On the axes of the part; empty for a composed step.
+    form_s : float
+        By the form alone; of a composed step as predicted.
+    moved : float
+        Bytes.
+    """
+
+    x: Mapping[str, Any]
+    role: str
+    median_s: float
+    p10_s: float
+    p90_s: float
+    predicted_s: float
+    place: Mapping[str, float]
+    form_s: float
+    moved: float
+
+    @property
+    def off(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_s / self.median_s - 1
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A part of the profile.
+
+    Attributes
+    ----------
+    form : Mapping
+        t0_s, bandwidth_bytes_per_s, work_per_s, p.
+    base : Mapping
+        Where the main table was measured, on the axes of the others.
+    ratios : tuple of float
+        Least and most of the main table.
+    unmeasured : int
+        Cells of it that have their neighbour's ratio.
+    fitted_error, held_out_error : Error or None
+        Of form and ratios together, where they were fitted and where nothing was, as the profile states it.
+    """
+
+    name: str
+    form: Mapping[str, Any]
+    base: Mapping[str, float]
+    ratios: tuple[float, float]
+    points: Sequence[Timed]
+    unmeasured: int
+    fitted_error: Error | None
+    held_out_error: Error | None
+
+    @property
+    def title(self) -> str:
+        """What the part is called."""
+        return PARTS.get(self.name, self.name)
+
+    @property
+    def main(self) -> list[Timed]:
+        """The points of the main table."""
+        return [one for one in self.points if one.role == "grid" and self._at_base(one)]
+
+    @property
+    def held_out(self) -> list[Timed]:
+        """Those that entered no fit and no table."""
+        return [one for one in self.points if one.role == "held_out"]
+
+    @property
+    def form_error(self) -> Error | None:
+        """Of the form alone, where it was fitted."""
+        return Error.of((one.form_s, one.median_s) for one in self.main)
+
+    @property
+    def count(self) -> int:
+        """How many points were measured."""
+        return sum(error.points for error in (self.fitted_error, self.held_out_error) if error is not None)
+
+    def _at_base(self, one: Timed) -> bool:
+        return all(one.place.get(axis, value) == value for axis, value in self.base.items())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A profile: the file it is from, its parts in their order, its composed steps and the error of these."""
+
+    file: ProfileFile
+    parts: Sequence[Fitted]
+    composed: Sequence[Timed]
+    composed_error: Error | None
+
+    @property
+    def provenance(self) -> str:
+        """Whether any of it is a measurement, and when it was made."""
+        return f"{'rehearsal, not a measurement' if self.file.rehearsal else 'measured'}, {self.file.date}"
+
+
+@dataclass(frozen=True)
+class Analytic:
+    """An analytic profile that ships: sim/cost_profile.py says what is in it."""
+
+    content: Mapping[str, Any]
+
+
+def fit_of(found: ProfileFile) -> Fit:
+    """The profile of a file; KvsimError in one line where a field is not what it must be."""
+    content = found.content
+    try:
+        parts = [_fitted(name, part) for name, part in content["parts"].items()]
+        composed = [_timed(row, None) for row in content["composed"]["points"]]
+        composed_error = Error.stated(content["composed"]["error"])
+        for group in ("device", "measured", "limits", "ceilings", "launch"):
+            if not isinstance(content[group], Mapping):
+                raise TypeError(f"{group} must hold names and values")
+        for group in ("limits", "ceilings", "launch"):
+            for value in content[group].values():
+                _number(value, none=True)
+        _number(content["device"]["memory_bytes"])
+        for row in content["refused"]:
+            str(row["reason"])
+    except KeyError as error:
+        raise KvsimError(f"profile {found.path} is damaged: it lacks {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise KvsimError(f"profile {found.path} is damaged: {error}") from error
+    return Fit(found, parts, composed, composed_error)
+
+
+def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
+    """What a name of `sim gpus` or a path stands for: measured, analytic, or a datasheet's numbers."""
+    if is_path(text) and Path(text).expanduser().is_file():
+        analytic = _analytic_in(Path(text).expanduser())
+        if analytic is not None:
+            return Analytic(analytic)
+    found = find_profile(text, rehearsals=True)
+    if found is not None:
+        return fit_of(found)
+    if text in profile_names():
+        return Analytic(analytic_profile(text))
+    if text.strip().lower() in gpu_names():
+        return gpu_named(text)
+    yours = [each.name for each in profile_files() if isinstance(each, ProfileFile)]
+    raise unknown("profile", text, list(dict.fromkeys([*yours, *profile_names(), *gpu_names()])))
+
+
+def _analytic_in(path: Path) -> Mapping[str, Any] | None:
+    """What is in a file of published figures; None if it is something else, or not to be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    shipped = isinstance(content, dict) and content.get("name") in profile_names()
+    return content if shipped and content == analytic_profile(content["name"]) else None
+
+
+def _fitted(name: str, part: Mapping[str, Any]) -> Fitted:
+    form = Part(name, part)
+    return Fitted(
+        name=name,
+        form=part["form"],
+        base=part["base"],
+        ratios=_extent(part["tables"][0]["ratio"] if part["tables"] else 1.0),
+        points=[_timed(row, form) for row in part["points"]],
+        unmeasured=len(part["unmeasured"]),
+        fitted_error=Error.stated(part["error"]["fitted"]),
+        held_out_error=Error.stated(part["error"]["held_out"]),
+    )
+
+
+def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
+    """A point; of a composed step without a place."""
+    predicted_s = _number(row["predicted_s"])
+    moved, work = (_number(row[key], least=0.0) if form else 0.0 for key in ("bytes", "work"))
+    return Timed(
+        x={str(name): value for name, value in row["x"].items()},
+        role=str(row["role"]),
+        median_s=_number(row["median_s"]),
+        p10_s=_number(row["p10_s"]),
+        p90_s=_number(row["p90_s"]),
+        predicted_s=predicted_s,
+        place={name: _number(value, least=0.0) for name, value in row["place"].items()} if form else {},
+        form_s=form.form_ps(moved, work) / PS_PER_S if form else predicted_s,
+        moved=moved,
+    )
+
+
+def _extent(ratio: Any) -> tuple[float, float]:  # noqa: ANN401 - nested lists
+    """Least and most of nested lists."""
+    if not isinstance(ratio, Sequence):
+        return (_number(ratio),) * 2
+    pairs = [_extent(row) for row in ratio]
+    return min(low for low, _ in pairs), max(high for _, high in pairs)
+
+
+def _number(value: Any, least: float | None = None, none: bool = False) -> float:  # noqa: ANN401 - JSON
+    """A positive number; from `least` on where it is given."""
+    if value is None and none:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} where a number must be")
+    if not isfinite(value) or (value < least if least is not None else value <= 0):
+        raise ValueError(f"{value!r} where a positive number must be")
+    return float(value)

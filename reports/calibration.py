@@ -1,0 +1,283 @@
+"""A profile of a GPU as tables: where it comes from, its ceilings, its parts, how far off it is.
+
+A calibrated one has all of them; of an analytic one (published figures, a datasheet) it is said that nothing
+was measured.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from reports.calibrated import Analytic, Fit, Fitted, Timed
+from reports.calibration_words import batch, duration, layer, percent, rate, size, span
+from reports.palette import count
+from sim.config import GpuSpec
+
+MOST_ERROR = 0.05
+"""Of composed steps, in the mean: above it a profile deserves a note."""
+
+LARGE_SPREAD = 0.10
+_CEILINGS = (
+    ("copy, read + written", "copy_bytes_per_s", "bandwidth_bytes_per_s", "B/s"),
+    ("read", "read_bytes_per_s", "bandwidth_bytes_per_s", "B/s"),
+    ("matrix product, 16 bit", "matrix_flops_per_s", "flops_per_s", "FLOP/s"),
+)
+_JOINED = {1: "sum", "max": "longer"}
+
+
+def report_of(found: Fit | Analytic | GpuSpec) -> RenderableType:
+    """Whatever is known of it."""
+    if isinstance(found, Fit):
+        return profile_report(found)
+    return analytic_report(found.content) if isinstance(found, Analytic) else datasheet_report(found)
+
+
+def profile_report(fit: Fit) -> RenderableType:
+    """All of a calibrated profile."""
+    parts: list[RenderableType] = [Text(headline(fit), style="bold"), "", _facts(fit), ""]
+    parts += [ceilings_table(fit), "", _forms_table(fit), Text(_HOW, style="dim"), "", errors_table(fit)]
+    if fit.composed:
+        parts += ["", _composed_table(fit)]
+    found = list(notes(fit))
+    return Group(*parts, *([""] if found else []), *(Text(f"note: {note}", style="yellow") for note in found))
+
+
+_HOW = (
+    "A launch takes (start + bytes and work) x ratio. Bytes and work are joined as a sum, as the longer of "
+    "the two, or between them (norm p: the p-th root of the sum of p-th powers). Ratio: measured over form."
+)
+
+
+def headline(fit: Fit) -> str:
+    """What this is, in one line."""
+    return f"{fit.file.name}: {fit.provenance}{', few points (--quick)' if fit.file.quick else ''}"
+
+
+def _facts(fit: Fit) -> Table:
+    """The device, its versions, when and how long."""
+    content = fit.file.content
+    device, measured = content["device"], content["measured"]
+    gpus = f"{count(device['count'])} x " if device.get("count", 1) > 1 else ""
+    capability = ".".join(str(each) for each in device.get("capability") or ())
+    card = f"{gpus}{device['name']}, {device['memory_bytes'] / 2**30:.1f} GiB"
+    card += f", {count(device['multiprocessors'])} multiprocessors" if device.get("multiprocessors") else ""
+    card += f", compute capability {capability}" if capability else ""
+    names = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "python": "Python"}
+    versions = [f"{word} {measured[name]}" for name, word in names.items() if measured.get(name)]
+    when = str(measured["date"])[:16].replace("T", " ") + " UTC"
+    seconds = measured.get("seconds")
+    when += f", in {span(seconds)}" if seconds else ""
+    rows = [("device", card), ("made", when), ("with", ", ".join(versions) or "-")]
+    if clocks := _clocks(measured.get("clocks") or ()):
+        rows.append(("clocks", clocks))
+    rows.append(("file", f"{fit.file.path}, sha256 {fit.file.sha256[:12]}"))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
+    """What nvidia-smi said before, between and after the parts, as ranges."""
+    said = []
+    for key, before, unit in (
+        ("clocks.sm", "SM ", "MHz"), ("clocks.mem", "memory ", "MHz"), ("temperature.gpu", "", "°C"),
+        ("power.draw", "", "W"),
+    ):  # fmt: skip
+        texts = (re.match(r"[\d.]+", str(record.get(key, ""))) for record in records)
+        values = sorted({round(float(found[0])) for found in texts if found})
+        if values:
+            low, high = f"{values[0]:,}", f"{values[-1]:,}"
+            said.append(f"{before}{low if low == high else f'{low} to {high}'} {unit}")
+    return ", ".join(said)
+
+
+def ceilings_table(fit: Fit) -> Table:
+    """What memory and matrix units did at best, beside the datasheet; and what starting kernels costs."""
+    ceilings, limits, launch = (fit.file.content[key] for key in ("ceilings", "limits", "launch"))
+    table = _table("ceilings", "measured", "datasheet", "share")
+    for title, key, limit, unit in _CEILINGS:
+        measured, sheet = ceilings.get(key), limits.get(limit)
+        table.add_row(
+            title,
+            rate(measured, unit) if measured else "-",
+            rate(sheet, unit) if sheet else "unknown",
+            f"{100 * measured / sheet:.0f} %" if measured and sheet else "-",
+        )
+    for title, key in (
+        ("starting a kernel, from the host", "eager_s"), ("a kernel in a CUDA graph", "graph_s"),
+        ("starting a CUDA graph", "replay_s"),
+    ):  # fmt: skip
+        if launch.get(key):
+            table.add_row(title, duration(launch[key]), "", "")
+    return table
+
+
+def _forms_table(fit: Fit) -> Table:
+    """How long a launch of each part takes."""
+    table = _table("a launch of", "start", "bytes at", "work at", "joined", "ratio")
+    for part in fit.parts:
+        form = part.form
+        bounds = [f"{each:.2f}" for each in part.ratios]
+        table.add_row(
+            part.title,
+            duration(form["t0_s"]),
+            rate(form["bandwidth_bytes_per_s"], "B/s"),
+            _work(part),
+            _JOINED.get(form["p"], f"norm {form['p']}") if form["work_per_s"] else "",
+            bounds[0] if bounds[0] == bounds[1] else " to ".join(bounds),
+        )
+    return table
+
+
+def _work(part: Fitted) -> str:
+    """How fast work is done: tiles that wait for each other in decode attention, else products."""
+    per_second = part.form["work_per_s"]
+    if not per_second:
+        return "-"
+    return f"{duration(1 / per_second)}/tile" if part.name == "decode" else rate(per_second, "FLOP/s")
+
+
+def errors_table(fit: Fit) -> Table:
+    """How many points each part has, how much they spread, and how far off it is; composed steps last."""
+    table = _table("error", "points", "spread", "form alone", "held out", "mean", "worst")
+    for part in fit.parts:
+        table.add_row(part.title, count(part.count), _spread(part.points), *_errors(part))
+    error = fit.composed_error
+    if error is not None:
+        table.add_section()
+        steps = (count(error.points), _spread(fit.composed), "", count(error.points))
+        table.add_row("composed steps", *steps, percent(error.mean), percent(error.worst), style="bold")
+    return table
+
+
+def _errors(part: Fitted) -> tuple[str, str, str, str]:
+    """Of the form at the points it was fitted to; of all together at those held out."""
+    form, held_out = part.form_error, part.held_out_error
+    return (
+        percent(form.mean if form else None),
+        count(held_out.points) if held_out else "-",
+        percent(held_out.mean if held_out else None),
+        percent(held_out.worst if held_out else None),
+    )
+
+
+def _spread(points: Sequence[Timed]) -> str:
+    """Half of what lies between the 10th and the 90th percentile, over the median; the median point's."""
+    shares = sorted((one.p90_s - one.p10_s) / 2 / one.median_s for one in points)
+    return percent(shares[len(shares) // 2] if shares else None)
+
+
+def _composed_table(fit: Fit) -> Table:
+    """Whole layers, which entered no fit: predicted beside measured, layer by layer."""
+    table = _table("composed step", "measured", "predicted", "off")
+    said = None
+    for one in fit.composed:
+        of, times = layer(one.x), (duration(one.median_s), duration(one.predicted_s))
+        if of and of != said:
+            table.add_row(of)
+        said = of
+        table.add_row(f"{'  ' if of else ''}{batch(one.x)}", *times, f"{100 * one.off:+.1f} %")
+    return table
+
+
+def notes(fit: Fit) -> Iterator[str]:
+    """What whoever uses this profile should know."""
+    content = fit.file.content
+    if fit.file.rehearsal:
+        yield "A rehearsal: none of these times is a measurement, and they say nothing about any GPU."
+        return
+    if fit.file.quick:
+        yield "Few points were measured (--quick): sim calibrate without it measures the full grid."
+    error = fit.composed_error
+    if error is None:
+        yield "No composed step was measured: how far off whole steps are is not known."
+    elif error.mean > MOST_ERROR:
+        yield f"Composed steps are off by {percent(error.mean)} in the mean: more than {percent(MOST_ERROR)}."
+    if content["refused"]:
+        first = content["refused"][0]
+        yield (
+            f"{_many(len(content['refused']), 'point')} failed or cannot be and were left out, the first of "
+            f"{first.get('part', '?')}: {first['reason']}"
+        )
+    missing = [f"{part.title} {part.unmeasured}" for part in fit.parts if part.unmeasured]
+    if missing:
+        yield f"Cells of the grid that were not measured have their neighbour's ratio: {', '.join(missing)}."
+    wide = [one for part in fit.parts for one in part.points if _wide(one)]
+    if wide:
+        yield (
+            f"{_many(len(wide), 'point')} spread by more than {percent(LARGE_SPREAD)} around the median: was "
+            "the GPU busy with something else?"
+        )
+    measured = {part.name for part in fit.parts}
+    lacking = [name for name in ("to_host", "to_gpu", "all_reduce") if name not in measured]
+    if lacking:
+        what = {"to_host": "swaps out", "to_gpu": "swaps in", "all_reduce": "all-reduces"}
+        yield f"Not measured, by the datasheet instead: {', '.join(what[name] for name in lacking)}."
+
+
+def _wide(one: Timed) -> bool:
+    return (one.p90_s - one.p10_s) / 2 > LARGE_SPREAD * one.median_s
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def analytic_report(profile: Mapping[str, Any]) -> RenderableType:
+    """An analytic profile: step times from published figures."""
+    name = str(profile["name"])
+    table = _table("model", "GPUs", "least time of a step")
+    for model, facts in profile["models"].items():
+        table.add_row(model, count(facts["tensor_parallel_size"]), f"{facts['floor_ms']} ms")
+    return Group(
+        Text(f"{name}: analytic, kvsim measured nothing", style="bold"),
+        "",
+        Text(f"{profile['source']}; {profile['sequence_ms']} ms for each sequence of a step."),
+        "",
+        table,
+        "",
+        *(Text(f"- {each}") for each in profile["provenance"]),
+        "",
+        Text(f"No measurement stands behind it, so there is nothing to draw. Use it: --cost {name}."),
+    )
+
+
+def datasheet_report(gpu: GpuSpec) -> RenderableType:
+    """A GPU of which there is no calibrated profile."""
+    table = _table("datasheet", "peak", "share reached", "assumed")
+    for title, peak, unit, share in (
+        ("memory", gpu.bandwidth_bytes_per_s, "B/s", gpu.bandwidth_efficiency),
+        ("matrix products, 16 bit", gpu.flops_per_s, "FLOP/s", gpu.matmul_efficiency),
+        ("host link, one direction", gpu.pcie_bytes_per_s, "B/s", 1.0),
+    ):
+        table.add_row(title, rate(peak, unit), f"{share:.2f}", rate(share * peak, unit))
+    return Group(
+        Text(f"{gpu.name}: analytic, nothing is measured", style="bold"),
+        "",
+        Text(f"{size(gpu.memory_bytes)}; {gpu.source}"),
+        "",
+        table,
+        "",
+        Text(
+            "There is no calibrated profile of it, so there is nothing to draw. On such a GPU: sim calibrate."
+        ),
+    )
+
+
+def _table(*columns: str) -> Table:
+    """The first column holds words; numbers stand to the right."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for place, name in enumerate(columns):
+        if place == 0:
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    return table
