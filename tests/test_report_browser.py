@@ -520,6 +520,13 @@ def test_it_prints_without_its_controls(browser, reports):
     opened.page.emulate_media(media="print")
     assert not opened.page.is_visible("#play")
     assert opened.page.is_visible("#answer")
+    opened.page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    inked = opened.page.evaluate("() => kvsim.player.maps[1].painter.ground & 0xffffff")
+    assert inked == 0xF9FBFB  # the light ground, drawn at once
+    widths = "() => [...document.querySelectorAll('.main-svg, .map canvas')].map((each) => each.clientWidth)"
+    assert 0 < max(opened.page.evaluate(widths)) <= 690
+    opened.page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert opened.page.evaluate("() => document.documentElement.className") == ""
     assert len(opened.page.pdf()) > 20_000
     opened.check()
     opened.context.close()

@@ -17,7 +17,7 @@ class Arena {
       end = this.start[i] + size[i];
     }
     this.offsets = sums(rows);
-    this.blocks = this.unit > 1 && size.every((many, row) => many === 1 || !owner[row]); // one size for all
+    this.blocks = this.unit > 1 && owner.some(Boolean) && size.every((many, row) => many === 1 || !owner[row]); // one size for all
     this.sets = sums(setSize); // members of set i: sets[i] .. sets[i + 1]
     this.state = new Int32Array(this.cells); // which row covers each cell
     this.frames = [];

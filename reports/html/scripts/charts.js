@@ -52,12 +52,15 @@ function ledger() {
       });
     }
     more[`yaxis${n}`] = axis({ domain: [Math.max(0, top - high), top], range: [0, 100], tickvals: [0, 50, 100], title: place ? "" : "% of the KV memory" });
-    if (many > 1) more.annotations.push({ text: `<b>${escaped(runs[firsts[place]].label)}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
+    if (many > 1) more.annotations.push({ text: `<b>${escaped(short(runs[firsts[place]].label))}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
   });
   more.xaxis = axis({ range: [0, longest()], title: "time (s)", anchor: `y${many > 1 ? many : ""}`, showgrid: false });
   return [traces, layout({ ...more, margin: { l: 60, r: 18, t: many > 1 ? 24 : 12, b: 44 } })];
 }
 
+/** As much of a name as there is room for. */
+const short = (text, most = Math.floor((Math.min(innerWidth, 1200) - 110) / 8)) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const roomy = () => innerWidth > 640 && !document.documentElement.classList.contains("paper");
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 /** A line per run of something over time. */
@@ -66,7 +69,8 @@ function line(name, unit) {
     type: "scatter", mode: "lines", x: across(found[name] ?? [], found.end), y: found[name] ?? [], name: escaped(runs[place].label),
     line: { color: runColour(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
   }));
-  return [traces, layout({ xaxis: axis({ range: [0, longest()], title: "time (s)" }), yaxis: axis({ rangemode: "tozero", title: unit }) })];
+  const few = unit !== "requests/s" && traces.every(({ y }) => y.every((value) => value <= 5)); // then no halves on the axis
+  return [traces, layout({ xaxis: axis({ range: [0, longest()], title: "time (s)" }), yaxis: axis({ rangemode: "tozero", title: unit, ...(few ? { dtick: 1 } : {}) }) })];
 }
 
 /** A bar per run: what holds tokens, what is wasted, what is left. */
@@ -76,17 +80,15 @@ function bars() {
     const x = data.charts.waste.map(({ percent: shares }) => shares[kind]);
     return {
       type: "bar", orientation: "h", name: kind, x, y: labels, marker: { color: kindColour(kind), line: { color: variable("ground"), width: 1 } },
-      text: x.map((share) => (share >= (innerWidth > 640 ? 4 : 15) ? `${share.toFixed(1)} %` : "")), textposition: "inside", insidetextanchor: "middle", textangle: 0,
+      text: x.map((share) => (share >= (roomy() ? 4 : 15) ? `${share.toFixed(1)} %` : "")), textposition: "inside", insidetextanchor: "middle", textangle: 0,
       textfont: { color: ["token", "external"].includes(kind) ? "#fff" : kind === "free" && dark() ? "#e9ecef" : "#10151a", size: 12 },
       hovertemplate: `${kind}: %{x:.2f} %<extra></extra>`,
     };
   }).filter(({ x }) => x.some((share) => share > 0));
-  const wide = innerWidth > 640 ? 28 : 14;
-  const short = (text) => (text.length > wide ? `${text.slice(0, wide - 1)}…` : text);
   return [traces, layout({
     barmode: "stack", bargap: 0.35, hovermode: "closest", margin: { l: 12, r: 16, t: 8, b: 44 },
     xaxis: axis({ range: [0, 100], title: "% of the KV memory" }),
-    yaxis: axis({ automargin: "left", autorange: "reversed", tickvals: labels, ticktext: data.groups.map((label) => escaped(short(label))), type: "category", showgrid: false, tickfont: { color: variable("ink"), size: 13 } }),
+    yaxis: axis({ automargin: "left", autorange: "reversed", tickvals: labels, ticktext: data.groups.map((label) => escaped(short(label, roomy() ? 28 : 14))), type: "category", showgrid: false, tickfont: { color: variable("ink"), size: 13 } }),
   })];
 }
 
@@ -95,7 +97,7 @@ let latency = Object.keys(data.charts.latency)[0];
 /** A logarithmic axis of seconds, with a label per decade where there are many. */
 function logarithmic() {
   const { edges, words } = data.charts.latency[latency], decades = edges.length ? Math.log10(edges.at(-1) / edges[0]) : 1;
-  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (innerWidth > 640 ? 5 : 2.5) ? { dtick: 1 } : { nticks: 6 }) });
+  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (roomy() ? 5 : 2.5) ? { dtick: 1 } : { nticks: 6 }) });
 }
 
 /** How many requests are how slow. */
@@ -153,7 +155,7 @@ function buildCharts() {
   chart(two, "Requests in the system", `Sequences in memory, one per answer; ${slices}.`, () => line("running", "sequences"), { timed: true });
   chart(two, "Queue", `Requests that wait; ${slices}.`, () => line("waiting", "requests"), { timed: true });
   chart(two, "Throughput", "Requests finished per second, in each of 60 equal slices of the run.", () => line("throughput", "requests/s"), { timed: true });
-  if (data.charts.overTime.some((found) => found.preemptions)) {
+  if (data.charts.overTime.some((found) => found.preemptions?.at(-1))) {
     chart(two, "Preemptions", "Evictions since the start, to be computed again or swapped.", () => line("preemptions", "times"), { timed: true });
   }
   const saturated = data.charts.waste.map((run) => run.saturated);
@@ -171,15 +173,31 @@ function buildCharts() {
   series($("latency"));
 }
 
-async function redraw(some = charts, player = null) {
+function recolour() {
   for (const mark of document.querySelectorAll("i[data-group]")) mark.style.background = groupColour(Number(mark.dataset.group));
   for (const swatch of document.querySelectorAll(".swatch[data-kind]")) swatch.style.background = kindColour(swatch.dataset.kind);
+}
+
+/** All charts at once, as wide as there is room. */
+function redrawNow() {
+  recolour();
+  for (const { draw, place, height, drawn } of charts) {
+    const [traces, shape] = draw();
+    if (!drawn || !traces.some(({ x }) => x.length)) continue;
+    Plotly.react(place, traces, { ...shape, height, width: place.clientWidth, autosize: false }, { displayModeBar: false, responsive: true });
+  }
+}
+
+async function redraw(some = charts, player = null) {
+  recolour();
   for (const each of some) {
     const [traces, shape] = each.draw();
     const first = !each.drawn;
     each.drawn = true;
     await Plotly.react(each.place, traces, { ...shape, height: each.height, autosize: true }, { displayModeBar: false, responsive: true });
-    if (!traces.some(({ x }) => x.length)) each.place.replaceChildren(element("p", { class: "hint", text: "Nothing to draw: no request got this far, or none took any time." }));
+    const some = traces.some(({ x }) => x.length);
+    each.place.style.height = some ? `${each.height}px` : "auto";
+    if (!some) each.place.replaceChildren(element("p", { class: "hint", text: "Nothing to draw: no request got this far, or none took any time." }));
     else if (first && each.timed && player) link(each, player);
     await new Promise((resolve) => setTimeout(resolve)); // let the page breathe
   }

@@ -127,8 +127,16 @@ class Painter {
       for (; y < last; y++) pixels.set(this.band, y * width);
       for (; y < end; y++) pixels.fill(this.ground, y * width, (y + 1) * width);
     }
-    this.context.putImageData(this.image, 0, 0);
+    this.show();
     if (names.length && lineHeight >= 14 * this.ratio) this.write(names);
+  }
+
+  /** Bring the pixels to the canvas; while a browser prints, it takes drawn images but no pixels that are put. */
+  show() {
+    if (!document.documentElement.classList.contains("paper")) return this.context.putImageData(this.image, 0, 0);
+    const { width, height } = this.canvas, sheet = element("canvas", { width, height });
+    sheet.getContext("2d").putImageData(this.image, 0, 0);
+    this.context.drawImage(sheet, 0, 0);
   }
 
   /** One row of pixels of a line: hatched stripes lean, so each row is shifted. */

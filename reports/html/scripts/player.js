@@ -30,7 +30,7 @@ class Player {
     }
     const said = this.maps.map(({ run, arena }) => {
       const left = arena.times.length < arena.recorded ? ` of ${arena.recorded} recorded, to keep this page small` : "";
-      return `${this.maps.length > 1 ? `${run.label}: ` : ""}${arena.times.length} instants${left}`;
+      return `${this.maps.length > 1 ? `${run.label}: ` : ""}${plural(arena.times.length, "instant")}${left}`;
     });
     $("instants").textContent = `The map holds, spread evenly over the work done: ${said.join("; ")}.`;
     this.layOut();
@@ -110,13 +110,17 @@ class Player {
 
   // -- drawing --------------------------------------------------------------------------------
 
+  paint() {
+    const began = performance.now();
+    for (const map of this.maps) this.drawMap(map);
+    this.frameMs = performance.now() - began;
+  }
+
   draw() {
     if (this.due) return; // once per frame of the screen, however often the time changes
     this.due = requestAnimationFrame(() => {
       this.due = null;
-      const began = performance.now();
-      for (const map of this.maps) this.drawMap(map);
-      this.frameMs = performance.now() - began;
+      this.paint();
       if (!this.playing) this.describe();
       if (this.pointer) this.point(this.pointer);
     });

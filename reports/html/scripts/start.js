@@ -48,6 +48,17 @@ async function mapsOf() {
   return maps;
 }
 
+/** Light, as wide as paper, and at once: nothing is drawn later while a browser prints. */
+function forPaper(player) {
+  document.documentElement.dataset.theme = "light";
+  document.documentElement.classList.add("paper");
+  player?.layOut();
+  player?.restyle();
+  player?.paint();
+  redrawNow();
+  $("notes").open = true;
+}
+
 async function start() {
   words();
   numbers();
@@ -79,8 +90,13 @@ async function start() {
     return redraw();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
-  addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; restyle(); });
-  addEventListener("afterprint", () => { delete document.documentElement.dataset.theme; restyle(); });
+  addEventListener("beforeprint", () => forPaper(player));
+  addEventListener("afterprint", () => {
+    delete document.documentElement.dataset.theme;
+    document.documentElement.classList.remove("paper");
+    player?.layOut();
+    restyle();
+  });
   window.kvsim = { player, table, lives, Teller, storyOf, figures }; // for whoever looks behind the page
   document.documentElement.dataset.ready = "";
 }

@@ -58,6 +58,7 @@ class Table {
       tpot: scaled(requests.tpot_s, 1e3), preemptions: plain(requests.num_preemptions),
     };
     this.rows = rows;
+    this.place.style.height = `${Math.min(520, HEAD_PX + ROW_PX * Math.max(1, rows) + 18)}px`; // with a bar to scroll by
     this.select();
   }
 
