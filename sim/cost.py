@@ -64,7 +64,8 @@ class StepShape(NamedTuple):
     longest_context: int = 0
     """the longest of the contexts; 0: not known, all alike"""
     rounded_context: int = 0
-    """sum of the contexts, each rounded up to whole `context_tile`s; 0: not known, half a tile more each"""
+    """sum of the contexts, each rounded up to whole `context_tile`s (sim/spread.py); 0: not known, half
+    a tile more each"""
 
 
 class Spread(NamedTuple):
@@ -73,10 +74,7 @@ class Spread(NamedTuple):
     longest: int
     """the longest in the first step; one more in each later one"""
     rounded: int
-    """their sum in the first step, each rounded up to whole tiles"""
-    growth: Sequence[int]
-    """what this sum grows by after the first step, after the second, ...: as many as a tile has tokens, then
-    the same again"""
+    """their sum in the first step, each rounded up to whole tiles; then a token a sequence more in each"""
 
 
 class CostModel(ABC):

@@ -6,22 +6,25 @@
     step    graph or eager, + copies within the GPU, + blocks from and to the host
 
 Decode attention follows the sum of the contexts, the longest of them and their sum in whole tiles
-(sim/decode_part.py), so it is no straight line: a span costs a little for each of its steps.
+(sim/decode_part.py), which all grow by the same in every step. It is computed where the mean context is a
+multiple of 64 tokens, and follows a straight line in between: so a span costs little more than one step.
 
-A step of which any part lies outside what was measured is *extrapolated*: the form still holds, the ratio is
-that of the edge. Its time is counted (sim/extrapolation.py) and every output says how much it was.
+A part of a step that lies outside what was measured is *extrapolated*: the form still holds, the ratio is
+that of the edge. The time of these parts is counted (sim/extrapolation.py), and every output says how much it
+was.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from sim.config import Scenario
 from sim.cost import CostModel, Spread, StepShape
 from sim.errors import KvsimError
 from sim.extrapolation import Extrapolation
 from sim.profile_files import REHEARSAL, Profile
-from sim.profile_parts import Place
+from sim.profile_parts import Place, Priced
 from sim.step_parts import StepParts
 from sim.workload import PS_PER_S
 
@@ -31,6 +34,21 @@ KERNELS_PER_LAYER = 9
 """Two norms, four products, rotary, KV write, activation; without attention and all-reduces."""
 KERNELS_PER_STEP = 3
 """Norm, LM head, sampling."""
+STRETCH = 64
+"""Steps from one computed attention time to the next."""
+
+
+class Decoding(NamedTuple):
+    """What is the same in all steps that only decode a number of sequences."""
+
+    beside_ps: int
+    """all but attention"""
+    least_ps: int
+    """what the whole takes at least: to launch its kernels"""
+    outside: tuple[Priced, ...]
+    """of what is beside attention, that which lies outside what was measured"""
+    places: tuple[Place, ...]
+    """where attention lies outside, whatever the contexts"""
 
 
 class Calibrated(CostModel):
@@ -49,79 +67,137 @@ class Calibrated(CostModel):
         self._parts = parts = StepParts(scenario, profile["parts"])
         self._layers, self._tp = scenario.model.layers, scenario.tensor_parallel_size
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
+        self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
-        self._walks = parts.decode if parts.windowed is None else None  # attention that can walk a span
+        self._decode_ends_ps = parts.decode_pricer()
         tiled = parts.decode or parts.windowed
         self.context_tile = tiled.tile if tiled else 0
         self._limits = parts.context_limits()
         self._extrapolation = Extrapolation()
-        self._decoding: dict[int, tuple[float, float]] = {}
-        self._decode_places: dict[int, tuple[Place, ...]] = {}
+        self._decoding: dict[int, Decoding] = {}
+        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
+        self._attention = (0, 0, 0, 0), (0, 0)
 
     # -- what a step takes --------------------------------------------------------------------
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above, cut to whole picoseconds."""
-        parts = self._parts
-        moves = shape.copied_tokens or shape.swapped_in_blocks or shape.swapped_out_blocks
-        beside = parts.copies(shape)[0] if moves else 0.0
-        if not (shape.prefill_tokens or shape.decode_seqs):
-            return max(int(beside), 1)
-        constant, least = self._launched(shape)
-        if shape.prefill_tokens:
-            constant += parts.prefill_ps(shape)
-        if beside:
-            constant, least = constant + beside, least + beside
-        return int(max(constant + parts.decode_ps(shape), least))
+        """The sum above, in whole picoseconds; at least 1."""
+        prompts, _, _, seqs, context, copied, moved_in, _, moved_out, _, longest, rounded = shape
+        duration = least = 0
+        if prompts:
+            duration, _ = self._beside_decode(shape)
+            least = self._prompts_least_ps[seqs > 0]
+        elif seqs:
+            duration, least, _, _ = self._only_decoding(seqs)
+        if seqs:
+            start, more = self._line(seqs, context, longest, rounded)
+            duration += start + more * (context // seqs % STRETCH)
+        if duration < least:
+            duration = least
+        if copied or moved_in or moved_out:
+            duration += int(self._parts.copies(shape).ps)
+        return duration or 1
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """The steps one by one, what stays the same taken out of the loop."""
+        """The steps one by one."""
         return self.durations_ps(decode_seqs, context_tokens, steps, None)
 
     def durations_ps(self, seqs: int, total: int, steps: int, spread: Spread | None) -> list[int]:
         """`span_ps` of contexts that differ."""
         if not seqs:
             return [1] * steps
-        constant, least = self._launched_decoding(seqs)
-        if self._walks and spread and least <= constant:
-            return self._walks.durations(constant, seqs, total, steps, spread)
-        times = (self._parts.decode_ps(shape) for shape in step_shapes(seqs, total, steps, spread))
-        return [int(max(constant + each, least)) for each in times]
+        found: list[int] = []
+        while len(found) < steps:
+            now = _later(len(found), seqs, total, *(spread or (0, 0)))
+            found += self._stretch(seqs, now[0], steps - len(found), *now[1:])
+        return found
 
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
         """As every model, but a later step may be shorter than the first: interpolated ratios may fall."""
-        constant, least = self._launched_decoding(decode_seqs)
-        if self._walks:
-            constant += self._walks.least_ps(decode_seqs, context_tokens)
-        most = min(steps, limit_ps // max(int(max(constant, least)), 1) + 1)
-        ends = list(accumulate(self.durations_ps(decode_seqs, context_tokens, most, spread)))
+        longest, rounded = spread or (0, 0)
+        stretch = self._stretch(decode_seqs, context_tokens, steps, longest, rounded)
+        done = len(stretch)
+        most = limit_ps // min(stretch[0], stretch[-1]) + 1
+        ends = list(accumulate(stretch if done <= most else stretch[:most]))
+        while done < steps and ends[-1] < limit_ps:
+            context, *others = _later(done, decode_seqs, context_tokens, longest, rounded)
+            stretch, now = self._stretch(decode_seqs, context, steps - done, *others), ends.pop()
+            done += len(stretch)
+            most = (limit_ps - now) // min(stretch[0], stretch[-1]) + 1
+            ends += accumulate(stretch[:most], initial=now)
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
-    def _launched_decoding(self, seqs: int) -> tuple[float, float]:
-        """The same for a step that only decodes."""
+    def _stretch(self, seqs: int, total: int, steps: int, longest: int, rounded: int) -> Sequence[int]:
+        """The durations of a span up to the next multiple of STRETCH: they rise (or fall) evenly."""
+        beside, least, _, _ = self._only_decoding(seqs)
+        start, more = self._line(seqs, total, longest, rounded)
+        since = total // seqs % STRETCH
+        if steps > STRETCH - since:
+            steps = STRETCH - since
+        first = beside + start + more * since
+        last = first + more * (steps - 1)
+        if first < least or last < least:
+            return [max(first + more * step, least) for step in range(steps)]
+        return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
+
+    def _line(self, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int]:
+        """Decode attention around a step: ps at the last multiple of STRETCH, and ps more a step since."""
+        since = total // seqs % STRETCH
+        total -= since * seqs
+        if longest:
+            longest -= since
+        if rounded:
+            rounded -= since * seqs
+        where = seqs, total, longest, rounded
+        known, line = self._attention
+        if known != where:
+            start, end = self._decode_ends_ps(seqs, total, longest, rounded, STRETCH)
+            line = int(start), int((end - start) / STRETCH)
+            self._attention = where, line
+        return line
+
+    def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
+        """A step with prompts, without attention of the decoding sequences: ps, and what lies outside."""
+        last, beside, outside = self._last
+        if last is not shape:
+            parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
+            prompts = parts.prefill(sequences, tokens, pairs)
+            products, heads = parts.tokens(tokens + seqs), parts.rows(sequences + seqs)
+            beside = int(products.ps + heads.ps + prompts.ps)
+            outside = [each for each in (products, heads, prompts) if each.outside_ps]
+            self._last = shape, beside, outside
+        return beside, outside
+
+    def _only_decoding(self, seqs: int) -> Decoding:
         known = self._decoding.get(seqs)
         if known is None:
-            known = self._decoding[seqs] = self._launched(StepShape(decode_seqs=seqs))
+            some = self._parts.tokens(seqs), self._parts.rows(seqs)
+            graph = seqs <= GRAPH_SEQS
+            beside = int(some[0].ps + some[1].ps + (self._replay_ps if graph else 0.0))
+            least = 0 if graph else self._launches_ps(seqs, prompts=False)
+            outside = tuple(each for each in some if each.outside_ps)
+            places = tuple(self._parts.decode_outside(seqs))
+            known = self._decoding[seqs] = Decoding(max(beside, 1), least, outside, places)
         return known
 
-    def _launched(self, shape: StepShape) -> tuple[float, float]:
-        """All but attention and copies, and what the whole takes at least: to launch its kernels."""
-        decoding, tokens = shape.decode_seqs, shape.prefill_tokens
-        gpu_ps = self._parts.tokens(tokens + decoding)[0] + self._parts.rows(shape.prefill_seqs + decoding)[0]
-        if not tokens and decoding <= GRAPH_SEQS:
-            return self._replay_ps + gpu_ps, 0.0
-        kernels = KERNELS_PER_LAYER + 2 * (decoding > 0) + (tokens > 0) + 2 * (self._tp > 1)
-        return gpu_ps, (self._layers * kernels + KERNELS_PER_STEP) * self._eager_ps
+    def _launches_ps(self, seqs: int, prompts: bool) -> int:
+        """What the host needs to launch all kernels one by one."""
+        kernels = KERNELS_PER_LAYER + 2 * (seqs > 0) + prompts + 2 * (self._tp > 1)
+        return int((self._layers * kernels + KERNELS_PER_STEP) * self._eager_ps)
 
     # -- what lies outside --------------------------------------------------------------------
 
     @property
     def extrapolated_share(self) -> float:
-        """Share of the time in steps of which any part lies outside what was measured."""
+        """Share of the time in steps that went into parts which lie outside what was measured.
+
+        A launch lies outside where it does on any axis of its part: all its time counts, that of the others
+        in the same step does not. What decode attention takes is what a step takes longer than all else.
+        """
         return self._extrapolation.share
 
     def outside(self) -> list[str]:
@@ -130,53 +206,65 @@ class Calibrated(CostModel):
         return books.words({(part, axis): parts.limits(part)[axis] for part, axis in books.axes})
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Add up the time of a step, and that of those of which something lies outside."""
-        parts, seqs = self._parts, shape.decode_seqs
-        places = self._decoding_places(seqs) if seqs else ()
-        if shape.prefill_tokens:
-            n, m = shape.prefill_tokens + seqs, shape.prefill_seqs + seqs
-            places = (
-                *((words, "", 0.0) for words in parts.never_measured),
-                *(*parts.tokens(n)[1], *parts.rows(m)[1]),
-                *(*parts.decode_outside(seqs), *parts.prefill_outside(shape)),
-            )
+        """Add up the time of a step, and that of its parts which lie outside."""
+        seqs, books = shape.decode_seqs, self._extrapolation
+        books.time_ps += duration_ps
         if shape.copied_tokens or shape.swapped_in_blocks or shape.swapped_out_blocks:
-            places += parts.copies(shape)[1]
-        self._add(places, seqs, shape.context_tokens, (duration_ps,))
+            copies = self._parts.copies(shape)
+            duration_ps -= int(copies.ps)
+            books.note(copies)
+        if shape.prefill_tokens:
+            beside, outside = self._beside_decode(shape)
+            for each in outside:
+                books.note(each)
+            if seqs:
+                places = self._only_decoding(seqs).places
+                self._note_attention(places, seqs, shape.context_tokens, beside, (duration_ps,))
+        elif seqs:
+            self._note_decoding(seqs, shape.context_tokens, (duration_ps,))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
         """The same for the steps of a span."""
-        self._add(self._decoding_places(decode_seqs), decode_seqs, context_tokens, ends)
+        self._extrapolation.time_ps += ends[-1]
+        self._note_decoding(decode_seqs, context_tokens, ends)
 
-    def _decoding_places(self, seqs: int) -> tuple[Place, ...]:
-        """Where a step that only decodes lies outside, whatever its contexts."""
-        found = self._decode_places.get(seqs)
-        if found is None:
-            parts = self._parts
-            found = self._decode_places[seqs] = (
-                *((words, "", 0.0) for words in parts.never_measured),
-                *(*parts.tokens(seqs)[1], *parts.rows(seqs)[1], *parts.decode_outside(seqs)),
-            )
-        return found
+    def _note_decoding(self, seqs: int, total: int, ends: Sequence[int]) -> None:
+        beside, _, outside, places = self._only_decoding(seqs)
+        for each in outside:
+            self._extrapolation.note(each, len(ends))
+        self._note_attention(places, seqs, total, beside, ends)
 
-    def _add(self, places: Sequence[Place], seqs: int, total: int, ends: Sequence[int]) -> None:
-        books, duration = self._extrapolation, ends[-1]
-        books.time_ps += duration
+    def _note_attention(
+        self, places: Sequence[Place], seqs: int, total: int, beside_ps: int, ends: Sequence[int]
+    ) -> None:
+        """Of steps that end at `ends`: what they take longer than `beside_ps`, where that lies outside."""
+        books = self._extrapolation
         if places:
+            duration = ends[-1] - len(ends) * beside_ps
             books.outside_ps += duration
-            books.add(places, duration)
-        if not (seqs and self._limits):
+            for place in places:
+                books.add(place, duration)
+        if self._limits is None:
             return
         low, high = self._limits
         if low * seqs <= total and total + (len(ends) - 1) * seqs <= high * seqs:
             return
         start = 0
         for step, end in enumerate(ends):
-            mean = (total + step * seqs) / seqs
+            mean, duration = (total + step * seqs) / seqs, end - start - beside_ps
             if not low <= mean <= high:
-                books.add([("decode", "context_tokens", mean)], end - start)
-                books.outside_ps += 0 if places else end - start
+                books.add(("decode", "context_tokens", mean), duration)
+                books.outside_ps += 0 if places else duration
             start = end
+
+
+def _later(steps: int, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int, int]:
+    """Sum, maximum and rounded sum of contexts so many steps later; what is not known stays 0."""
+    return (
+        total + steps * seqs,
+        longest + steps if longest else 0,
+        rounded + steps * seqs if rounded else 0,
+    )
 
 
 def source(profile: Profile, scenario: Scenario) -> str:
@@ -194,12 +282,8 @@ def source(profile: Profile, scenario: Scenario) -> str:
 
 def step_shapes(seqs: int, total: int, steps: int, spread: Spread | None) -> Iterator[StepShape]:
     """The steps of a span one by one."""
-    longest, rounded, growth = spread or (0, 0, (0,))
     for step in range(steps):
+        context, longest, rounded = _later(step, seqs, total, *(spread or (0, 0)))
         yield StepShape(
-            decode_seqs=seqs,
-            context_tokens=total + step * seqs,
-            longest_context=longest and longest + step,
-            rounded_context=rounded,
+            decode_seqs=seqs, context_tokens=context, longest_context=longest, rounded_context=rounded
         )
-        rounded += growth[step % len(growth)]

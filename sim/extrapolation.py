@@ -1,13 +1,13 @@
 """How much of the simulated time lies outside of what was measured, and what of it.
 
-The cost model says of each step where it lies outside; here the durations are added up as they are carried
-out, in whole picoseconds. So it does not matter how steps were taken together, nor that a span was planned
-longer than it became.
+The cost model says of each part of a step where it lies outside; here the durations are added up as they are
+carried out, in whole picoseconds. So it does not matter how steps were taken together, nor that a span was
+planned longer than it became.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from sim.profile_parts import Place
+from sim.profile_parts import Place, Priced
 
 
 class Extrapolation:
@@ -15,21 +15,27 @@ class Extrapolation:
 
     def __init__(self) -> None:
         self.time_ps = 0  # of all steps
-        self.outside_ps = 0  # of steps of which anything lies outside
+        self.outside_ps = 0  # of the parts of them that lie outside
         self._reasons: dict[tuple[str, str], _Reason] = {}
 
     @property
     def share(self) -> float:
-        """Of the time in steps, what lay outside."""
+        """Of the time in steps, what went into parts that lie outside."""
         return self.outside_ps / self.time_ps if self.time_ps else 0.0
 
-    def add(self, places: Iterable[Place], duration_ps: int) -> None:
-        """Note a step's time under each of its reasons."""
-        for part, axis, value in places:
-            reason = self._reasons.get((part, axis))
-            if reason is None:
-                reason = self._reasons[part, axis] = _Reason(value)
-            reason.add(value, duration_ps)
+    def note(self, priced: Priced, steps: int = 1) -> None:
+        """Count what lies outside, in each of some steps."""
+        self.outside_ps += steps * int(priced.outside_ps)
+        for place, ps in priced.reasons:
+            self.add(place, steps * int(ps))
+
+    def add(self, place: Place, duration_ps: int) -> None:
+        """Note time under one of its reasons."""
+        part, axis, value = place
+        reason = self._reasons.get((part, axis))
+        if reason is None:
+            reason = self._reasons[part, axis] = _Reason(value)
+        reason.add(value, duration_ps)
 
     def words(self, limits: Mapping[tuple[str, str], tuple[float, float]]) -> list[str]:
         """A phrase for each reason, the longest time first: what occurred, and what was measured."""

@@ -8,8 +8,8 @@ leaves tables of fewer axes.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from math import ceil, log2, sqrt
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, inf, log2, sqrt
 from typing import Any, NamedTuple
 
 from sim.workload import PS_PER_S
@@ -18,27 +18,45 @@ Axis = Mapping[str, Any]
 Ratio = Any
 """Nested lists of numbers, a level per axis; without axes a number."""
 Place = tuple[str, str, float]
-"""(part, axis, value): where a launch lies outside what was measured."""
-Priced = tuple[float, tuple[Place, ...]]
-"""Picoseconds, and where they lie outside what was measured."""
+"""(part, axis, value): where a launch lies outside what was measured; without axis: what never is."""
 
 
-class Chunks(NamedTuple):
-    """The chunks of prompts that a step computes."""
+class Priced(NamedTuple):
+    """What launches take, and how much of it was never measured.
 
-    sequences: int
-    tokens: int
-    pairs: int
+    A launch lies outside where it does on any axis of its part; `reasons` has its picoseconds under each.
+    """
 
-    @property
-    def place(self) -> dict[str, float]:
-        """On the axes of prefill attention: all tokens, and what is cached before a chunk in the mean."""
-        chunk = self.tokens / self.sequences
-        return {"tokens": self.tokens, "prefix_tokens": max(self.pairs / self.tokens - (chunk + 1) / 2, 0.0)}
+    ps: float = 0.0
+    outside_ps: float = 0.0
+    reasons: tuple[tuple[Place, float], ...] = ()
+
+    @classmethod
+    def of(cls, ps: float, places: Iterable[Place]) -> "Priced":
+        """A launch, and where it lies outside."""
+        reasons = tuple((place, ps) for place in places)
+        return cls(ps, ps, reasons) if reasons else cls(ps)
+
+    def times(self, count: int) -> "Priced":
+        """So many of them."""
+        reasons = tuple((place, count * ps) for place, ps in self.reasons)
+        return Priced(count * self.ps, count * self.outside_ps, reasons)
 
 
-def pnorm(p: object, a: float, b: float) -> float:
-    """(a^p + b^p)^(1/p) for p of 1, 2, 4 and "max"."""
+def total(some: Sequence[Priced]) -> Priced:
+    """The sum, under each reason too."""
+    ps, outside_ps = sum([each.ps for each in some]), sum([each.outside_ps for each in some])
+    if not outside_ps:
+        return Priced(ps)
+    reasons: dict[Place, float] = {}
+    for each in some:
+        for place, under in each.reasons:
+            reasons[place] = reasons.get(place, 0.0) + under
+    return Priced(ps, outside_ps, tuple(reasons.items()))
+
+
+def pnorm(p: float | str, a: float, b: float) -> float:
+    """(a^p + b^p)^(1/p) for p from 1 to "max"."""
     if p == 4:
         a, b = a * a, b * b
         return sqrt(sqrt(a * a + b * b))
@@ -46,7 +64,11 @@ def pnorm(p: object, a: float, b: float) -> float:
         return sqrt(a * a + b * b)
     if p == 1:
         return a + b
-    return a if a > b else b
+    if a < b:
+        a, b = b, a
+    if isinstance(p, str) or not b:
+        return a
+    return float(a * (1 + (b / a) ** p) ** (1 / p))
 
 
 class Part:
@@ -70,13 +92,13 @@ class Part:
             axis: (low, high) for axis, (low, high) in part["range"].items()
         }
         self._scale = 1.0
-        self._tables: list[tuple[Sequence[Axis], Ratio]] = []
+        self.tables: list[tuple[Sequence[Axis], Ratio]] = []
         for table in part["tables"]:
             axes, ratio = table["axes"], table["ratio"]
             for axis, value in fixed.items():
                 axes, ratio = fix_axis(axes, ratio, axis, value)
             if axes:
-                self._tables.append((axes, ratio))
+                self.tables.append((axes, ratio))
             else:
                 self._scale *= ratio
         self.outside_always = tuple(self.outside(fixed))
@@ -89,7 +111,7 @@ class Part:
     def line(self, axis: str, **place: float) -> "Line":
         """The ratio along one axis, at a place that names all others."""
         lines, scale = [], self._scale
-        for axes, table in self._tables:
+        for axes, table in self.tables:
             for name, value in place.items():
                 axes, table = fix_axis(axes, table, name, value)  # noqa: PLW2901
             if axes:
@@ -110,10 +132,15 @@ class Part:
         """
         found = []
         for axis, value in place.items():
-            low, high = self.limits.get(axis, (value, value))
-            if value > high or (value < low and not (axis == "bytes" and not self.work_ps)):
+            low, high = self.covered(axis)
+            if not low <= value <= high:
                 found.append((self.name, axis, value))
         return found
+
+    def covered(self, axis: str) -> tuple[float, float]:
+        """The least and the most of an axis that is no extrapolation."""
+        low, high = self.limits.get(axis, (-inf, inf))
+        return -inf if axis == "bytes" and not self.work_ps else low, high
 
 
 class Along:
@@ -123,11 +150,55 @@ class Along:
         self._part, self._axis = part, axis
         self._line = part.line(axis, **place)
         self._outside = (*part.outside_always, *part.outside(place))
+        self._least, self._most = part.covered(axis) if not self._outside else (inf, -inf)
 
     def priced(self, moved: float, work: float, value: float) -> Priced:
         """A launch at a value of the axis."""
         ps = self._part.form_ps(moved, work) * self._line.at(value)
-        return ps, (*self._outside, *self._part.outside({self._axis: value}))
+        if self._least <= value <= self._most:
+            return Priced(ps)
+        return Priced.of(ps, (*self._outside, *self._part.outside({self._axis: value})))
+
+
+class Product:
+    """Weights of a known shape, times any number of tokens, in 16 bits."""
+
+    def __init__(self, part: Part, inputs: int, outputs: int) -> None:
+        constants = part.constants
+        self._along = Along(part, "tokens", inputs=inputs, outputs=outputs)
+        self._weight_bytes, self._token_bytes = 2 * inputs * outputs, 2 * (inputs + outputs)
+        self._rows, self._columns = constants["token_tile"], ceil(outputs / constants["output_tile"])
+        self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
+        self._idle = constants.get("whole_waves", 0)
+        self._wave = constants["multiprocessors"] if self._idle else 0
+
+    def priced(self, tokens: int) -> Priced:
+        """The product with so many tokens."""
+        tiles: float = -(-tokens // self._rows) * self._columns
+        if self._idle and tiles > self._wave:  # what the last of several waves leaves idle
+            tiles += self._idle * (-tiles % self._wave)
+        moved = self._weight_bytes + tokens * self._token_bytes
+        return self._along.priced(moved, tiles * self._tile_work, tokens)
+
+
+class Surface:
+    """The ratio of a part over the two axes that are left."""
+
+    def __init__(self, part: Part, first: str, second: str) -> None:
+        axes = [axis for table in part.tables for axis in table[0] if axis["name"] == first]
+        self._values = axes[0]["values"] if axes else [1]
+        self._offset = axes[0]["offset"] if axes else 0
+        self._logs = [log2(value + self._offset) for value in self._values]
+        self._lines = [part.line(second, **{first: value}) for value in self._values]
+
+    def at(self, x: float, y: float) -> float:
+        """The ratio at a place: linear between two lines, each of them linear."""
+        after, lines = bisect_right(self._values, x), self._lines
+        if after in (0, len(lines)):
+            return lines[max(after - 1, 0)].at(y)
+        low, high = self._logs[after - 1], self._logs[after]
+        below = lines[after - 1].at(y)
+        return below + (log2(x + self._offset) - low) / (high - low) * (lines[after].at(y) - below)
 
 
 def fix_axis(axes: Sequence[Axis], ratio: Ratio, name: str, value: float) -> tuple[Sequence[Axis], Ratio]:
@@ -169,7 +240,6 @@ class Line:
 
     def __init__(self, values: Sequence[float], offset: float, ratio: Sequence[float]) -> None:
         self.values, self.offset, self.ratio = values, offset, ratio
-        self.least = min(ratio)
         logs = [log2(value + offset) for value in values]
         flat = [(ratio[0], 0.0, 0.0)]
         rising = [
@@ -178,12 +248,6 @@ class Line:
         ]
         self.segments = [*flat, *rising, (ratio[-1], 0.0, 0.0)]
         """(ratio, slope, log) below the first value, between each two, and from the last on."""
-
-    def places(self, first: float, last: float) -> tuple[float, float, float] | None:
-        """The segment that both lie in, if it is one."""
-        index = bisect_right(self.values, first)
-        one = index == len(self.values) or last < self.values[index]
-        return self.segments[index] if one else None
 
     def at(self, x: float) -> float:
         """The ratio at x."""
@@ -199,34 +263,3 @@ def padded_head(head_dim: int) -> str:
 def by_head_dim(sizes: Mapping[str, int], head_dim: int) -> int:
     """A tile size from the constants, by head size."""
     return sizes[padded_head(head_dim)]
-
-
-def product_features(
-    constants: Mapping[str, Any], tokens: int, inputs: float, outputs: float
-) -> tuple[float, float]:
-    """(bytes, work) of [tokens, inputs] times [inputs, outputs] in 16 bits."""
-    rows, columns = constants["token_tile"], constants["output_tile"]
-    moved = 2 * (inputs * outputs + tokens * inputs + tokens * outputs)
-    return moved, 2 * inputs * (ceil(tokens / rows) * rows) * (ceil(outputs / columns) * columns)
-
-
-def prefill_features(
-    constants: Mapping[str, Any],
-    chunks: Chunks,
-    *,
-    kv_heads: int,
-    group: int,
-    head_dim: int,
-    element_bytes: int,
-) -> tuple[float, float]:
-    """(bytes, work) of prefill attention of all chunks together."""
-    sequences, tokens, pairs = chunks
-    chunk = tokens / sequences
-    query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
-    key_tile = by_head_dim(constants["key_tile"], head_dim)
-    tiles = sequences * ceil(chunk / query_tile)
-    padded = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
-    idle = max(1.0, constants["multiprocessors"] / (tiles * kv_heads))
-    context = sequences * (pairs / tokens + (chunk - 1) / 2)
-    moved = 2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
-    return moved, 4 * kv_heads * group * head_dim * padded * idle

@@ -5,19 +5,21 @@
     decode, prefill  attention in all layers
     copies           copy-on-write; blocks from and to the host: one copy for keys, one for values, a layer
 
-Beside its price each part tells on which axes it lies outside what was measured. What no calibration measures
-is named once, in `never_measured`, and priced so: layers of experts, or of weights that have not 16 bits, by
-the form of matrix products, all experts read; multi-head latent attention by the bandwidth of the products
-and their peak; all-reduces and copies to and from the host, if this profile has none, as in the roofline.
+Beside its price each part tells how much of it lies outside what was measured, and on which axes. What no
+calibration measures is outside throughout, and priced so: layers of experts, or of weights that have not 16
+bits, by the form of matrix products, all experts read; multi-head latent attention by the bandwidth of the
+products and their peak; all-reduces and copies to and from the host, if this profile has none, as in the
+roofline.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sim.config import ModelSpec, Scenario
 from sim.cost import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S, StepShape
 from sim.decode_part import DecodePart
-from sim.profile_parts import Along, Chunks, Part, Place, Priced, prefill_features, product_features
+from sim.prefill_part import PrefillPart
+from sim.profile_parts import Along, Part, Place, Priced, Product, total
 from sim.workload import PS_PER_S
 
 BLOCK_SIZE = 16
@@ -25,15 +27,7 @@ BLOCK_SIZE = 16
 PROMPTS_KEPT = 1 << 16
 ATTENTION = ("decode", "prefill")
 PRODUCTS = ("product", "lm_head")
-
-
-class Product(NamedTuple):
-    """Weights of a known shape, to be multiplied with any number of tokens."""
-
-    constants: Mapping[str, Any]
-    inputs: int
-    outputs: int
-    along: Along
+LATENT = ("multi-head latent attention", "", 0.0)
 
 
 class StepParts:
@@ -45,8 +39,8 @@ class StepParts:
         Of layers that see everything; None where there are none, or with multi-head latent attention.
     windowed : DecodePart or None
         Of those with a sliding window.
-    never_measured : tuple of str
-        What every step has that no measurement stands behind.
+    block : mapping of str to Priced
+        "to_gpu", "to_host": moving one block in all layers.
     """
 
     def __init__(self, scenario: Scenario, parts: Mapping[str, Any]) -> None:
@@ -62,27 +56,27 @@ class StepParts:
             if name not in PRODUCTS
         }
         group = self._heads // self._kv_heads
-        fixed = {"group": group, "head_dim": model.head_dim, "block_size": self._block_size}
-        self._prefill = Part("prefill", parts["prefill"], **fixed)
-        self._group = group
-        self.tile = 0
-        self.decode = self._decode(parts, model.layers - model.window_layers, fixed)
-        self.windowed = self._decode(parts, model.window_layers, fixed)
-        self.never_measured = self._never_measured()
-        self.block_ps = {way: self._block_ps(way) for way in ("to_gpu", "to_host")}
+        geometry = {
+            "kv_heads": self._kv_heads,
+            "group": group,
+            "head_dim": model.head_dim,
+            "element_bytes": self._element,
+            "block_size": self._block_size,
+        }
+        self._prefill = PrefillPart(parts["prefill"], layers=model.layers, **geometry)
+        self.decode = self._decode(parts, model.layers - model.window_layers, geometry)
+        self.windowed = self._decode(parts, model.window_layers, geometry)
+        self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
         self._products = self._layer_products()
-        self._head = self._product("lm_head", model.hidden_size, -(-model.vocab_size // tp))
+        self._head = Product(self._parts["lm_head"], model.hidden_size, -(-model.vocab_size // tp))
         self._tokens: dict[int, Priced] = {}
         self._rows: dict[int, Priced] = {}
-        self._chunks: dict[int, Along] = {}
-        self._prompts: dict[Chunks, float] = {}
+        self._prompts: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
 
-    def _decode(self, parts: Mapping[str, Any], layers: int, fixed: Mapping[str, int]) -> DecodePart | None:
+    def _decode(self, parts: Mapping[str, Any], layers: int, own: Mapping[str, int]) -> DecodePart | None:
         if not layers or self._model.kv_latent_dim:
             return None
-        return DecodePart(
-            parts["decode"], layers=layers, kv_heads=self._kv_heads, element_bytes=self._element, **fixed
-        )
+        return DecodePart(parts["decode"], layers=layers, **own)
 
     # -- all but attention --------------------------------------------------------------------
 
@@ -98,7 +92,7 @@ class StepParts:
         found = self._rows.get(m)
         if found is None:
             sampled = self._by_bytes("sampling", 2 * m * self._model.vocab_size)
-            found = self._rows[m] = _sum([_product_priced(self._head, m), sampled] if m else [])
+            found = self._rows[m] = total([self._head.priced(m), sampled] if m else [])
         return found
 
     def _through_layers(self, n: int) -> Priced:
@@ -106,7 +100,7 @@ class StepParts:
         norm = self._by_bytes("elementwise", 8 * n * model.hidden_size)
         layer = [
             *(norm, norm),
-            *(_product_priced(product, n) for product in self._products or ()),
+            *(product.priced(n) for product in self._products or ()),
             self._by_bytes("elementwise", 4 * n * (self._heads + self._kv_heads) * head_dim),
             self._by_bytes("elementwise", 6 * n * (model.intermediate_size // self._tp)),
             self._by_bytes("kv_write", 2 * n * self._kv_heads * head_dim * (2 + self._element)),
@@ -114,16 +108,11 @@ class StepParts:
         if self._tp > 1:
             layer += [self._all_reduce(n)] * 2
         if self._products is None:
-            layer.append((self._unmeasured_products(n), ()))
-        each, places = _sum(layer)
-        return model.layers * each + norm[0], places
+            layer.append(self._unmeasured_products(n))
+        return total([total(layer).times(model.layers), norm])
 
     def _by_bytes(self, name: str, moved: float) -> Priced:
         return self._by_size[name].priced(moved, 0.0, moved)
-
-    def _product(self, name: str, inputs: int, outputs: int) -> Product:
-        part = self._parts[name]
-        return Product(part.constants, inputs, outputs, Along(part, "tokens", inputs=inputs, outputs=outputs))
 
     def _layer_products(self) -> list[Product] | None:
         """The four matrix products of a layer; None where it has others."""
@@ -134,14 +123,15 @@ class StepParts:
         qkv, inner = attention + 2 * self._kv_heads * model.head_dim, model.intermediate_size // self._tp
         upward = (_matrices(model) - 1) * inner
         shapes = ((hidden, qkv), (attention, hidden), (hidden, upward), (inner, hidden))
-        return [self._product("product", *shape) for shape in shapes]
+        return [Product(self._parts["product"], *shape) for shape in shapes]
 
-    def _unmeasured_products(self, n: int) -> float:
+    def _unmeasured_products(self, n: int) -> Priced:
         """Those of other layers, by the form: all weights read, the chosen ones computed with."""
         model, form, share = self._model, self._parts["product"], 1 / (self._model.layers * self._tp)
         idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
         moved = model.body_parameters * model.dtype_bytes * share
-        return 3 * form.t0_ps + form.form_ps(moved, 2 * (model.body_parameters - idle) * share * n)
+        ps = 3 * form.t0_ps + form.form_ps(moved, 2 * (model.body_parameters - idle) * share * n)
+        return Priced.of(ps, [(self._unmeasured_layers(), "", 0.0)])
 
     def _all_reduce(self, n: int) -> Priced:
         model, tp, gpu = self._model, self._tp, self._gpu
@@ -150,32 +140,47 @@ class StepParts:
             return self._by_size["all_reduce"].priced(2 * (tp - 1) / tp * size, 0.0, size)
         moved = 2 * (tp - 1) / tp * n * model.hidden_size * model.dtype_bytes
         seconds = ALL_REDUCE_LATENCY_S + moved / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s)
-        return seconds * PS_PER_S, ()
+        return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {tp} GPUs", "", 0.0)])
 
     # -- attention ----------------------------------------------------------------------------
 
-    def decode_ps(self, shape: StepShape) -> float:
-        """Attention of the decoding sequences in all layers."""
-        seqs, total, model = shape.decode_seqs, shape.context_tokens, self._model
-        if not seqs:
-            return 0.0
+    def decode_pricer(self) -> Callable[[int, int, int, int, int], tuple[float, float]]:
+        """What `decode_ends_ps` does, by the shortest way."""
+        return self.decode_ends_ps if self.decode is None or self.windowed else self.decode.ends_ps
+
+    def decode_ends_ps(
+        self, seqs: int, total: int, longest: int, rounded: int, steps: int
+    ) -> tuple[float, float]:
+        """Attention of decoding sequences in all layers, in a step and so many steps later.
+
+        A `longest` or `rounded` of 0 is not known.
+        """
+        return (
+            self._decode_ps(seqs, total, longest, rounded),
+            self._decode_ps(
+                seqs, total + steps * seqs, longest and longest + steps, rounded and rounded + steps * seqs
+            ),
+        )
+
+    def _decode_ps(self, seqs: int, total: int, longest: int, rounded: int) -> float:
+        model = self._model
         if model.kv_latent_dim:
             product = self._parts["product"]
             read = model.kv_bytes_per_token_per_gpu(self._tp) * product.byte_ps
             computed = model.decode_pair_flops / self._tp * product.work_ps
-            return model.layers * self._prefill.t0_ps + total * max(read, computed)
-        longest, rounded = shape.longest_context, shape.rounded_context
-        found = 0.0 if self.decode is None else self.decode.at(seqs, total, longest, rounded)
+            return model.layers * self._prefill.part.t0_ps + total * max(read, computed)
+        found = 0.0 if self.decode is None else self.decode.ends_ps(seqs, total, longest, rounded, 0)[0]
         if self.windowed is not None and model.window:
             window, tile = model.window, self.windowed.tile
+            total, longest = min(total, window * seqs), min(longest, window)
             rounded = min(rounded, -(-window // tile) * tile * seqs)
-            found += self.windowed.at(seqs, min(total, window * seqs), min(longest, window), rounded)
+            found += self.windowed.ends_ps(seqs, total, longest, rounded, 0)[0]
         return found
 
     def decode_outside(self, seqs: int) -> list[Place]:
         """Where attention of so many sequences lies outside, their contexts left out."""
         part = self.decode or self.windowed
-        return part.outside(seqs) if part and seqs else []
+        return part.outside(seqs) if part else [LATENT]
 
     def context_limits(self) -> tuple[float, float] | None:
         """The mean contexts that were measured, as far as they matter: a window does not grow further."""
@@ -186,71 +191,43 @@ class StepParts:
         low, high = self.windowed.limits["context_tokens"]
         return low, high if self._model.window > high else float("inf")
 
-    def prefill_ps(self, shape: StepShape) -> float:
-        """Attention of the prompts in all layers."""
-        if not shape.prefill_tokens:
-            return 0.0
-        model, part = self._model, self._prefill
+    def prefill(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """Attention of the chunks of prompts in all layers; `pairs` of queries and keys see each other."""
+        model, part = self._model, self._prefill.part
         if model.kv_latent_dim:
-            work = shape.prefill_pairs * model.prefill_pair_flops / self._tp
-            return model.layers * part.t0_ps + work * part.work_ps
-        chunks = _chunks(shape)
-        known = self._prompts.get(chunks)
-        if known is None:
+            work = pairs * model.prefill_pair_flops / self._tp
+            return Priced.of(model.layers * part.t0_ps + work * part.work_ps, [LATENT])
+        chunks = sequences, tokens, pairs
+        found = self._prompts.get(chunks)
+        if found is None:
             if len(self._prompts) == PROMPTS_KEPT:
                 self._prompts.clear()
-            known = self._prompts[chunks] = self._chunks_ps(chunks)
-        return known
-
-    def _chunks_ps(self, chunks: Chunks) -> float:
-        model, part = self._model, self._prefill
-        along = self._chunks.get(chunks.tokens)
-        if along is None:
-            along = self._chunks[chunks.tokens] = Along(part, "prefix_tokens", tokens=chunks.tokens)
-        moved, work = prefill_features(
-            part.constants,
-            chunks,
-            kv_heads=self._kv_heads,
-            group=self._group,
-            head_dim=model.head_dim,
-            element_bytes=self._element,
-        )
-        return model.layers * along.priced(moved, work, chunks.place["prefix_tokens"])[0]
-
-    def prefill_outside(self, shape: StepShape) -> list[Place]:
-        """Where attention of the prompts lies outside."""
-        if not shape.prefill_tokens or self._model.kv_latent_dim:
-            return []
-        return [*self._prefill.outside_always, *self._prefill.outside(_chunks(shape).place)]
+            found = self._prompts[chunks] = self._prefill.priced(*chunks)
+        return found
 
     # -- copies -------------------------------------------------------------------------------
 
     def copies(self, shape: StepShape) -> Priced:
         """Copies within the GPU, and of blocks from and to the host."""
-        total = 0.0
-        places: list[Place] = []
+        found = []
         if shape.copied_tokens:
             moved = 4 * shape.copied_tokens * self._kv_heads * self._model.head_dim * self._element
-            each, outside = self._by_bytes("block_copy", moved)
-            total += self._model.layers * each
-            places += outside
+            found.append(self._by_bytes("block_copy", moved).times(self._model.layers))
         for way, blocks in (("to_gpu", shape.swapped_in_blocks), ("to_host", shape.swapped_out_blocks)):
             if blocks:
-                each, outside = self.block_ps[way]
-                total += blocks * each
-                places += outside
-        return total, tuple(places)
+                found.append(self.block[way].times(blocks))
+        return total(found)
 
-    def _block_ps(self, way: str) -> Priced:
+    def _block(self, way: str) -> Priced:
         """Moving one block in all layers."""
         numbers = (self._model.kv_latent_dim or 0) / 2 or self._kv_heads * self._model.head_dim
         moved = self._block_size * numbers * self._element
         if way in self._by_size:
-            each, places = self._by_bytes(way, moved)
+            each = self._by_bytes(way, moved)
         else:
-            each = (TRANSFER_LATENCY_S + moved / self._gpu.pcie_bytes_per_s) * PS_PER_S
-            places = ((f"copies {way.replace('_', ' the ')}", "", 0.0),)
-        return 2 * self._model.layers * each, places
+            seconds = TRANSFER_LATENCY_S + moved / self._gpu.pcie_bytes_per_s
+            each = Priced.of(seconds * PS_PER_S, [(f"copies {way.replace('_', ' the ')}", "", 0.0)])
+        return each.times(2 * self._model.layers)
 
     # -- what the model is --------------------------------------------------------------------
 
@@ -260,37 +237,21 @@ class StepParts:
         dense = model.active_parameters in (None, model.parameters) and not model.kv_latent_dim
         return dense and model.dtype_bytes == 2 and _matrices(model) in (2, 3)
 
-    def _never_measured(self) -> tuple[str, ...]:
+    def _unmeasured_layers(self) -> str:
+        """What makes its layers others than those that are measured."""
         model = self._model
-        found = []
         if model.active_parameters not in (None, model.parameters):
-            found.append("mixture of experts")
-        elif model.dtype_bytes != 2:
-            found.append(f"weights of {8 * model.dtype_bytes} bits")
-        elif not model.kv_latent_dim and not self._plain():
-            found.append("layers of unusual matrices")
-        if model.kv_latent_dim:
-            found.append("multi-head latent attention")
-        if self._tp > 1 and "all_reduce" not in self._parts:
-            found.append(f"all-reduce of {self._tp} GPUs")
-        return tuple(found)
+            return "mixture of experts"
+        if model.dtype_bytes != 2:
+            return f"weights of {8 * model.dtype_bytes} bits"
+        return "layers of unusual matrices"
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
         """What was measured of a part: axis -> least and most."""
         if part == "decode":
             found = self.decode or self.windowed
             return found.limits if found else {}
-        return self._prefill.limits if part == "prefill" else self._parts[part].limits
-
-
-def _product_priced(product: Product, tokens: int) -> Priced:
-    moved, work = product_features(product.constants, tokens, product.inputs, product.outputs)
-    return product.along.priced(moved, work, tokens)
-
-
-def _sum(parts: list[Priced]) -> Priced:
-    places = dict.fromkeys(place for _, places in parts for place in places)
-    return sum(ps for ps, _ in parts), tuple(places)
+        return self._prefill.part.limits if part == "prefill" else self._parts[part].limits
 
 
 def _matrices(model: ModelSpec) -> int:
@@ -298,7 +259,3 @@ def _matrices(model: ModelSpec) -> int:
     attention = 2 * model.hidden_size * model.head_dim * (model.heads + model.kv_heads)
     rest = model.body_parameters / model.layers - attention
     return round(rest / (model.hidden_size * model.intermediate_size))
-
-
-def _chunks(shape: StepShape) -> Chunks:
-    return Chunks(shape.prefill_seqs, shape.prefill_tokens, shape.prefill_pairs)

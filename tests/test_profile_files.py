@@ -96,7 +96,7 @@ DAMAGES = {
     "a text": (damaged(lambda c: c["launch"].update(eager_s="fast")), "is damaged: "),
     "a hole": (
         damaged(lambda c: c["parts"]["sampling"]["tables"][0]["ratio"].pop()),
-        "axis bytes has 4 values and 3 ratios",
+        "axis bytes has 5 values and 4 ratios",
     ),
     "another order": (
         damaged(lambda c: c["parts"]["sampling"]["tables"][0]["axes"][0]["values"].reverse()),

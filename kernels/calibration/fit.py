@@ -1,7 +1,7 @@
 """Measured points to a part of the profile: form, tables of ratios, errors.
 
-The form is fitted by least squares on log(predicted / measured), for each p of the norm (and each tile of
-products that comes into question), from fixed starts; the least sum of squares wins. No randomness.
+The form is fitted by least squares on log(predicted / measured), for each p of the norm (and each number of
+programs at once in decode attention), from fixed starts; the least sum of squares wins. No randomness.
 Held-out points enter neither the form nor a table: they are only predicted.
 """
 
@@ -26,8 +26,8 @@ TILE_WEIGHTS = [2 ** (step / 8) for step in range(-16, 9)]
 """Of tiles of decode attention at other head sizes: 0.25 to 2."""
 
 STARTS = (1.0, 0.3, 3.0)
-TOKEN_TILES = (16, 64, 128)
-"""Rows of a tile of matrix products that come into question: libraries do not say."""
+AT_ONCE = (2, 3, 4)
+"""Programs of decode attention that a multiprocessor may have at the same time: registers decide."""
 
 OFFSETS = {"prefix_tokens": PREFIX_OFFSET}
 
@@ -71,7 +71,7 @@ def fit_part(
     measured : sequence of Measured
         Those that were, and were not refused.
     constants : Mapping
-        What the features need. Without `token_tile` where that of products is to be found.
+        What the features need. Without `at_once` where that of decode attention is to be found.
     bounds : Bounds
         Of the device, by its datasheet.
     """
@@ -95,8 +95,8 @@ def fit_part(
 
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants with what nobody says of the device: each value that comes into question."""
-    if "output_tile" in constants:
-        return [dict(constants) | {"token_tile": tile} for tile in TOKEN_TILES]
+    if "programs" in constants:
+        return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     return [dict(constants)]
 
 

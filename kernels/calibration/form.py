@@ -2,14 +2,15 @@
 
     seconds = (t0 + pnorm(bytes / bandwidth, work / rate)) * tables        pnorm(a, b) = (a^p + b^p)^(1/p)
 
-p is 1 (they add up), 2, 4 or "max" (the longer one hides the other), so that +, *, /, sqrt and max suffice.
+p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
 
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
              work   tiles one after the other in the longest program. The kernel aims at `programs` programs
                     and cuts no context into pieces shorter than `least_piece_tokens`:
                         most   = max(round(programs / (sequences * kv_heads)), 1)      (half to even)
-                        pieces = min(most, max(longest / least_piece_tokens, 1))
-                        work   = max(longest / pieces, rounded * kv_heads / programs) / tile * weight
+                        pieces = max(min(most, floor(longest / least_piece_tokens)), 1)
+                        work   = max(longest / pieces, rounded * kv_heads / at_once) / tile * weight
+                    `at_once` programs run at the same time; constant, `programs` where it is not there.
                     `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
                     sum is known, sum + sequences * tile / 2. `weight` is how long a tile takes beside one
                     of the base's head size: constant `tile_weight` by head size, 1 where it is not there
@@ -23,7 +24,12 @@ p is 1 (they add up), 2, 4 or "max" (the longer one hides the other), so that +,
                         work    = 4 * kv_heads * group * head_dim * pairs'
                                   * max(1, multiprocessors / (tiles * kv_heads))
     product  bytes  2 * (inputs * outputs + tokens * inputs + tokens * outputs)
-             work   2 * inputs * up(tokens, token_tile) * up(outputs, output_tile), up: to whole tiles
+             work   2 * inputs * token_tile * output_tile * tiles', of whole tiles in waves of one a
+                    multiprocessor. What the last wave leaves idle counts for the share `whole_waves` of it (0
+                    where that is not there), but not in a first wave: libraries then cut the inputs too
+                        tiles  = ceil(tokens / token_tile) * ceil(outputs / output_tile)
+                        idle   = -tiles mod multiprocessors if tiles > multiprocessors, else 0
+                        tiles' = tiles + whole_waves * idle
     all_reduce      2 * (gpus - 1) / gpus * bytes of one GPU's input (a ring); the axis is that of the input
     others   bytes  see profile.py; no work
 
@@ -40,11 +46,11 @@ from typing import Any
 Part = Mapping[str, Any]
 """A part of a profile, as in the JSON."""
 
-NORMS = (1, 2, 4, "max")
+NORMS = (1, 1.5, 2, 3, 4, "max")
 
 
 def pnorm(p: object, a: float, b: float) -> float:
-    """(a^p + b^p)^(1/p) for p of NORMS."""
+    """(a^p + b^p)^(1/p) for p from 1 to "max"."""
     if p == 1:
         return a + b
     if p == 2:
@@ -54,7 +60,10 @@ def pnorm(p: object, a: float, b: float) -> float:
         return sqrt(sqrt(a * a + b * b))
     if p == "max":
         return max(a, b)
-    raise ValueError(f"p must be 1, 2, 4 or 'max', got {p!r}")
+    if isinstance(p, int | float) and p > 1:
+        most, least = max(a, b), min(a, b)
+        return most * (1 + (least / most) ** p) ** (1 / p) if most else 0.0
+    raise ValueError(f"p must be a number from 1 on or 'max', got {p!r}")
 
 
 def form_s(form: Mapping[str, Any], moved: float, work: float) -> float:
@@ -125,8 +134,8 @@ def decode_features(
     if rounded is None:
         rounded = total + sequences * tile / 2
     most = max(round(programs / (sequences * kv_heads)), 1)
-    pieces = min(most, max(longest / constants["least_piece_tokens"], 1))
-    work = max(longest / pieces, rounded * kv_heads / programs) / tile
+    pieces = max(min(most, longest // constants["least_piece_tokens"]), 1)
+    work = max(longest / pieces, rounded * kv_heads / constants.get("at_once", programs)) / tile
     work *= by_head_dim(constants.get("tile_weight", {}), head_dim, 1.0)
     return 2 * total * kv_heads * head_dim * element_bytes, work
 
@@ -160,4 +169,8 @@ def product_features(
     """(bytes, work) of [tokens, inputs] times [inputs, outputs] in 16 bits."""
     rows, columns = constants["token_tile"], constants["output_tile"]
     moved = 2 * (inputs * outputs + tokens * inputs + tokens * outputs)
-    return moved, 2 * inputs * (ceil(tokens / rows) * rows) * (ceil(outputs / columns) * columns)
+    tiles: float = ceil(tokens / rows) * ceil(outputs / columns)
+    share = constants.get("whole_waves", 0)
+    if share and tiles > constants["multiprocessors"]:
+        tiles += share * (-tiles % constants["multiprocessors"])
+    return moved, 2 * inputs * rows * columns * tiles

@@ -18,6 +18,9 @@ from kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 LEAST_BYTES_OF_A_TOKEN = 32 * 1024
 """Of a small model with few KV heads, all layers together: what bounds the contexts of a batch."""
 
+MOST_WEIGHTS = 5 * 2**28
+"""Of one matrix: inputs x outputs, 2.7 GB. None of a model that fits the GPU is larger."""
+
 HELD_OUT_EVERY = 6
 
 
@@ -83,7 +86,8 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
         found.append(Point("decode", batch(programs, context), "grid", MAIN, cell))
     for programs, context, skew in sizes.decode_skewed:
         found.append(Point("decode", batch(programs, context, skew), "shape"))
-    for head_dim, (programs, context) in product(sizes.decode_factors["head_dim"], sizes.decode_skewed_heads):
+    head_dims = sizes.decode_factors.get("head_dim", ())
+    for head_dim, (programs, context) in product(head_dims, sizes.decode_skewed_heads):
         x = batch(programs, context, "one_long", head_dim=head_dim)
         found.append(Point("decode", x, "shape", MAIN if head_dim == sizes.head_dim else "head_dim"))
     for axis, values in sizes.decode_factors.items():
@@ -132,6 +136,8 @@ def products(part: str, sizes: Sizes) -> list[Point]:
     axes = getattr(sizes, part)
     found = []
     for tokens, inputs, outputs in product(*axes):
+        if inputs * outputs > MOST_WEIGHTS:
+            continue
         x = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
         found.append(Point(part, x, "grid", MAIN, x))
     for tokens, inputs, outputs in getattr(sizes, f"{part}_held_out"):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kernels.calibration import layer
-from kernels.calibration.points import BYTES, Arguments, lengths_of
+from kernels.calibration.points import BYTES, Arguments, Point, lengths_of, useful
 from kernels.calibration.room import Room
 from kernels.copy import copy_blocks
 from kernels.decode import decode_attention
@@ -77,7 +77,8 @@ def prefill(room: Room, x: Arguments) -> list[Call]:
             query, keys, values, on_device, firsts, most_queries=chunk, block_table=table, out=out
         )
 
-    return [one() for _ in range(room.launches(2 * sum(lengths) * x["kv_heads"] * x["head_dim"] * 2))]
+    moved, flops = 2 * sum(lengths) * x["kv_heads"] * x["head_dim"] * 2, useful(Point("prefill", x))[1]
+    return [one() for _ in range(room.launches(moved, flops))]
 
 
 def product(room: Room, x: Arguments) -> list[Call]:
@@ -88,7 +89,7 @@ def product(room: Room, x: Arguments) -> list[Call]:
         weights = room.cut(x["outputs"], x["inputs"]).t()
         return lambda: torch.mm(activations, weights, out=out)
 
-    return [one() for _ in range(room.launches(2 * x["inputs"] * x["outputs"]))]
+    return [one() for _ in range(room.launches(*useful(Point("product", x))))]
 
 
 def sample(logits: torch.Tensor) -> torch.Tensor:

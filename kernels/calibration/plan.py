@@ -1,13 +1,14 @@
 """What a calibration will measure, on which device, and about how long it will take."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from kernels.calibration.device import Device, found_device
 from kernels.calibration.grid import points
-from kernels.calibration.points import MAIN, Point, useful
+from kernels.calibration.points import Point, components, launches_of, useful
 from kernels.calibration.profile import FORMAT
 from kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
 
@@ -18,7 +19,8 @@ TURNS = 11
 SECONDS_OF_A_POINT = 0.15
 """Beside the launches: making tensors, capturing graphs."""
 
-SECONDS_OF_A_COMPILATION = 2.0
+SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "prefill": 3.5}
+"""Compiling a kernel anew; 0.5 for all others."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,16 @@ class Plan:
         """About how long these points take, or all of them; from the datasheet."""
         return sum(self._estimated_s(point) for point in (self.points if points is None else points))
 
+    @cached_property
+    def _compiling_s(self) -> Mapping[str, float]:
+        """Key of a point -> seconds of compiling the kernels that no point before it needs."""
+        found, known = {}, set()
+        for point in self.points:
+            new = set(variants_of(point)) - known
+            known |= new
+            found[point.key] = sum(SECONDS_OF_A_VARIANT.get(part, 0.5) for part, *_ in sorted(new, key=str))
+        return found
+
     def _estimated_s(self, point: Point) -> float:
         if self.device.rehearsal:
             return 0.3 if point.part == "composed" else 0.03
@@ -82,8 +94,20 @@ class Plan:
         if point.part in {"to_host", "to_gpu"}:
             moved, bandwidth = point.x["bytes"], 2e10
         launch_s = 5e-6 + moved / bandwidth + flops / peak
-        compiled = SECONDS_OF_A_COMPILATION if point.table != MAIN or point.part == "composed" else 0
-        return SECONDS_OF_A_POINT + compiled + TURNS * launches_wanted(moved) * launch_s
+        launches = launches_wanted(moved) if point.part == "composed" else launches_of(moved, flops)
+        return self._compiling_s[point.key] + SECONDS_OF_A_POINT + TURNS * launches * launch_s
+
+
+def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
+    """The kernels that a point needs, as far as they are compiled apart: the part first."""
+    x = point.x
+    if point.part == "composed":
+        return [variant for one, _ in components(x) for variant in variants_of(one)]
+    if point.part in {"decode", "prefill"}:
+        return [(point.part, *(x[name] for name in ("group", "head_dim", "element_bytes", "block_size")))]
+    if point.part == "elementwise":  # rows of the next power of two
+        return [(point.part, x["op"], x["width"].bit_length())]
+    return [(point.part,)] if point.part in {"kv_write", "block_copy"} else []
 
 
 def plan(quick: bool = False, interpret: bool = False) -> Plan:

@@ -7,15 +7,21 @@ be predicted from a profile: this file has what both need, without torch.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import ceil, exp
 from random import Random
 from typing import Any
 
 from kernels.calibration import form
+from kernels.calibration.timing import launches_wanted
 
 Arguments = Mapping[str, Any]
 Features = tuple[float, float, Mapping[str, float]]
 """(bytes, work, place on the axes of the part's tables)."""
+
+GRAPH_FLOPS = 2**44
+"""A graph of long launches computes about so much, 30 ms on an H200, in at least LEAST_LONG launches: caches
+and gaps do not matter to them."""
+LEAST_LONG = 4
 
 MAIN = "main"
 """The table whose cells the form is fitted to; the other tables have one axis each, and its name."""
@@ -53,6 +59,12 @@ class Point:
     def key(self) -> str:
         """The same for the same launches: what a journal knows it by."""
         return f"{self.part} {json.dumps(self.x, sort_keys=True)}"
+
+
+def launches_of(launch_bytes: float, launch_flops: float) -> int:
+    """How many launches make a graph, when each reads so many bytes and computes so much."""
+    long = max(ceil(GRAPH_FLOPS / max(launch_flops, 1)), LEAST_LONG)
+    return min(launches_wanted(launch_bytes), long)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
 
 A part:
 
-    form        {t0_s, bandwidth_bytes_per_s, work_per_s or null (no work term), p: 1, 2, 4 or "max"}
+    form        {t0_s, bandwidth_bytes_per_s, work_per_s or null (no work term), p: 1, 1.5, 2, 3, 4 or "max"}
     constants   numbers that form.py needs to compute the work (tile sizes, programs): see there
     base        the values of the axes of one-dimensional tables at which the main table was measured: ratio 1
     tables      [{axes [{name, offset, values}], ratio}]: nested lists, first axis outermost, measured / form.

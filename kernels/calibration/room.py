@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from kernels.calibration.timing import launches_wanted
+from kernels.calibration.points import launches_of
 
 SHARE_OF_FREE_MEMORY = 0.55
 ELEMENTS_OF_A_REHEARSAL = 2**19
@@ -44,9 +44,9 @@ class Room:
         self._at = 0
         self._pinned: torch.Tensor | None = None
 
-    def launches(self, launch_bytes: float) -> int:
-        """How many launches make a graph, when each reads so many bytes."""
-        return 1 if self.rehearsal else launches_wanted(launch_bytes)
+    def launches(self, launch_bytes: float, launch_flops: float = 0) -> int:
+        """How many launches make a graph, when each reads so many bytes and computes so much."""
+        return 1 if self.rehearsal else launches_of(launch_bytes, launch_flops)
 
     def cut(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The next stretch of the slab; 8-bit types and float32 see its bits.

@@ -2,14 +2,25 @@
 
 Attention counts real programs, pieces and tiles on real slots; products run in whole waves of whole tiles;
 norms are of third power. What is fitted to it must find it all the same.
+
+    PYTHONPATH=. python tests/kernels/synthetic_gpu.py  writes the fit into tests/data/calibrated-example.json
 """
 
+import json
+from dataclasses import replace
 from math import ceil
+from pathlib import Path
 from random import Random
 
+from kernels.calibration.calibrate import calibrate
 from kernels.calibration.device import Device
+from kernels.calibration.grid import points
+from kernels.calibration.plan import Plan
 from kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
+from kernels.calibration.profile import write_profile
 from kernels.launch import DECODE, PREFILL, Gpu, split_count
+
+EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 
 H200 = Device("NVIDIA H200", 150_754_820_096, (9, 0), 132, 1, "13.0", "2.11.0", "3.6.0", "3.12.0")
 
@@ -105,3 +116,19 @@ class SyntheticGpu:
         random = Random(point.key)
         true = true_s(point) / (100 if point.key in self.impossible else 1)
         return Sample(tuple(true * (1 + random.gauss(0, self.noise)) for _ in range(self.turns)), 16)
+
+
+def example():
+    """The example that other tests read: forms and tables as eight such GPUs give them, the rest by hand."""
+    device = replace(H200, count=8)
+    planned = Plan(device, False, tuple(points(device, False)))
+    fitted = calibrate(planned, stopwatch=SyntheticGpu(), read_clocks=dict)
+    found = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    for name, part in found["parts"].items():
+        keep = ("form", "constants", "base", "tables", "range", "unmeasured")
+        part.update({key: fitted["parts"][name][key] for key in keep})
+    return found | {"launch": fitted["launch"]}
+
+
+if __name__ == "__main__":
+    write_profile(example(), EXAMPLE)
