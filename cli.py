@@ -579,7 +579,12 @@ def plot(  # noqa: PLR0917 - typer passes them by name
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
     ] = None,
-    fmt: Annotated[str, typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.")] = "png",
+    fmt: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"
+        ),
+    ] = None,
     figure: Annotated[
         str | None,
         typer.Option(

@@ -4,8 +4,7 @@ Half is that of the 95 % confidence interval, see reports/seeds.py. A number tha
 seed stands alone; where all are, one run is shown and one line says so.
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from reports import palette
 from reports.palette import KINDS, Summary, count, figures, number, seconds
-from reports.seed_words import difference_lines
+from reports.seed_words import Shown, difference_lines, half_width, with_spread
 from reports.seeds import Interval, alike, difference, equal, interval
 from reports.terminal import (
     LATENCIES,
@@ -32,8 +31,6 @@ from reports.terminal import (
     run_table,
 )
 
-Shown = Callable[[float | None], str]
-
 
 def seeds_table(runs: Sequence[Sequence[Summary]], compared: bool) -> RenderableType:
     """The report of several seeds; `runs` by seed, then by allocator."""
@@ -43,27 +40,6 @@ def seeds_table(runs: Sequence[Sequence[Summary]], compared: bool) -> Renderable
         return Group(one, "", Text(same, style="bold"))
     allocators = [alike(each) for each in zip(*runs, strict=True)]
     return _compare_table(allocators) if compared else _run_table(allocators[0])
-
-
-def with_spread(text: Shown, found: Interval | None) -> str:
-    """The mean as `text` writes it, and half the interval in the same unit: `31.5 ±0.4 ms`."""
-    if found is None or found.fixed:
-        return text(None if found is None else found.mean)
-    if text is count and found.mean < 100:
-        text = "{:.1f}".format
-    mean, _, unit = text(found.mean).partition(" ")
-    return f"{mean} ±{_half(found.half * (1e3 if unit == 'ms' else 1), mean)} {unit}".rstrip()
-
-
-def _half(half: float, mean: str) -> str:
-    """As many decimals as the mean has, but at most two figures and at least one that is not zero."""
-    if not half:
-        return "0"
-    figures_two = max(0, 1 - math.floor(math.log10(half)))
-    decimals = min(figures_two, len(mean.partition(".")[2]))
-    if not round(half, decimals):
-        decimals = max(figures_two - 1, 0)
-    return f"{half:,.{decimals}f}"
 
 
 def _compare_table(allocators: Sequence[Sequence[Summary]]) -> RenderableType:
@@ -170,7 +146,7 @@ def _latency_table(summaries: Sequence[Summary]) -> Table:
         cells = [Text(figures(None if each is None else each.mean * factor)) for each in found]
         for cell, each in zip(cells, found, strict=True):
             if each is not None and not each.fixed:
-                cell.append(f"\n±{_half(each.half * factor, cell.plain)}", "dim")
+                cell.append(f"\n±{half_width(each.half * factor, cell.plain)}", "dim")
         table.add_row(f"{words} ({unit})", *cells)
     return table
 

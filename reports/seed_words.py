@@ -4,16 +4,18 @@ For each measure the best allocator, by its mean, is compared with each other on
 workload with every seed, so what is averaged is the ratio (of waste: the difference) of each pair.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from reports import palette
-from reports.palette import figures, number
+from reports.palette import count, figures, number
 from reports.seeds import Interval, alike, difference, ratio
 
 Summary = Mapping[str, Any]
+Shown = Callable[[float | None], str]
 NO_DIFFERENCE = "no difference beyond the seeds' spread"
 
 
@@ -157,3 +159,27 @@ def _line(measure: Measure, found: Sequence[Difference]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+# -- numbers with their spread -------------------------------------------------------------------
+
+
+def with_spread(text: Shown, found: Interval | None) -> str:
+    """The mean as `text` writes it, and half the interval in the same unit: `31.5 ±0.4 ms`."""
+    if found is None or found.fixed:
+        return text(None if found is None else found.mean)
+    if text is count and found.mean < 100:
+        text = "{:.1f}".format
+    mean, _, unit = text(found.mean).partition(" ")
+    return f"{mean} ±{half_width(found.half * (1e3 if unit == 'ms' else 1), mean)} {unit}".rstrip()
+
+
+def half_width(half: float, mean: str) -> str:
+    """As many decimals as the mean has, but at most two figures and at least one that is not zero."""
+    if not half:
+        return "0"
+    figures_two = max(0, 1 - math.floor(math.log10(half)))
+    decimals = min(figures_two, len(mean.partition(".")[2]))
+    if not round(half, decimals):
+        decimals = max(figures_two - 1, 0)
+    return f"{half:,.{decimals}f}"

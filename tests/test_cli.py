@@ -427,7 +427,7 @@ MISTAKES = {
     "plot none --latency ttft:p42": "latency must be NAME:STATISTIC with one of mean, p50, p90, p95, p99, "
     "max, got 'ttft:p42'",
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
-    "fragmentation, waste, batched, requests, latency, throughput, block-size, lengths, map)",
+    "fragmentation, waste, batched, requests, latency, throughput, block-size, lengths, seeds, map)",
     "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
     "report none": "none is not a directory",
     "explain none 0": "none is not a directory",

@@ -1,28 +1,39 @@
-"""The figures: they exist in every style, they carry the right numbers, and no run is too small to draw."""
+"""The figures: of whatever runs there are each is a picture, or says what it needs; and it is true."""
 
+import itertools
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from fake_run import CAPACITY, fake_run
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 from PIL import Image
 
 import cli
 from reports import figures, palette
-from reports.figures import Choices, arena_panel, joined, pieces
+from reports.figures import Choices, arena_panel, joined, over_time, pieces
 from reports.figures.choices import CannotDraw, Latency
 from reports.figures.style import DARK, PAPER, SCREEN, STYLES
+from reports.figures.systems import systems
 from reports.labels import told_apart
 from reports.memory_map import FILE
-from reports.rundir import Run, _write_columns, read_run
+from reports.rundir import Run, _write_columns, read_runs
+from reports.seeds import Interval
 from sim.errors import KvsimError
 
 USUAL = ["memory.png", "waste.png", "requests.png", "latency.png"]
-OF_ONE = [name for name in figures.FIGURES if name not in ("throughput", "block-size")]
+PICKY = {
+    "throughput": "two or more request rates",
+    "block-size": "two or more block sizes",
+    "seeds": "two or more seeds",
+}
+COARSE = {name: replace(style, dpi=30) for name, style in STYLES.items()}
 
 
 def run_of(path, name=None, **how):
@@ -34,7 +45,11 @@ def figure_of(name, runs, **choices):
     """A figure as the catalogue draws it, before it is saved."""
     choices = Choices(**choices)
     with matplotlib.rc_context(choices.style.settings):
-        return figures.FIGURES[name].draw(runs, choices)
+        return figures.FIGURES[name].draw(systems(runs), choices)
+
+
+def headline_of(*how, **choices):
+    return figure_of(*how, **choices).get_suptitle().replace("\u00a0", " ").replace("\n", " ")
 
 
 @pytest.fixture
@@ -48,7 +63,7 @@ def texts(figure):
     found = [text.get_text() for ax in axes for text in (*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label)]
     legends = [legend for legend in [*figure.legends, *(ax.get_legend() for ax in axes)] if legend]
     found += [text.get_text() for legend in legends for text in legend.get_texts()]
-    return [figure.get_suptitle(), *found]
+    return [text.replace("\u00a0", " ") for text in (figure.get_suptitle(), *found)]
 
 
 def record(directory, rows):
@@ -63,71 +78,153 @@ def record(directory, rows):
     return directory
 
 
-# -- whatever the runs, a picture or a clear message -----------------------------------------------
-
-EDGES = {
-    "no request": [{"requests": 0}],
-    "one request": [{"requests": 1}],
-    "rejected only": [{"requests": 4, "rejected": 4}],
-    "nobody waits": [{"requests": 30, "request_rate": 0.05}],
-    "some of each": [{"requests": 50}, {"requests": 0, "seed": 1}, {"requests": 1, "seed": 2}],
-    "twelve runs": [
-        {"requests": 10, "request_rate": 2**place, "block_size": 2**place} for place in range(12)
-    ],
-    "no requests, block sizes": [
-        {"requests": 0, "block_size": 2**place, "request_rate": 2**place} for place in range(3)
-    ],
-}
-MAPS = {
-    "no request": [],
-    "one request": [(0.0, 0, 64, "", 0, 0), (1.0, 0, 16, "0", 3, 0), (1.0, 16, 48, "", 0, 0)],
-    "rejected only": [(0.0, 0, 1, "", 0, 0)],
-}
 ROWS = [(0.0, 0, 4096, "7", 100, 0), (0.0, 4096, 512, "7 8.2", 512, 0), (0.0, 4608, 11_136, "", 0, 1)]
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("name", figures.FIGURES)
-@pytest.mark.parametrize("case", EDGES)
-def test_every_figure_of_every_run_is_a_picture_or_a_clear_message(tmp_path, case, name, style):
-    long = "$x_[/b]$ and_a rather long label of a run that nobody shortened" if len(EDGES[case]) > 1 else ""
-    runs = []
-    for place, how in enumerate(EDGES[case]):
-        path = record(tmp_path / str(place), MAPS.get(case, ROWS))
-        runs.append(run_of(path, long and f"{place} {long}", **how))
-    small = replace(STYLES[style], dpi=40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            (path,) = figures.draw(runs, tmp_path, names=[name], choices=Choices(small))
-        except CannotDraw as error:
-            assert name in ("throughput", "block-size")
-            assert re.search(rf"figure {name} needs runs .*, got {len(runs)} run", str(error))
-            return
-    with Image.open(path) as picture:
-        assert picture.width == 40 * small.width_in
-        assert 0.2 * picture.width < picture.height < 3.2 * picture.width
+# -- whatever the runs, a picture or a clear message -----------------------------------------------
+
+SHAPES = {
+    "one run": ["run"],
+    "several runs": ["compare", "--allocator", "contiguous,paged"],
+    "several seeds": ["run", "--seeds", "2", "--jobs", "1"],
+}
+NOTHING_MUCH = {
+    "one request": ["--num-prompts", "1"],
+    "rejected only": ["--num-prompts", "4", "--kv-tokens", "32"],
+}
 
 
-@pytest.mark.parametrize("case", ["no request", "one request", "rejected only"])
-def test_a_run_without_rows_says_so(tmp_path, case):
-    run = run_of(tmp_path, **EDGES[case][0])
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Runs of hardly anything, carried out by the command line: (case, shape) -> directory."""
+    few = ["--cost", "constant:0.03", "--no-plots", "-q", "--record-map", "5"]
+    found = {}
+    for case, how in NOTHING_MUCH.items():
+        for shape, command in SHAPES.items():
+            found[case, shape] = tmp_path_factory.mktemp("run") / "made"
+            assert cli.main([*command, *few, *how, "--out", str(found[case, shape])]) == 0
+    return found
+
+
+def empty_runs(tmp_path, shape):
+    """Without a request; the command line does not make them."""
+    hows = {"one run": [{}], "several runs": [{"label": "buddy"}, {}], "several seeds": [{}, {"seed": 1}]}
+    rows = [] if shape == "one run" else [(0.0, 0, 1, "", 0, 0)]
+    return [
+        run_of(record(tmp_path / str(place), rows), requests=0, **how)
+        for place, how in enumerate(hows[shape])
+    ]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("case", ["no request", *NOTHING_MUCH])
+def test_every_figure_of_hardly_anything_is_a_picture_or_a_clear_message(recorded, tmp_path, case, shape):
+    runs = read_runs(recorded[case, shape]) if case in NOTHING_MUCH else empty_runs(tmp_path, shape)
+    for name in figures.FIGURES:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                (path,) = figures.draw(runs, tmp_path, names=[name], choices=Choices(COARSE["screen"]))
+            except CannotDraw as error:
+                assert re.fullmatch(
+                    rf"figure {name} needs runs .*{PICKY[name]}.*, got {len(runs)} run.*", str(error)
+                )
+                continue
+        with Image.open(path) as picture:
+            assert picture.width == 30 * SCREEN.width_in
+            assert len(picture.convert("RGB").getcolors(99_999)) > 20
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_command_on_hardly_anything_gives_pictures_or_one_line(
+    recorded, tmp_path, monkeypatch, capsys, shape
+):
+    for name, style in COARSE.items():
+        monkeypatch.setitem(STYLES, name, style)
+    made = str(recorded["rejected only", shape])
+    assert cli.main(["plot", made, "--out", str(tmp_path / "all")]) == 0
+    drawn = [Path(line).stem for line in capsys.readouterr().out.split()]
+    assert sorted({*figures.FIGURES} - {*drawn}) == sorted(
+        {*PICKY} - ({"seeds"} if "seeds" in shape else set())
+    )
+    assert cli.main(["plot", made, "--figure", "throughput"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: figure throughput needs runs at two or more request rates"
+    )
+
+
+def test_a_run_without_rows_says_so(tmp_path):
+    (run,) = empty_runs(tmp_path, "one run")
     empty = {name: column[:0] for name, column in run.timeline.items()}
     run = Run(run.path, run.label, run.config, run.summary, run.requests, empty)
     assert "the run took no time: no memory to show" in texts(figure_of("memory", [run]))
     assert "the run took no time: no memory to show" in texts(figure_of("fragmentation", [run]))
     assert "no run took any time: no memory to show" in texts(figure_of("utilisation", [run]))
     assert "no request was ever waiting" in texts(figure_of("requests", [run]))
-    if case != "one request":
-        assert "no request finished" in texts(figure_of("latency", [run]))
+    assert "no request finished" in texts(figure_of("latency", [run]))
+    assert "nothing was recorded" in texts(figure_of("map", [run]))
 
 
-def test_real_runs_that_are_small_or_reject_all_are_drawn(tmp_path):
-    few = ["--cost", "constant:0.03", "--no-plots", "-q", "--record-map", "5"]
-    for name, how in (("one", ["--num-prompts", "1"]), ("none", ["--num-prompts", "4", "--kv-tokens", "32"])):
-        assert cli.main(["run", *few, *how, "--out", str(tmp_path / name)]) == 0
-        paths = figures.draw([read_run(tmp_path / name)], tmp_path, names=None)
-        assert [path.stem for path in paths] == OF_ONE
+# -- every style -----------------------------------------------------------------------------------
+
+
+def many_runs(tmp_path, how):
+    """What a sheet may have to hold: all that there is to draw of a few, or very many with long names."""
+    if how == "many":
+        hows = {f"{at} $x_[/b]$ a long name that nobody cut": {"request_rate": 2**at} for at in range(12)}
+    else:
+        hows = {
+            f"{label}, {rate}, seed {seed}": {
+                "label": label,
+                "seed": seed,
+                "request_rate": rate,
+                "block_size": rate,
+            }
+            for label in ("contiguous", "paged")
+            for rate in (1, 8)
+            for seed in range(2)
+        }
+    return [
+        run_of(record(tmp_path / str(at), ROWS), name, requests=60, **each)
+        for at, (name, each) in enumerate(hows.items())
+    ]
+
+
+def drawn_texts(figure, monkeypatch):
+    """All texts that are drawn, with the places that they take."""
+    seen = []
+    draw = Text.draw
+
+    def noted(text, renderer):
+        if text.get_visible() and text.get_text():
+            seen.append((text.get_text(), text.get_window_extent(renderer)))
+        draw(text, renderer)
+
+    monkeypatch.setattr(Text, "draw", noted)
+    FigureCanvasAgg(figure).draw()
+    monkeypatch.undo()
+    return seen
+
+
+@pytest.mark.parametrize("how", ["few", "many"])
+@pytest.mark.parametrize("style", STYLES)
+def test_no_text_is_cut_and_none_lies_on_another(tmp_path, monkeypatch, style, how):
+    runs, drawn = many_runs(tmp_path, how), set()
+    for name in figures.FIGURES:
+        try:
+            figure = figure_of(name, runs, style=replace(STYLES[style], dpi=72))
+        except CannotDraw:
+            continue
+        seen = drawn_texts(figure, monkeypatch)
+        (_, _), (right, top) = figure.bbox.get_points()
+        for text, box in seen:
+            assert box.x0 > -1 and box.y0 > -1 and box.x1 < right + 1 and box.y1 < top + 1, (name, text)
+        for (text, one), (other_text, other) in itertools.combinations(seen, 2):
+            apart = min(one.x1, other.x1) - max(one.x0, other.x0) < 1
+            apart |= min(one.y1, other.y1) - max(one.y0, other.y0) < 2
+            assert apart, (name, text, other_text)
+        drawn.add(name)
+    assert drawn == {*figures.FIGURES} - ({"seeds", "block-size"} if how == "many" else set())
 
 
 # -- the catalogue ---------------------------------------------------------------------------------
@@ -140,13 +237,6 @@ def test_the_usual_figures_are_1200_pixels_wide(tmp_path, three):
         with Image.open(path) as picture:
             assert picture.width == 1200
             assert 300 < picture.height < 1300
-
-
-def test_without_names_all_that_the_runs_allow_is_drawn(tmp_path):
-    paths = figures.draw([run_of(tmp_path)], tmp_path, names=None)
-    assert [path.stem for path in paths] == [name for name in OF_ONE if name != "map"]
-    rates = [run_of(tmp_path, request_rate=rate) for rate in (1, 2)]
-    assert "throughput" in [path.stem for path in figures.draw(rates, tmp_path, names=None)]
 
 
 def test_what_is_not_there_is_refused(tmp_path):
@@ -167,19 +257,29 @@ def test_what_is_not_there_is_refused(tmp_path):
         figures.draw(runs, tmp_path, names=["waste"], choices=Choices(latency=Latency("ttft", "p99")))
 
 
-@pytest.mark.parametrize(("fmt", "style"), [("png", "screen"), ("svg", "dark"), ("pdf", "paper")])
-def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, style):
-    runs = [run_of(record(tmp_path / "map", ROWS), request_rate=rate, block_size=rate) for rate in (1, 2)]
-    choices = Choices(STYLES[style])
-    paths = figures.draw(runs, tmp_path, fmt, None, choices)
-    assert [path.stem for path in paths] == list(figures.FIGURES)
+@pytest.mark.parametrize(
+    ("fmt", "names"), [("png", None), ("svg", None), ("pdf", ["memory", "lengths", "map"])]
+)
+def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
+    style = {"png": replace(DARK, dpi=30), "svg": DARK, "pdf": PAPER}[fmt]
+    runs = many_runs(tmp_path, "few")
+    paths = figures.draw(runs, tmp_path, fmt, names, Choices(style))
+    assert [path.stem for path in paths] == (names or list(figures.FIGURES))
     first = [path.read_bytes() for path in paths]
-    assert not [
-        path.name
-        for path, data in zip(paths, first, strict=True)
-        if re.search(rb"CreationDate|dc:date", data)
-    ]
-    assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, fmt, None, choices)]
+    dates = re.compile(rb"CreationDate|dc:date")
+    assert not [path.name for path, data in zip(paths, first, strict=True) if dates.search(data)]
+    assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, fmt, names, Choices(style))]
+
+
+def test_paper_is_a_vector_as_wide_as_a_column_unless_something_else_is_asked_for(tmp_path):
+    runs = [run_of(tmp_path)]
+    (path,) = figures.draw(runs, tmp_path, names=["waste"], choices=Choices(PAPER))
+    width_pt = float(re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ", path.read_bytes())[1])
+    assert path.name == "waste.pdf" and width_pt == pytest.approx(72 * 3.33)
+    assert PAPER.small_pt > 6
+    (path,) = figures.draw(runs, tmp_path, "png", ["waste"], Choices(replace(PAPER, dpi=30)))
+    with Image.open(path) as picture:
+        assert picture.getpixel((2, 2))[3] == 0  # no background
 
 
 # -- styles ----------------------------------------------------------------------------------------
@@ -195,7 +295,7 @@ def test_no_two_of_24_runs_look_alike(style):
     assert len({style.look(place) for place in range(24)}) == 24
 
 
-def test_paper_tells_everything_apart_without_colour(tmp_path):
+def test_paper_tells_everything_apart_without_colour():
     looks = [PAPER.look(place) for place in range(8)]
     assert len({str(look.dash) for look in looks}) == len({look.marker for look in looks}) == 8
     assert len({look.hatch for look in looks}) == 8
@@ -204,10 +304,6 @@ def test_paper_tells_everything_apart_without_colour(tmp_path):
         for other in kinds:
             apart = abs(lightness(one.colour) - lightness(other.colour)) > 0.3
             assert one is other or one.hatch != other.hatch or apart
-    assert PAPER.background == "none"
-    (path,) = figures.draw([run_of(tmp_path)], tmp_path, names=["waste"], choices=Choices(PAPER))
-    with Image.open(path) as picture:
-        assert picture.getpixel((2, 2))[3] == 0
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
@@ -262,10 +358,9 @@ def test_the_bars_are_the_saturated_shares_where_requests_waited_and_sum_to_100(
 def test_a_run_in_which_nobody_waited_shows_its_average(tmp_path):
     run = run_of(tmp_path, requests=30, request_rate=0.05)
     assert run.summary["memory"]["saturated"] is None
-    for name in ("waste", "batched"):
-        figure = figure_of(name, [run])
-        assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["paged\n(whole run)"]
-    widths = [bar.get_width() for bar in figure_of("waste", [run]).axes[0].patches]
+    bars = figure_of("waste", [run]).axes[0]
+    assert [tick.get_text() for tick in bars.get_yticklabels()] == ["paged\n(whole run)"]
+    widths = [bar.get_width() for bar in bars.patches]
     assert widths == pytest.approx([run.summary["memory"]["average"][kind] for kind in palette.KINDS])
 
 
@@ -276,22 +371,29 @@ def test_the_headline_and_the_bars_say_the_waste_in_numbers(three):
     assert {f"{percent} waste" for percent in wasted} <= set(said)
 
 
-def test_batched_shows_the_mean_while_requests_wait_and_marks_the_most(tmp_path):
-    run = run_of(tmp_path, requests=200, label="contiguous")
+def test_batched_shows_the_same_mean_of_all_runs_and_marks_the_most(tmp_path, three):
+    run = three[0]
     assert run.summary["memory"]["saturated_share"] > 0.02
     run.summary["engine"] |= {"mean_running": 11.0, "mean_running_saturated": 17.5, "max_running": 30}
     figure = figure_of("batched", [run])
     assert figure.axes[0].patches[0].get_width() == 17.5
     assert list(figure.axes[0].lines[0].get_xdata()) == [30, 30]
     assert "17.5, at most 30" in texts(figure)
+    calm = run_of(tmp_path, requests=30, request_rate=0.05)
+    bars = figure_of("batched", [run, calm]).axes[0]
+    assert [bar.get_width() for bar in bars.patches] == [11.0, calm.summary["engine"]["mean_running"]]
+    assert bars.get_xlabel() == "requests computed at once, mean of the run"
 
 
 def test_slices_keep_the_time_integral_of_a_step_function():
     time = np.array([0.0, 1.0, 1.5, 4.0, 10.0])
     values = np.array([2.0, 8.0, 0.0, 1.0, 99.0])  # the last row only ends the run
-    means, edges = pieces.slice_means(time, values)
+    means, edges = over_time.slice_means(time, values)
     assert (means * np.diff(edges)).sum() == pytest.approx(2 * 1 + 8 * 0.5 + 0 * 2.5 + 1 * 6)
     assert means[0] == pytest.approx(2.0)
+    longer, edges = over_time.slice_means(time, values, end=20.0)
+    assert (longer * np.diff(edges)).sum() == pytest.approx(2 * 1 + 8 * 0.5 + 0 * 2.5 + 1 * 6)
+    assert longer[-1] == 0 and edges[-1] == 20
 
 
 def test_the_stack_fills_the_panel_at_every_moment(tmp_path):
@@ -309,11 +411,9 @@ def test_utilisation_and_fragmentation_are_time_means_of_the_timeline(tmp_path):
     }
     columns["largest_free_extent"] = np.array([0, 20, 100])
     run = Run(run.path, run.label, run.config, run.summary, run.requests, columns)
-    assert "40.0 % of the KV memory holds tokens" in figure_of("utilisation", [run]).get_suptitle()
-    assert (
-        "the largest free extent is 25.0 % of what is free"
-        in figure_of("fragmentation", [run]).get_suptitle()
-    )
+    said = f"{run.summary['memory']['average']['token']:.1f} % of the KV memory holds tokens on average"
+    assert said in headline_of("utilisation", [run])
+    assert "the largest free extent is 25.0 % of what is free" in headline_of("fragmentation", [run])
     drawn = figure_of("utilisation", [run]).axes[0].lines[0].get_ydata()
     assert (drawn[0], drawn[-1]) == pytest.approx((100, 20))
 
@@ -335,14 +435,14 @@ def test_lengths_show_each_workload_once(tmp_path, three):
     assert one.get_suptitle().startswith("made-up: 200 requests, median prompt")
     heights = one.axes[0].patches[1].get_data().values
     assert heights.sum() == pytest.approx(100)
-    two = figure_of("lengths", [*three, run_of(tmp_path, "other", seed=3)])
+    two = figure_of("lengths", [*three, run_of(tmp_path, "other", seed=3, request_rate=3)])
     assert [text.get_text() for text in two.legends[0].get_texts()] == ["contiguous", "other"]
 
 
 # -- several runs joined ---------------------------------------------------------------------------
 
 
-def test_runs_are_joined_over_the_rate_and_seeds_are_one_point(tmp_path):
+def test_runs_are_joined_over_the_rate_and_seeds_are_one_point_with_its_interval(tmp_path):
     runs = [
         run_of(tmp_path, label=label, request_rate=rate, seed=seed)
         for label in ("contiguous", "paged")
@@ -354,8 +454,11 @@ def test_runs_are_joined_over_the_rate_and_seeds_are_one_point(tmp_path):
         ("contiguous", 0, [1, 2, 3]),
         ("paged", 1, [1, 2, 3]),
     ]
-    number = lambda run: run.config["seed"] * 10.0  # noqa: E731
-    assert curves[0].points(number) == [(rate, 5, 0, 10) for rate in (1, 2, 3)]
+    points = curves[0].points(lambda run: run.config["workload"]["seed"] * 2.0)
+    assert [(x, found.mean, round(found.high, 3)) for x, found in points] == [
+        (rate, 1, 13.706)  # t(1) = 12.706, s / sqrt(2) = 1
+        for rate in (1, 2, 3)
+    ]
     left, right = figure_of("throughput", runs).axes
     means = [
         np.mean([run.summary["latency"]["normalized_s_per_token"]["mean"] for run in runs[at : at + 2]])
@@ -443,13 +546,10 @@ def test_the_map_folds_ranges_into_rows_and_splits_them_into_filled_and_empty(tm
     assert empty == [(8, 16, 2)]
     assert full == [(0, 16, 0), (0, 16, 1), (0, 8, 2)]
     later = figure_of("map", [run], at_s=2.0)
-    assert (
-        later.get_suptitle()
-        == "paged after 2.00 s: 2 requests hold 50.0 % of the KV memory, 43.8 % with tokens"
-    )
+    said = "paged after 2.00 s: 2 requests hold 50.0 % of the KV memory, 43.8 % with tokens"
+    assert headline_of("map", [run], at_s=2.0) == headline_of("map", [run]) == said  # it is the fullest
     dots = later.axes[0].lines[0]
     assert (list(dots.get_xdata()), list(dots.get_ydata())) == ([8], [4.5])
-    assert figure_of("map", [run]).get_suptitle() == later.get_suptitle()  # it is the fullest
 
 
 def test_a_request_has_one_colour_and_its_neighbours_have_others():
@@ -499,7 +599,15 @@ def test_durations_choose_their_unit(value, text):
 
 
 def test_a_headline_names_few_runs_and_of_many_the_ends():
-    assert pieces.listed(["a", "b"], [1.0, None], palette.figures) == "a 1.00, b -"
-    assert pieces.listed(list("abcde"), [3, 1, 2, None, 9], palette.figures) == "1.00 (b) to 9.00 (e)"
-    assert pieces.listed(list("abcde"), [None] * 5, palette.figures) == "none"
-    assert pieces.listed(list("abcde"), [2] * 5, palette.figures) == "2.00 in all 5 runs"
+    def listed(names, values):
+        found = [None if value is None else Interval(value, value, value, fixed=True) for value in values]
+        return pieces.listed(names, found, palette.figures)
+
+    assert listed(["a", "b"], [1.0, None]) == "a 1.00, b -"
+    assert listed(list("abcde"), [3, 1, 2, None, 9]) == "1.00 (b) to 9.00 (e)"
+    assert listed(list("abcde"), [None] * 5) == "none"
+    assert listed(list("abcde"), [2] * 5) == "2.00 in all 5"
+    assert (
+        pieces.listed(["a", "b"], [Interval(10, 8, 12), None], palette.seconds)
+        == "a 10.0\u00a0±2.0\u00a0s, b -"
+    )

@@ -94,7 +94,7 @@ def test_an_existing_run_needs_force(tmp_path):
         write_run(out, **fake_run(seed=2), draw=False)
     assert files_of(out) == before
     write_run(out, **fake_run(seed=2), draw=False, force=True)
-    assert read_run(out).config["seed"] == 2
+    assert read_run(out).config["workload"]["seed"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -3,10 +3,12 @@
     catalogue.py    every figure by name; `draw` draws some into a directory
     choices.py      what may be chosen: style, instant, latency      style.py    paper, screen, dark
     sheet.py        the sheet, and how it is saved                   pieces.py   what figures share
-    joined.py       several runs joined into curves
+    systems.py      runs that differ only in the seed are one        over_time.py  curves over time
+    joined.py       several runs joined into curves over a setting
     ledger.py occupancy.py requests.py latency.py lengths.py arrivals.py sweeps.py arena.py seeds.py
+    calibration.py  a measured GPU, not a run                        scales.py   logarithmic axes in words
 
-A figure is a function of the runs and the choices that gives a matplotlib Figure, a line in the catalogue.
+A figure is a function of the systems and the choices that gives a matplotlib Figure, a line in the catalogue.
 """
 
 from reports.figures.catalogue import FIGURES, USUAL, check, draw

@@ -15,16 +15,17 @@ from reports.figures.arena_panel import EMPTY_HATCH, Panel, colours_of, hatch_co
 from reports.figures.choices import CannotDraw, Choices
 from reports.figures.sheet import new_sheet
 from reports.figures.style import Style
+from reports.figures.systems import System, spread, which_seed
 from reports.memory_map import FILE, Arena, MemoryMap, owners_of
-from reports.rundir import Run
 
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3
 
 
-def memory_map(runs: Sequence[Run], choices: Choices) -> Figure:
-    """A panel per run: its arena at the instant asked for, or at the one at which they hold most."""
-    lacking = [pieces.name(run) for run in runs if not (run.path / FILE).is_file()]
+def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
+    """A panel per system, of several seeds the first: its arena at the instant asked for, or the fullest."""
+    runs = [system.first for system in systems]
+    lacking = [run.label for run in runs if not (run.path / FILE).is_file()]
     if lacking:
         raise CannotDraw(
             f"figure map needs {FILE}, which --record-map writes; it is missing in: {', '.join(lacking)}"
@@ -33,27 +34,29 @@ def memory_map(runs: Sequence[Run], choices: Choices) -> Figure:
     maps = [MemoryMap.read(run.path / FILE) for run in runs]
     at_s = _fullest(maps) if choices.at_s is None else choices.at_s
     arenas = [each.at(at_s) for each in maps]
-    columns = 1 if len(runs) == 1 else 2
+    columns = min(len(runs), 3 if len(runs) == 3 or (len(runs) > 4 and not style.narrow) else 2)
     row_slots = _row_slots(maps, arenas, style.width_in / style.scale / columns)
     rows = max(ceil(each.slots / row_slots) for each in maps)
     lines = ceil(len(runs) / columns)
     height_in = _PANEL_IN if rows >= _LEAST_ROWS / 2 else 0.35 + 0.4 * rows
-    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(runs, arenas, at_s))
-    grid = figure.subplots(lines, columns, squeeze=False)
+    if columns == 3:
+        height_in *= 0.8
+    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(systems, arenas, at_s))
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     panels = [
         Panel(axes, style, arena, each.slots, row_slots)
         for axes, each, arena in zip(grid.flat, maps, arenas, strict=False)
     ]
-    for place, (run, panel) in enumerate(zip(runs, panels, strict=True)):
+    for system, panel in zip(systems, panels, strict=True):
         panel.paint(rows)
-        if len(runs) > 1 or not style.headlines:
-            panel.axes.set_title(f"{pieces.name(run)} at {palette.seconds(at_s)}", fontweight="bold")
-        if place + columns >= len(runs):
-            panel.axes.set_xlabel(f"slots, {row_slots:,} in a row")
+        if len(systems) > 1 or not style.headlines:
+            pieces.panel_title(panel.axes, style, system.full_name, columns)
     for axes in grid.flat[len(runs) :]:
         axes.set_visible(False)
+    for panel in panels[-columns:]:
+        panel.axes.set_xlabel("slots")
     figure.supylabel("first slot of the row", fontsize=style.type_pt)
-    pieces.legend_below(figure, _marks(style), columns=5)
+    pieces.legend_below(figure, style, _marks(style, arenas), columns=5)
     figure.draw_without_rendering()  # the layout is known from here on
     for panel in panels:
         panel.finish()
@@ -82,30 +85,36 @@ def _row_slots(maps: Sequence[MemoryMap], arenas: Sequence[Arena], width_in: flo
     return int(2 ** max(0, round(log2(slots / rows))))
 
 
-def _marks(style: Style) -> list[Any]:
+def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
+    """What is there to be explained."""
     colour, cached, edge = colours_of(["0"]), style.kinds["cached"], hatch_colour(style)
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
-    return [
+    marks: list[Any] = [
         Patch(facecolor=colour[0], label="tokens, coloured by request"),
         Patch(facecolor=pale(style, colour)[0], hatch=EMPTY_HATCH, edgecolor=edge, lw=0, label="lent, empty"),
-        Line2D([], [], color="black", label="shared", **dot),
-        Patch(facecolor=cached.colour, hatch=cached.hatch, edgecolor=edge, lw=0, label="cached prefix"),
-        Rectangle((0, 0), 1, 1, facecolor=style.paper, edgecolor=style.muted, lw=0.5, label="free"),
     ]
+    if any(" " in arena.owners[code] for arena in arenas for code in np.unique(arena.owner).tolist()):
+        marks.append(Line2D([], [], color="black", label="shared", **dot))
+    if any(arena.cached.any() for arena in arenas):
+        look: Any = {"facecolor": cached.colour, "hatch": cached.hatch, "edgecolor": edge, "lw": 0}
+        marks.append(Patch(label="cached prefix", **look))
+    free = Rectangle((0, 0), 1, 1, facecolor=style.paper, edgecolor=style.muted, lw=0.5, label="free")
+    return [*marks, free]
 
 
-def _headline(runs: Sequence[Run], arenas: Sequence[Arena], at_s: float) -> str:
+def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float) -> str:
     counts = [_requests(arena) for arena in arenas]
-    if len(runs) > 1:
-        words = pieces.listed([pieces.name(run) for run in runs], counts, palette.count)
-        return f"Requests in the KV memory after {palette.seconds(at_s)}: {words}"
-    ((run,), (arena,)) = runs, arenas
+    if len(systems) > 1:
+        found = [spread([count]) for count in counts]
+        words = pieces.listed([system.name for system in systems], found, palette.count)
+        return f"Requests in the KV memory after {palette.seconds(at_s)}{which_seed(systems)}: {words}"
+    ((system,), (arena,)) = systems, arenas
     held = np.array([owners != "" for owners in arena.owners], bool)[arena.owner]
     slots = max(int(arena.size.sum()), 1)
     lent, filled = (100 * int(part.sum()) / slots for part in (arena.size[held], arena.filled))
     who = "1 request holds" if counts[0] == 1 else f"{counts[0]} requests hold"
     where = f"{who} {lent:.1f} % of the KV memory, {filled:.1f} % with tokens"
-    return f"{pieces.name(run)} after {palette.seconds(at_s)}: {where}"
+    return f"{system.name} after {palette.seconds(at_s)}{which_seed(systems)}: {where}"
 
 
 def _requests(arena: Arena) -> int:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from reports.figures import arena, latency, ledger, lengths, occupancy, requests, sweeps
+from reports.figures import arena, latency, ledger, lengths, occupancy, requests, seeds, sweeps
 from reports.figures.choices import CannotDraw, Choices
 from reports.figures.sheet import check_format, save
+from reports.figures.systems import System, systems
 from reports.rundir import Run
 from sim.errors import KvsimError, unknown
 
-Draw = Callable[[Sequence[Run], Choices], Figure]
+Draw = Callable[[Sequence[System], Choices], Figure]
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,14 @@ FIGURES: dict[str, Entry] = {
     "memory": Entry(ledger.memory, "the ledger over time, stacked to 100 %"),
     "utilisation": Entry(occupancy.utilisation, "which share of the memory holds tokens, over time"),
     "fragmentation": Entry(occupancy.fragmentation, "what is free over time, and its largest piece"),
-    "waste": Entry(ledger.waste, "the ledger as one bar per run"),
+    "waste": Entry(ledger.waste, "the ledger as one bar per system"),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
     "throughput": Entry(sweeps.throughput, "latency over the load, from runs at several rates"),
     "block-size": Entry(sweeps.block_size, "latency, waste and throughput over the block size"),
     "lengths": Entry(lengths.lengths, "the lengths of prompts and answers"),
+    "seeds": Entry(seeds.seeds, "the main numbers, a dot per seed, with the interval of the mean"),
     "map": Entry(arena.memory_map, "who holds which slots at an instant"),
 }
 """In reading order."""
@@ -46,9 +48,10 @@ USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
 
 
-def check(fmt: str, names: Sequence[str] | None) -> None:
+def check(fmt: str | None, names: Sequence[str] | None) -> None:
     """Raise KvsimError unless there is such a format, and a figure of each name."""
-    check_format(fmt)
+    if fmt is not None:
+        check_format(fmt)
     for name in names or ():
         if name not in FIGURES:
             raise unknown("figure", name, list(FIGURES))
@@ -57,7 +60,7 @@ def check(fmt: str, names: Sequence[str] | None) -> None:
 def draw(
     runs: Sequence[Run],
     directory: Path,
-    fmt: str = "png",
+    fmt: str | None = None,
     names: Sequence[str] | None = USUAL,
     choices: Choices | None = None,
 ) -> list[Path]:
@@ -66,11 +69,11 @@ def draw(
     Parameters
     ----------
     runs : sequence of Run
-        One run, or those to compare; at least one.
+        One run, or those to compare; at least one. Those that differ only in the seed are one system.
     directory : Path
         An existing directory.
     fmt : str
-        `png`, `svg` or `pdf`.
+        `png`, `svg` or `pdf`; None: what suits the style.
     names : sequence of str, optional
         Which figures; KvsimError if these runs lack what one needs. None: all that these runs allow.
     choices : Choices, optional
@@ -78,15 +81,17 @@ def draw(
     """
     if not runs:
         raise KvsimError("runs to draw must be at least one, got 0")
-    check(fmt, names)
     choices = choices or Choices()
+    fmt = choices.style.usual_format if fmt is None else fmt
+    check(fmt, names)
+    found = systems(runs)
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():
         if names is None or name in names:
             path = directory / f"{name}.{fmt}"
             try:
-                save(path, choices.style, partial(entry.draw, runs, choices))
+                save(path, choices.style, partial(entry.draw, found, choices))
                 drawn[name] = path
             except CannotDraw as error:
                 if names is not None:

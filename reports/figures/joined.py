@@ -1,17 +1,18 @@
 """Runs joined into curves: those that differ in one setting alone, over that setting.
 
 A curve is named by the label of its runs and by whatever else differs among the runs of that label. Runs
-that differ only in the seed are one point: their mean, and the range between them.
+that differ only in the seed are one point: their mean, and its 95 % confidence interval.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from statistics import fmean
 from typing import Any
 
+from reports.figures.systems import spread
 from reports.rundir import Run
+from reports.seeds import Interval
 
 _BESIDE = ("seed", "num_prompts", "start", "duration", "num_gpu_blocks", "kv_tokens", "source")
 """What may differ within a curve: another sample of the same traffic, the same memory in other units."""
@@ -25,14 +26,10 @@ class Curve:
     place: int
     runs: dict[float, list[Run]]
 
-    def points(self, number: Callable[[Run], float | None]) -> list[tuple[float, float, float, float]]:
-        """(setting, mean, least, most) where a run has the number."""
-        found = []
-        for x, runs in self.runs.items():
-            values = [value for value in map(number, runs) if value is not None]
-            if values:
-                found.append((x, fmean(values), min(values), max(values)))
-        return found
+    def points(self, number: Callable[[Run], float | None]) -> list[tuple[float, Interval]]:
+        """(setting, mean and its interval) where all seeds have the number."""
+        found = [(x, spread([number(run) for run in runs])) for x, runs in self.runs.items()]
+        return [(x, interval) for x, interval in found if interval is not None]
 
 
 def setting(run: Run, key: str) -> float | None:

@@ -1,6 +1,7 @@
 """latency: which share of the requests was at least as fast, for four latencies."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,12 +10,15 @@ from matplotlib.figure import Figure
 from reports import palette
 from reports.figures import pieces
 from reports.figures.choices import Choices
-from reports.figures.pieces import FloatArray, name
+from reports.figures.pieces import FloatArray
 from reports.figures.sheet import new_sheet
-from reports.figures.style import Style
-from reports.rundir import Run
+from reports.figures.style import Look, Style
+from reports.figures.systems import System, short, spread
+from reports.seed_words import with_spread
+from reports.seeds import Interval
 
 _POINTS = 400
+_MOST_ABOVE = 6  # with numbers, above every panel
 _PANELS = {
     "ttft_s": ("time to first token", "time"),
     "tpot_s": ("time per output token", "time per token after the first"),
@@ -24,40 +28,66 @@ _PANELS = {
 """Column -> title, and what the axis shows."""
 
 
-def latency(runs: Sequence[Run], choices: Choices) -> Figure:
+def latency(systems: Sequence[System], choices: Choices) -> Figure:
     """Four distribution functions, a line per run in each."""
     style = choices.style
-    figure = new_sheet(style, 4.9 + 0.4 * len(runs), _headline(runs))
+    below = style.narrow or len(systems) > _MOST_ABOVE
+    figure = new_sheet(style, 4.9 if below else 4.9 + 0.4 * len(systems), _headline(systems))
     grid = figure.subplots(2, 2, sharey=True)
     for axes, (column, (title, what)) in zip(grid.flat, _PANELS.items(), strict=True):
-        columns = [pieces.finite(run.requests[column]) for run in runs]
-        _distribution(axes, style, columns, [name(run) for run in runs], title)
-        _axis(axes, style, np.concatenate(columns), what)
+        columns = [[pieces.finite(run.requests[column]) for run in system.runs] for system in systems]
+        looks = pieces.looks(style, [each[0] for each in columns])
+        _distribution(axes, style, columns, looks)
+        if below:
+            axes.set_title(title, fontweight="normal" if style.narrow else "bold")
+        else:
+            _legend_above(axes, style, title, looks, systems, columns)
+        _axis(axes, style, np.concatenate([values for each in columns for values in each]), what)
     figure.supylabel("share of the finished requests", fontsize=style.type_pt)
+    if below:
+        looks = [style.look(place) for place in range(len(systems))]
+        pieces.systems_below(figure, style, [system.name for system in systems], looks)
     return figure
 
 
-def _distribution(axes: Axes, style: Style, columns: list[FloatArray], labels: list[str], title: str) -> None:
-    """The distribution functions of one latency, with the median and the 99th per cent."""
+def _distribution(
+    axes: Axes, style: Style, columns: Sequence[Sequence[FloatArray]], looks: Sequence[Look]
+) -> None:
+    """The distribution functions of one latency, with the median and the 99th per cent; `columns` by seed."""
     axes.set(ylim=(0, 1.03), yticks=(0, 0.25, 0.5, 0.75, 1))
     axes.yaxis.set_major_formatter(pieces.percent_of(1))
     axes.grid(axis="both")
-    marks = []
-    for place, (values, label) in enumerate(zip(columns, labels, strict=True)):
-        p50, p99 = _percentiles(values)
-        spread = f"p50 {palette.seconds(p50)}, p99 {palette.seconds(p99)}" if values.size else "none finished"
-        marks.append(pieces.run_line(style, place, f"{pieces.short(label, 20)}: {spread}"))
-        if p50 is not None and p99 is not None:
-            look = style.look(place)
+    for seeds, look in zip(columns, looks, strict=True):
+        for values in seeds:
             part = np.linspace(0, 1, min(_POINTS, values.size + 1))
-            levels = np.quantile(values, part, method="inverted_cdf")
-            axes.step(levels, part, where="post", color=look.colour, linestyle=look.dash)
-            mark = look.marker if style.grey_print else "o"
+            if values.size:
+                levels = np.quantile(values, part, method="inverted_cdf")
+                thin: Any = {"linewidth": 0.6 * style.line, "alpha": 0.7} if len(seeds) > 1 else {}
+                axes.step(levels, part, where="post", color=look.colour, linestyle=look.dash, **thin)
+        p50, p99 = _percentiles(seeds)
+        if p50 is not None and p99 is not None:
+            mark: Any = {"marker": look.marker if style.grey_print else "o", "markersize": 3.3 * style.line}
             axes.plot(
-                [p50, p99], [0.5, 0.99], mark, color=look.colour, markersize=3.3 * style.line, clip_on=False
+                [p50.mean, p99.mean], [0.5, 0.99], color=look.colour, linestyle="", clip_on=False, **mark
             )
-    # A legend above the panel covers nothing, and its heading is the panel's title.
-    above = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderpad": 0.1, "handlelength": 2.2}
+
+
+def _legend_above(  # noqa: PLR0917
+    axes: Axes,
+    style: Style,
+    title: str,
+    looks: Sequence[Look],
+    systems: Sequence[System],
+    columns: Sequence[Sequence[FloatArray]],
+) -> None:
+    """A legend with the numbers above the panel, where it covers nothing; headed by the title."""
+    marks = []
+    room = int(72 * 0.43 * style.width_in / (0.62 * style.small_pt)) - 1  # letters
+    for look, system, seeds in zip(looks, systems, columns, strict=True):
+        p50, p99 = (with_spread(palette.seconds, found) for found in _percentiles(seeds))
+        said = f"p50 {p50}, p99 {p99}" if all(values.size for values in seeds) else "none finished"
+        marks.append(pieces.line(style, look, f"{short(system.name, max(room - len(said) - 2, 6))}: {said}"))
+    above = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderpad": 0.1, "handlelength": 1.8}
     legend = axes.legend(handles=marks, title=title, **above)
     legend.set_alignment("left")
     legend.get_title().set_fontweight("bold")
@@ -68,34 +98,34 @@ def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
     positive = values[values > 0]
     if not positive.size:
         axes.set_xticks([])
-        axes.set_xlabel(f"{what} (s)")
+        axes.set_xlabel(f"{'time' if style.narrow else what} (s)")
         pieces.say(axes, style, "all are 0" if values.size else "no request finished")
         return
     low, high = np.quantile(positive, [0.005, 1])
     factor, unit = (1e3, "ms") if high < 1 else (1.0, "s")
     if high > 10 * low:
-        pieces.log_axis(axes, "x", low, high)
+        pieces.log_axis(axes, "x", low, high, few=style.narrow)
         axes.set_xlim(low / 1.15, high * 1.15)
     else:
         axes.set_xlim(0 if low < high / 3 else low - 0.1 * (high - low) - 0.01 * high, high * 1.02)
     pieces.plain_numbers(axes, "x", factor)
-    axes.set_xlabel(f"{what} ({unit})")
+    axes.set_xlabel(f"{'time' if style.narrow else what} ({unit})")
 
 
-def _percentiles(values: FloatArray) -> tuple[float | None, float | None]:
-    """The median and the 99th per cent, None where there is no value."""
-    if not values.size:
+def _percentiles(seeds: Sequence[FloatArray]) -> tuple[Interval | None, Interval | None]:
+    """The median and the 99th per cent, means over the seeds; None where a seed has no value."""
+    if not all(values.size for values in seeds):
         return None, None
-    p50, p99 = np.quantile(values, [0.5, 0.99])
-    return float(p50), float(p99)
+    p50, p99 = (spread([float(np.quantile(values, level)) for values in seeds]) for level in (0.5, 0.99))
+    return p50, p99
 
 
-def _headline(runs: Sequence[Run]) -> str:
-    waits = [_percentiles(pieces.finite(run.requests["ttft_s"])) for run in runs]
+def _headline(systems: Sequence[System]) -> str:
+    waits = [_percentiles([pieces.finite(run.requests["ttft_s"]) for run in each.runs]) for each in systems]
     if all(p50 is None for p50, _ in waits):
         return "No request finished"
-    if len(runs) > 1:
-        words = pieces.listed([name(run) for run in runs], [p50 for p50, _ in waits], palette.seconds)
+    if len(systems) > 1:
+        words = pieces.listed([each.name for each in systems], [p50 for p50, _ in waits], palette.seconds)
         return f"Median time to first token: {words}"
-    half, nearly_all = (palette.seconds(percentile) for percentile in waits[0])
-    return f"{name(runs[0])}: first token within {half} for half of the requests, {nearly_all} for 99 %"
+    half, nearly_all = (with_spread(palette.seconds, found) for found in waits[0])
+    return f"{systems[0].name}: first token within {half} for half of the requests, {nearly_all} for 99 %"

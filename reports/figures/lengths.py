@@ -13,6 +13,7 @@ from reports.figures import pieces
 from reports.figures.choices import Choices
 from reports.figures.sheet import new_sheet
 from reports.figures.style import SCREEN, Style
+from reports.figures.systems import System, short, spread
 from reports.rundir import Run
 
 Tokens = npt.NDArray[np.integer[Any]]
@@ -21,17 +22,17 @@ _BINS = 60
 _MOST_DOTS = 5_000
 
 
-def lengths(runs: Sequence[Run], choices: Choices) -> Figure:
+def lengths(systems: Sequence[System], choices: Choices) -> Figure:
     """Of one workload as `paint_lengths`; of several a curve for each, prompts beside answers."""
     style = choices.style
-    found = _workloads(runs)
+    found = _workloads(systems)
     if len(found) == 1:
         ((prompt, output),) = found.values()
-        figure = new_sheet(style, 3.6, lengths_headline(next(iter(found)), prompt, output))
+        figure = new_sheet(style, 3.9, lengths_headline(next(iter(found)), prompt, output))
         paint_lengths(figure, prompt, output, style)
         return figure
     names = list(found)
-    medians = [_median(prompt) for prompt, _ in found.values()]
+    medians = [spread([_median(prompt)]) for prompt, _ in found.values()]
     headline = f"Median prompt in tokens: {pieces.listed(names, medians, palette.count)}"
     figure = new_sheet(style, 3.9, headline)
     for column, (axes, title) in enumerate(
@@ -40,25 +41,38 @@ def lengths(runs: Sequence[Run], choices: Choices) -> Figure:
         _histograms(axes, style, {each: tokens[column] for each, tokens in found.items()})
         axes.set_title(f"{title} (dashed: means)")
         axes.set_ylabel("" if column else "requests (%)")
-    pieces.runs_below(figure, style, names)
+    pieces.systems_below(figure, style, names, [style.look(place) for place in range(len(names))])
     return figure
 
 
-def _workloads(runs: Sequence[Run]) -> dict[str, tuple[Tokens, Tokens]]:
-    """The different workloads, each under the name of its trace, or else of the first run that had it."""
-    different: list[tuple[Run, Tokens, Tokens]] = []
-    for run in runs:
-        prompt, output = run.requests["prompt_tokens"], run.requests["output_tokens"]
+def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
+    """The different workloads, each under the name of its trace, or else of the first system that had it.
+
+    The requests of different seeds are put together.
+    """
+    different: list[tuple[System, Tokens, Tokens]] = []
+    for system in systems:
+        prompt, output = _requests(system.runs)
         alike = (np.array_equal(prompt, p) and np.array_equal(output, o) for _, p, o in different)
         if not any(alike):
-            different.append((run, prompt, output))
-    traces = [str(run.config.get("workload", {}).get("trace", run.label)) for run, _, _ in different]
+            different.append((system, prompt, output))
+    traces = [str(each.first.config.get("workload", {}).get("trace", each.name)) for each, _, _ in different]
     if len(set(traces)) < len(traces):
-        traces = [run.label for run, _, _ in different]
+        traces = [each.full_name for each, _, _ in different]
     return {
-        pieces.short(trace): (prompt, output)
-        for trace, (_, prompt, output) in zip(traces, different, strict=True)
+        short(trace): (prompt, output) for trace, (_, prompt, output) in zip(traces, different, strict=True)
     }
+
+
+def _requests(runs: Sequence[Run]) -> tuple[Tokens, Tokens]:
+    """Prompts and answers of all seeds; of the first alone if the others have the same."""
+    columns = [(run.requests["prompt_tokens"], run.requests["output_tokens"]) for run in runs]
+    if all(
+        np.array_equal(one, other) for each in columns for one, other in zip(each, columns[0], strict=True)
+    ):
+        return columns[0]
+    prompts, outputs = zip(*columns, strict=True)
+    return np.concatenate(prompts), np.concatenate(outputs)
 
 
 def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
@@ -81,10 +95,7 @@ def paint_lengths(sheet: Figure, prompt: Tokens, output: Tokens, style: Style = 
             f"{what}, mean {palette.figures(float(tokens.mean()))}"
             for what, tokens in (("prompt", prompt), ("output", output))
         ]
-        left.legend(
-            handles=[pieces.run_line(style, place, each) for place, each in enumerate(means)],
-            handlelength=2.2,
-        )
+        pieces.systems_below(sheet, style, means, [style.look(place) for place in range(2)])
     step = max(1, -(-len(prompt) // _MOST_DOTS))
     dots: Any = {
         "markersize": 1.4 * style.line,
@@ -97,7 +108,7 @@ def paint_lengths(sheet: Figure, prompt: Tokens, output: Tokens, style: Style = 
     if len(prompt):
         for which, tokens in (("x", prompt), ("y", output)):
             low, high = max(1, int(tokens.min())), max(1, int(tokens.max()))
-            pieces.log_axis(right, which, low, high)
+            pieces.log_axis(right, which, low, high, few=style.narrow)
             getattr(right, f"set_{which}lim")(low / 1.4, high * 1.4)
     else:
         right.set(xticks=[], yticks=[])
@@ -125,7 +136,7 @@ def _histograms(axes: Axes, style: Style, columns: dict[str, Tokens]) -> None:
         axes.axvline(tokens.mean(), color=look.colour, linewidth=0.67 * style.line, linestyle="--")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
-    pieces.log_axis(axes, "x", low, most)
+    pieces.log_axis(axes, "x", low, most, few=style.narrow)
 
 
 def _median(tokens: Tokens) -> float | None:

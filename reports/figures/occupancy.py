@@ -12,72 +12,92 @@ from matplotlib.patches import Patch, StepPatch
 
 from reports.figures import pieces
 from reports.figures.choices import CannotDraw, Choices
-from reports.figures.pieces import name
+from reports.figures.over_time import (
+    Curve,
+    capacity,
+    duration,
+    ends,
+    longest,
+    slice_means,
+    time_mean,
+    time_words,
+)
 from reports.figures.sheet import new_sheet
 from reports.figures.style import Style
+from reports.figures.systems import System, spread, which_seed
 from reports.rundir import Run
+from reports.seed_words import with_spread
 
 _LARGEST = "largest_free_extent"
 _FREE = ("external", "cached", "free")
 
 
-def utilisation(runs: Sequence[Run], choices: Choices) -> Figure:
-    """The share of all slots that hold a token, a curve per run."""
+def utilisation(systems: Sequence[System], choices: Choices) -> Figure:
+    """The share of all slots that hold a token, a curve per system."""
     style = choices.style
-    shares = [100 * run.timeline["token"] / pieces.capacity(run) for run in runs]
-    means = [pieces.time_mean(run, share) for run, share in zip(runs, shares, strict=True)]
-    figure = new_sheet(style, 3.6 + 0.07 * len(runs), _utilisation_headline(runs, means))
+    curves = [Curve.of(system, _with_tokens) for system in systems]
+    looks = pieces.looks(style, [curve.mean for curve in curves])
+    figure = new_sheet(style, 3.7, _utilisation_headline(systems))
     axes = figure.subplots()
     axes.grid(axis="y")
-    for place, (run, share) in enumerate(zip(runs, shares, strict=True)):
-        pieces.time_curve(axes, style, run, share, place)
-    axes.set(xlim=(0, pieces.longest(runs)), ylim=(0, 100), yticks=(0, 25, 50, 75, 100))
+    for curve, look in zip(curves, looks, strict=True):
+        curve.plot(axes, style, look)
+    axes.set(xlim=(0, longest(systems)), ylim=(0, 100), yticks=(0, 25, 50, 75, 100))
     axes.yaxis.set_major_formatter(pieces.percent_of(100))
-    axes.set(xlabel="time (s)", ylabel="KV memory with tokens")
-    if not any(map(pieces.duration, runs)):
+    axes.set(xlabel=time_words(systems, style), ylabel="KV memory with tokens")
+    if not any(len(curve.mean) for curve in curves):
         pieces.say(axes, style, "no run took any time: no memory to show")
-    if len(runs) > 1:
-        pieces.runs_below(figure, style, [name(run) for run in runs])
+    if len(systems) > 1 or not style.headlines:
+        pieces.systems_below(figure, style, [system.name for system in systems], looks)
     return figure
 
 
-def _utilisation_headline(runs: Sequence[Run], means: Sequence[float | None]) -> str:
-    if len(runs) == 1:
-        return f"{name(runs[0])}: {pieces.percent(means[0])} of the KV memory holds tokens on average"
-    words = pieces.listed([name(run) for run in runs], means, pieces.percent)
+def _with_tokens(run: Run) -> npt.NDArray[np.float64]:
+    share: npt.NDArray[np.float64] = 100 * run.timeline["token"] / capacity(run)
+    return share
+
+
+def _utilisation_headline(systems: Sequence[System]) -> str:
+    means = [system.number(lambda s: s["memory"]["average"]["token"]) for system in systems]
+    if len(systems) == 1:
+        holds = with_spread(pieces.percent, means[0])
+        return f"{systems[0].name}: {holds} of the KV memory holds tokens on average"
+    words = pieces.listed([system.name for system in systems], means, pieces.percent)
     return f"KV memory that holds tokens, on average: {words}"
 
 
-def fragmentation(runs: Sequence[Run], choices: Choices) -> Figure:
-    """All that is free, its largest piece, and what is too small to be of use; a panel per run."""
-    if any(_LARGEST not in run.timeline for run in runs):
+def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
+    """All that is free, its largest piece, and what is too small to be of use; of several seeds the first."""
+    runs = [system.first for system in systems]
+    if any(_LARGEST not in run.timeline for system in systems for run in system.runs):
         raise CannotDraw(f"figure fragmentation needs the column {_LARGEST} in timeline.parquet")
     style = choices.style
-    height = 1.6 + (2.6 if len(runs) == 1 else 1.7 * len(runs))
-    figure = new_sheet(style, height, _fragmentation_headline(runs))
-    panels = figure.subplots(len(runs), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axes, run in zip(panels, runs, strict=True):
-        if len(runs) > 1:
-            axes.set_title(name(run), fontweight="bold")
+    rows = -(-len(runs) // pieces.panel_columns(style, len(runs)))
+    height = 1.6 + (2.6 if len(runs) == 1 else 1.7 * rows)
+    figure = new_sheet(style, height, _fragmentation_headline(systems))
+    panels = pieces.panels(figure, style, len(systems), f"time (s){which_seed(systems)}")
+    end = max(map(duration, runs)) or 1.0
+    for axes, system in zip(panels, systems, strict=True):
+        if len(systems) > 1 or not style.headlines:
+            pieces.panel_title(axes, style, system.full_name, pieces.panel_columns(style, len(systems)))
         axes.grid(axis="y")
-        _extents(axes, style, run)
-        axes.set_xlim(0, pieces.longest(runs))
+        _extents(axes, style, system.first)
+        ends(axes, style, duration(system.first), end, len(panels))
+        axes.set(xlim=(0, end), ylim=(0, 100), yticks=(0, 25, 50, 75, 100))
         axes.yaxis.set_major_formatter(pieces.percent_of(100))
-    panels[0].set_ylim(0, 100)
-    panels[-1].set_xlabel("time (s)")
     figure.supylabel("share of the KV memory", fontsize=style.type_pt)
-    pieces.legend_below(figure, _extent_marks(style))
+    pieces.legend_below(figure, style, _extent_marks(style))
     return figure
 
 
 def _extents(axes: Axes, style: Style, run: Run) -> None:
-    if not pieces.duration(run):
+    if not duration(run):
         pieces.say(axes, style, "the run took no time: no memory to show")
         return
-    time, whole = run.timeline["time_s"], pieces.capacity(run)
-    free, edges = pieces.slice_means(time, 100 * _free_slots(run) / whole)
-    external, _ = pieces.slice_means(time, 100 * run.timeline["external"] / whole)
-    largest, _ = pieces.slice_means(time, 100 * run.timeline[_LARGEST] / whole)
+    time, whole = run.timeline["time_s"], capacity(run)
+    free, edges = slice_means(time, 100 * _free_slots(run) / whole)
+    external, _ = slice_means(time, 100 * run.timeline["external"] / whole)
+    largest, _ = slice_means(time, 100 * run.timeline[_LARGEST] / whole)
     for values, kind in ((free, "free"), (external, "external")):
         look = style.kinds[kind]
         layer = StepPatch(values, edges, fill=True, **_filled(style, look.colour, look.hatch))
@@ -107,13 +127,16 @@ def _free_slots(run: Run) -> npt.NDArray[np.int64]:
     return total
 
 
-def _fragmentation_headline(runs: Sequence[Run]) -> str:
+def _fragmentation_headline(systems: Sequence[System]) -> str:
     """The largest extent as a share of what is free, both averaged over the run."""
-    shares = []
-    for run in runs:
-        free, largest = (pieces.time_mean(run, slots) for slots in (_free_slots(run), run.timeline[_LARGEST]))
-        shares.append(100 * largest / free if free and largest is not None else None)
-    if len(runs) == 1:
-        return f"{name(runs[0])}: the largest free extent is {pieces.percent(shares[0])} of what is free"
-    words = pieces.listed([name(run) for run in runs], shares, pieces.percent)
+    shares = [spread([_largest_share(run) for run in system.runs]) for system in systems]
+    if len(systems) == 1:
+        found = with_spread(pieces.percent, shares[0])
+        return f"{systems[0].name}: the largest free extent is {found} of what is free"
+    words = pieces.listed([system.name for system in systems], shares, pieces.percent)
     return f"Largest free extent, of what is free on average: {words}"
+
+
+def _largest_share(run: Run) -> float | None:
+    free, largest = time_mean(run, _free_slots(run)), time_mean(run, run.timeline[_LARGEST])
+    return 100 * largest / free if free and largest is not None else None

@@ -1,6 +1,7 @@
-"""The pieces that figures share: names, headlines, legends, axes and means over slices of time."""
+"""The pieces that figures share: headlines, legends, panels and axes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,38 +19,30 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from reports.figures.style import Style
+from reports.figures.sheet import wrapped
+from reports.figures.style import Look, Style
+from reports.figures.systems import short
 from reports.palette import KINDS
-from reports.rundir import Run
+from reports.seed_words import Shown, with_spread
+from reports.seeds import Interval
 
 FloatArray = npt.NDArray[np.float64]
 
-_SLICES = 700
 _MOST_LISTED = 4
 
 
-def name(run: Run) -> str:
-    """The label, cut where it would crowd out the data."""
-    return short(run.label)
-
-
-def short(text: str, most: int = 28) -> str:
-    """The text, cut to so many characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def listed(names: Sequence[str], values: Sequence[float | None], words: Callable[[float | None], str]) -> str:
-    """A value per name; of many the least and the most."""
+def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown) -> str:
+    """A value per name, with the spread of its seeds; of many the least and the most."""
+    said = [with_spread(words, value).replace(" ", "\u00a0") for value in values]  # no break before a unit
     if len(names) <= _MOST_LISTED:
-        said = [words(value).replace(" ", "\u00a0") for value in values]  # no line breaks before a unit
         return ", ".join(f"{each} {value}" for each, value in zip(names, said, strict=True))
-    known = [(value, place) for place, value in enumerate(values) if value is not None]
+    known = [(value.mean, place) for place, value in enumerate(values) if value is not None]
     if not known:
         return "none"
     (least, first), (most, last) = min(known), max(known)
     if least == most:
-        return f"{words(least)} in all {len(names)} runs"
-    return f"{words(least)} ({names[first]}) to {words(most)} ({names[last]})"
+        return f"{said[first]} in all {len(names)}"
+    return f"{said[first]} ({names[first]}) to {said[last]} ({names[last]})"
 
 
 def percent_of(whole: float) -> PercentFormatter:
@@ -72,70 +65,78 @@ def kind_patch(style: Style, kind: str) -> Patch:
     """The entry of a kind of memory in a legend."""
     look = style.kinds[kind]
     how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0.5}
-    return Patch(label=f"{kind}: {KINDS[kind].meaning}", **how)
+    return Patch(label=kind if style.narrow else f"{kind}: {KINDS[kind].meaning}", **how)
 
 
-def run_line(style: Style, place: int, label: str, marker: bool = False) -> Line2D:
-    """The entry of a run in a legend."""
-    look = style.look(place)
+def line(style: Style, look: Look, label: str, marker: bool = False) -> Line2D:
+    """The entry of a system in a legend."""
     mark: Any = {"marker": look.marker, "markersize": 3 * style.line} if marker else {}
     return Line2D(
         [], [], color=look.colour, linestyle=look.dash, linewidth=1.5 * style.line, label=label, **mark
     )
 
 
-def legend_below(figure: Figure, marks: Sequence[Any], columns: int = 3) -> None:
-    """A legend under all panels, which covers no data."""
-    wide = {"handlelength": 2.6 if any(isinstance(mark, Line2D) for mark in marks) else 1.6}
-    figure.legend(handles=marks, loc="outside lower center", ncols=columns, columnspacing=1.5, **wide)
-
-
-def runs_below(figure: Figure, style: Style, names: Sequence[str], marker: bool = False) -> None:
-    """A legend of runs under all panels, in as many columns as fit."""
-    marks = [run_line(style, place, each, marker) for place, each in enumerate(names)]
-    entry_pt = (0.6 * max(map(len, names), default=1) + 5.5) * style.small_pt
-    columns = max(1, int(72 * style.width_in / entry_pt))
-    lines = -(-len(names) // columns)
-    legend_below(figure, marks, columns=-(-len(names) // max(lines, 1)))
-
-
-def duration(run: Run) -> float:
-    """Seconds from the first to the last row of the timeline; 0 where there is no such span."""
-    time = run.timeline["time_s"]
-    return float(time[-1] - time[0]) if len(time) else 0.0
-
-
-def longest(runs: Sequence[Run]) -> float:
-    """The end of a time axis for all of them."""
-    return max(duration(run) for run in runs) or 1.0
-
-
-def capacity(run: Run) -> npt.NDArray[np.int64]:
-    """All slots of each row of the timeline; 1 where there are none."""
-    total: npt.NDArray[np.int64] = np.sum([run.timeline[kind] for kind in KINDS], axis=0)
-    return np.maximum(total, 1)
-
-
-def slice_means(time: FloatArray, values: npt.NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """The time-weighted means of a step function over equal slices, and the edges of the slices."""
-    edges = np.linspace(time[0], time[-1], _SLICES + 1)
-    integral = np.concatenate([[0.0], np.cumsum(np.diff(time) * values[:-1])])
-    return np.diff(np.interp(edges, time, integral)) / np.diff(edges), edges
-
-
-def time_curve(axes: Axes, style: Style, run: Run, values: npt.NDArray[Any], place: int) -> None:
-    """A column of the timeline as a line; nothing where the run took no time."""
-    if duration(run):
-        means, edges = slice_means(run.timeline["time_s"], values)
+def looks(style: Style, curves: Sequence[npt.NDArray[Any]]) -> list[Look]:
+    """A look for each; where a curve covers an earlier one it is dashed, so that both are seen."""
+    found = []
+    for place, curve in enumerate(curves):
+        below = sum(curve.shape == each.shape and np.allclose(curve, each) for each in curves[:place])
         look = style.look(place)
-        middle = (edges[1:] + edges[:-1]) / 2
-        axes.plot(middle, means, color=look.colour, linestyle=look.dash, linewidth=0.87 * style.line)
+        gaps = replace(look, dash=(0, (4.0 / (below + 1), 4.0)))
+        found.append(gaps if below and not style.grey_print and len(curve) else look)
+    return found
 
 
-def time_mean(run: Run, values: npt.NDArray[Any]) -> float | None:
-    """The mean of a column of the timeline over the run."""
-    span = duration(run)
-    return float((np.diff(run.timeline["time_s"]) * values[:-1]).sum() / span) if span else None
+def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: int = 3) -> int:
+    """A legend under all panels, which covers no data, in at most so many columns; returns its lines."""
+    line_em = 2.6 if any(isinstance(mark, Line2D) for mark in marks) else 1.6
+    entry_pt = (
+        0.52 * max((len(mark.get_label()) for mark in marks), default=1) + line_em + 2.3
+    ) * style.small_pt
+    columns = min(columns, max(1, int(72 * style.width_in / entry_pt)))
+    columns = max(1, -(-len(marks) // max(1, -(-len(marks) // columns))))
+    below: Any = {"loc": "outside lower center", "columnspacing": 1.5, "handlelength": line_em}
+    return -(-len(figure.legend(handles=marks, ncols=columns, **below).get_texts()) // columns)
+
+
+def systems_below(
+    figure: Figure, style: Style, names: Sequence[str], found: Sequence[Look], marker: bool = False
+) -> None:
+    """A legend of systems under all panels; the figure grows by all of its lines but the first."""
+    if style.narrow:
+        names = [short(each, 25) for each in names]  # so that two are beside each other
+    marks = [line(style, look, each, marker) for each, look in zip(names, found, strict=True)]
+    lines = legend_below(figure, style, marks, columns=len(marks))
+    figure.set_figheight(figure.get_figheight() + (lines - 1) * 1.6 * style.small_pt / 72)
+
+
+def row_name(style: Style, name: str) -> str:
+    """The name of a bar, in lines that leave room for it."""
+    return short(name, 16) if style.narrow else wrapped(name, 22)
+
+
+def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
+    """Axes for so many of a kind, on the same scales, in rows; the last of a column says what is `below`."""
+    columns = panel_columns(style, count)
+    grid = figure.subplots(-(-count // columns), columns, sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    for axes in grid.flat[max(count - columns, 0) : count]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel(below.replace(", ", "\n") if style.narrow and columns > 1 else below)
+    return list(grid.flat[:count])
+
+
+def panel_title(axes: Axes, style: Style, name: str, columns: int) -> None:
+    """The name of what a panel shows, where there are others or no headline says it."""
+    letters = int(72 * 0.8 * style.width_in / columns / (0.68 * style.type_pt))
+    axes.set_title(short(name, letters), fontweight="bold")
+
+
+def panel_columns(style: Style, count: int) -> int:
+    """One below the other while they are few; more on slides, which are wide."""
+    few = 3 if style.name == "dark" else 4
+    return 1 if count <= few else 2 if count <= 8 or style.narrow else 3
 
 
 def finite(values: FloatArray) -> FloatArray:
@@ -143,11 +144,12 @@ def finite(values: FloatArray) -> FloatArray:
     return values[np.isfinite(values)]
 
 
-def log_axis(axes: Axes, which: str, low: float, high: float) -> None:
+def log_axis(axes: Axes, which: str, low: float, high: float, few: bool = False) -> None:
     """A logarithmic axis with plain numbers, enough of them also where it spans little more than a decade."""
+    spans = 5 * high / low if few else high / low
     getattr(axes, f"set_{which}scale")("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
-    subs = (1,) if high > 50 * low else (1, 2, 5)
+    subs = (1,) if spans > 500 else (1, 3) if spans > 50 else (1, 2, 5)
     axis.set_major_locator(LogLocator(subs=subs, numticks=9))
     axis.set_minor_locator(NullLocator())
     plain_numbers(axes, which)

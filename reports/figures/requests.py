@@ -1,8 +1,9 @@
-"""requests: how many are computed and how many wait, over time. batched: how many at once, a bar per run."""
+"""requests: how many are computed and how many wait, over time. batched: how many at once, as bars."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -10,86 +11,121 @@ from matplotlib.ticker import MaxNLocator
 from reports import palette
 from reports.figures import pieces
 from reports.figures.choices import Choices
-from reports.figures.pieces import name
-from reports.figures.sheet import new_sheet, wrapped
-from reports.rundir import Run
+from reports.figures.over_time import Curve, longest, time_words
+from reports.figures.sheet import new_sheet
+from reports.figures.systems import System
+from reports.palette import Summary
+from reports.seed_words import with_spread
+from reports.seeds import Interval
 
 
-def requests(runs: Sequence[Run], choices: Choices) -> Figure:
+def requests(systems: Sequence[System], choices: Choices) -> Figure:
     """The requests that are computed and those that wait, over time."""
     style = choices.style
-    figure = new_sheet(style, 4.8 + 0.07 * len(runs), _requests_headline(runs))
+    columns = {
+        column: [Curve.of(system, lambda run, column=column: run.timeline[column]) for system in systems]  # type: ignore[misc]
+        for column in ("running", "waiting")
+    }
+    looks = pieces.looks(
+        style, [np.concatenate([one.mean, other.mean]) for one, other in zip(*columns.values(), strict=True)]
+    )
+    figure = new_sheet(style, 4.8, _requests_headline(systems))
     above, below = figure.subplots(2, 1, sharex=True)
-    for column, axes in (("running", above), ("waiting", below)):
+    for (column, curves), axes in zip(columns.items(), (above, below), strict=True):
         axes.set_title(f"{column} requests")
         axes.grid(axis="y")
-        for place, run in enumerate(runs):
-            pieces.time_curve(axes, style, run, run.timeline[column], place)
-        axes.set_xlim(0, pieces.longest(runs))
+        for curve, look in zip(curves, looks, strict=True):
+            curve.plot(axes, style, look)
+        axes.set_xlim(0, longest(systems))
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-        if not any(run.timeline[column].any() for run in runs):
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))
+        if not any(curve.most.any() for curve in curves):
             axes.set_yticks([0])
             pieces.say(axes, style, f"no request was ever {column}")
-    below.set_xlabel("time (s)")
-    if len(runs) > 1:
-        pieces.runs_below(figure, style, [name(run) for run in runs])
+    below.set_xlabel(time_words(systems, style))
+    if len(systems) > 1 or not style.headlines:
+        pieces.systems_below(figure, style, [system.name for system in systems], looks)
     return figure
 
 
-def _requests_headline(runs: Sequence[Run]) -> str:
-    engines = [run.summary["engine"] for run in runs]
-    means = [palette.number(engine.get("mean_running")) for engine in engines]
-    if len(runs) == 1:
-        mean, most = palette.figures(means[0]), palette.count(palette.number(engines[0].get("max_running")))
-        return f"{name(runs[0])} computes {mean} requests at once on average, {most} at most"
-    words = pieces.listed([name(run) for run in runs], means, palette.figures)
+def _requests_headline(systems: Sequence[System]) -> str:
+    means = [system.number(lambda s: s["engine"].get("mean_running")) for system in systems]
+    if len(systems) == 1:
+        most = with_spread(palette.count, systems[0].number(lambda s: s["engine"].get("max_running")))
+        at_once = with_spread(palette.figures, means[0])
+        return f"{systems[0].name} computes {at_once} requests at once on average, {most} at most"
+    words = pieces.listed([system.name for system in systems], means, palette.figures)
     return f"Requests computed at once, on average: {words}"
 
 
-def batched(runs: Sequence[Run], choices: Choices) -> Figure:
-    """The requests computed at once: the mean while somebody waited, else of the whole run; the most."""
+def batched(systems: Sequence[System], choices: Choices) -> Figure:
+    """The requests computed at once: the mean while somebody waited, where all had that; and the most."""
     style = choices.style
-    found = [_at_once(run) for run in runs]
-    figure = new_sheet(style, 1.7 + 0.42 * len(runs), _batched_headline(runs, [mean for mean, _, _ in found]))
+    saturated = all(system.number(_while_waiting) for system in systems)
+    found = [
+        (system.number(_while_waiting if saturated else _on_average), _most(system)) for system in systems
+    ]
+    figure = new_sheet(
+        style, 1.9 + 0.42 * len(systems), _batched_headline(systems, [mean for mean, _ in found])
+    )
     axes = figure.subplots()
     axes.grid(axis="x")
     edge = style.paper if not style.grey_print else style.ink
-    for row, (mean, most, _) in enumerate(found):
+    for row, (mean, most) in enumerate(found):
         look = style.look(row)
         how: Any = {"color": _fill(look.colour, style.grey_print), "hatch": look.hatch, "edgecolor": edge}
-        axes.barh(row, mean or 0, 0.66, linewidth=0.53 * style.line, **how)
+        axes.barh(row, mean.mean if mean else 0, 0.66, linewidth=0.53 * style.line, **how)
+        if mean and not mean.fixed:
+            axes.plot([max(mean.low, 0), mean.high], [row, row], color=style.ink, linewidth=style.line)
         if most is not None:
             axes.plot([most, most], [row - 0.33, row + 0.33], color=style.ink, linewidth=1.3 * style.line)
-        words = f"{palette.figures(mean)}, at most {palette.count(most)}" if mean else "nothing ran"
-        axes.annotate(
-            words, (max(mean or 0, most or 0), row), (6, 0), textcoords="offset points", va="center"
+        words = (
+            f"{with_spread(palette.figures, mean)}, at most {palette.count(most)}"
+            if mean and mean.mean
+            else "nothing ran"
         )
-    names = [
-        wrapped(name(run), 30) + ("" if saturated else "\n(whole run)")
-        for run, (_, _, saturated) in zip(runs, found, strict=True)
-    ]
-    axes.set_yticks(range(len(runs)), names, color=style.ink)
-    longest = max((max(mean or 0, most or 0) for mean, most, _ in found), default=0) or 1
-    axes.set(xlim=(0, 1.03 * longest), ylim=(len(runs) - 0.5, -0.5))
+        axes.annotate(
+            words,
+            (max(mean.high if mean else 0, most or 0), row),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    names = [pieces.row_name(style, system.name) for system in systems]
+    axes.set_yticks(range(len(systems)), names, color=style.ink)
+    furthest = max((max(mean.high if mean else 0, most or 0) for mean, most in found), default=0) or 1
+    axes.set(xlim=(0, 1.03 * furthest), ylim=(len(systems) - 0.5, -0.5))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    everywhere = all(saturated for _, _, saturated in found)
-    axes.set_xlabel("requests computed at once" + (", mean while requests wait" if everywhere else ", mean"))
+    axes.xaxis.set_major_locator(
+        MaxNLocator(nbins=4 if style.narrow else 7, integer=True, steps=[1, 2, 5, 10])
+    )
+    mean_of = f"mean {'while requests wait' if saturated else 'of the run'}"
+    axes.set_xlabel(
+        ("requests computed at once,\n" if style.narrow else "requests computed at once, ") + mean_of
+    )
     most_mark: Any = {"marker": "|", "markersize": 9, "markeredgewidth": 1.3 * style.line}
     marks = [Line2D([], [], color=style.ink, linestyle="", label="most at once", **most_mark)]
-    pieces.legend_below(figure, marks)
+    if any(mean and not mean.fixed for mean, _ in found):
+        marks.append(
+            Line2D([], [], color=style.ink, linewidth=style.line, label="95 % confidence of the mean")
+        )
+    pieces.legend_below(figure, style, marks)
     return figure
 
 
-def _at_once(run: Run) -> tuple[float | None, float | None, bool]:
-    """The mean, the most, and whether the mean is that of the saturated part."""
-    engine = run.summary["engine"]
-    _, saturated = palette.shares(run.summary)
-    mean = palette.number(engine.get("mean_running_saturated")) if saturated else None
-    if mean is None:
-        return palette.number(engine.get("mean_running")), palette.number(engine.get("max_running")), False
-    return mean, palette.number(engine.get("max_running")), True
+def _while_waiting(summary: Summary) -> object:
+    """The mean of the saturated part, if there was enough of it."""
+    return summary["engine"].get("mean_running_saturated") if palette.shares(summary)[1] else None
+
+
+def _on_average(summary: Summary) -> object:
+    return summary["engine"].get("mean_running")
+
+
+def _most(system: System) -> float | None:
+    """With any seed."""
+    known = [palette.number(summary["engine"].get("max_running")) for summary in system.summaries]
+    return max((most for most in known if most is not None), default=None)
 
 
 def _fill(colour: str, grey_print: bool) -> str:
@@ -100,12 +136,12 @@ def _fill(colour: str, grey_print: bool) -> str:
     return "#" + "".join(f"{round(255 - 0.45 * (255 - part)):02X}" for part in parts)
 
 
-def _batched_headline(runs: Sequence[Run], means: Sequence[float | None]) -> str:
-    known = [(mean, name(run)) for run, mean in zip(runs, means, strict=True) if mean]
+def _batched_headline(systems: Sequence[System], means: Sequence[Interval | None]) -> str:
+    known = [(mean.mean, place) for place, mean in enumerate(means) if mean and mean.mean]
     if not known:
         return "Nothing ran: no request was computed"
     (least, worst), (most, best) = min(known), max(known)
-    if len(known) == 1 or least == most:
-        return f"{best} computes {palette.figures(most)} requests at once"
-    times = palette.figures(most / least)
-    return f"{best} computes {palette.figures(most)} requests at once, {times} times as many as {worst}"
+    computes = f"{systems[best].name} computes {with_spread(palette.figures, means[best])} requests at once"
+    if least == most:
+        return computes
+    return f"{computes}, {palette.figures(most / least)} times as many as {systems[worst].name}"

@@ -1,6 +1,7 @@
-"""seeds.png: the main numbers of each allocator, a dot per seed, a bar for the mean and its interval."""
+"""seeds: the main numbers of each system, a dot per seed, a bar for the mean and its interval."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,48 +10,85 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from reports import palette
-from reports.figures.sheet import draw_picture
+from reports.figures import pieces
+from reports.figures.choices import CannotDraw, Choices
+from reports.figures.sheet import new_sheet, save
+from reports.figures.style import SCREEN, Style
+from reports.figures.systems import System
 from reports.palette import number
 from reports.seeds import alike, interval
 
 Summary = Mapping[str, Any]
+Named = Mapping[str, Sequence[Summary]]
+"""The summaries of each system by seed."""
+
 _PANELS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
-    ("requests per second", lambda s: number(s["throughput"]["requests_per_s"])),
-    ("seconds per token, end to end", lambda s: number(s["latency"]["normalized_s_per_token"]["mean"])),
-    ("seconds to first token, p99", lambda s: number(s["latency"]["ttft_s"]["p99"])),
-    ("waste, % of the KV memory", lambda s: palette.waste(palette.shares(s)[0])),
+    ("requests served per second", lambda s: number(s["throughput"]["requests_per_s"])),
+    ("normalised latency, mean (s/token)", lambda s: number(s["latency"]["normalized_s_per_token"]["mean"])),
+    ("time to first token, p99 (s)", lambda s: number(s["latency"]["ttft_s"]["p99"])),
+    ("waste (% of the KV memory)", lambda s: palette.waste(palette.shares(s)[0])),
 )
 
 
+def seeds(systems: Sequence[System], choices: Choices) -> Figure:
+    """Of the systems that have several seeds, and those beside them."""
+    if all(len(system.runs) < 2 for system in systems):
+        many = f"{len(systems)} run{'s' if len(systems) > 1 else ''}"
+        raise CannotDraw(f"figure seeds needs runs with two or more seeds, got {many} with one seed each")
+    return _figure({system.name: system.summaries for system in systems}, choices.style)
+
+
 def draw_seeds(runs: Sequence[Sequence[Summary]], path: Path) -> None:
-    """Draw the picture of several seeds; `runs` by seed, then by allocator."""
-    allocators = [alike(each) for each in zip(*runs, strict=True)]
-    headline = f"{len(runs)} seeds: each a dot; means with 95 % confidence"
-
-    def paint(figure: Figure) -> None:
-        panels = figure.subplots(2, 2, sharey=True).flat
-        for axes, (title, value) in zip(panels, _PANELS, strict=True):
-            _panel(axes, title, [[value(summary) for summary in each] for each in allocators])
-            axes.set_yticks(range(len(allocators)), [str(each[0]["label"]) for each in allocators])
-        axes.set_ylim(len(allocators) - 0.5, -0.5)
-
-    draw_picture(path, headline, 2.2 + 0.7 * len(allocators), paint)
+    """Draw the picture of several seeds into a file; `runs` by seed, then by allocator."""
+    found = {str(each[0]["label"]): alike(each) for each in zip(*runs, strict=True)}
+    save(path, SCREEN, partial(_figure, found, SCREEN))
 
 
-def _panel(axes: Axes, title: str, columns: Sequence[Sequence[float | None]]) -> None:
-    """A row per allocator: its seeds, and the interval of their mean."""
-    axes.set_title(title)
+def _figure(found: Named, style: Style) -> Figure:
+    most = max(map(len, found.values()))
+    headline = f"{most} seeds: each a dot; means with 95 % confidence"
+    columns = 1 if style.narrow else 2
+    figure = new_sheet(style, (2.2 + 0.7 * len(found)) * (2 if style.narrow else 1), headline)
+    grid = figure.subplots(4 // columns, columns, sharey=True, squeeze=False)
+    for axes, (title, value) in zip(grid.flat, _PANELS, strict=True):
+        columns_of = [[value(summary) for summary in each] for each in found.values()]
+        axes.set_title(title)
+        _panel(axes, style, columns_of)
+    names = [pieces.row_name(style, name) for name in found]
+    for axes in grid[:, 0]:
+        axes.set_yticks(range(len(found)), names, color=style.ink)
+    grid.flat[0].set_ylim(len(found) - 0.5, -0.5)
+    return figure
+
+
+def _panel(axes: Axes, style: Style, columns: Sequence[Sequence[float | None]]) -> None:
+    """A row per system: its seeds, and the interval of their mean."""
+    furthest = 0.0
     for row, column in enumerate(columns):
         known = [value for value in column if value is not None]
-        colour = palette.series_colour(row)
-        axes.plot(known, [row + 0.2] * len(known), "o", color=colour, alpha=0.5, markersize=4)
-        found = interval(column)
+        look = style.look(row)
+        dots: Any = {"markersize": 2.7 * style.line, "alpha": 0.55, "markeredgewidth": 0}
+        axes.plot(
+            known,
+            [row + 0.2] * len(known),
+            look.marker if style.grey_print else "o",
+            color=look.colour,
+            **dots,
+        )
+        furthest = max([furthest, *known])
+        found = interval(column) if len(column) > 1 else None
         if found is not None:
-            axes.plot([found.low, found.high], [row - 0.1] * 2, color=colour, linewidth=3)
-            axes.plot([found.mean], [row - 0.1], "|", color=colour, markersize=13, markeredgewidth=2)
-    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]) if any(map(any, columns)) else 0)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.plot([found.low, found.high], [row - 0.1] * 2, color=look.colour, linewidth=2 * style.line)
+            mean: Any = {"markersize": 8.7 * style.line, "markeredgewidth": 1.3 * style.line}
+            axes.plot([found.mean], [row - 0.1], "|", color=look.colour, **mean)
+            furthest = max(furthest, min(found.high, 1.6 * furthest))
+    axes.set_xlim(0, 1.05 * furthest or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axes.grid(axis="x")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
+    if not furthest:
+        axes.set_xticks([0])
+        if all(value is None for column in columns for value in column):
+            pieces.say(axes, style, "no request finished")

@@ -1,5 +1,6 @@
 """The sheet of a figure: made in a style, saved so that the same input gives the same bytes."""
 
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ _NO_TRACES: dict[str, dict[str, Any]] = {
 }
 """Metadata by format: nothing tells when or with what a figure was drawn."""
 
+_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # no line ends before them
+
 FORMATS = tuple(_NO_TRACES)
 
 
@@ -29,13 +32,13 @@ def check_format(fmt: str) -> None:
 
 
 def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
-    """An empty figure of the style's width; the height is that at type of 10 points."""
-    size = (style.width_in, height_in * style.scale)
+    """An empty figure of the style's width; the height is that at type of 10 points, less if narrow."""
+    size = (style.width_in, height_in * style.scale * (0.85 if style.narrow else 1))
     figure = Figure(figsize=size, dpi=style.dpi, layout="constrained")
     figure.set_label(headline)
     if style.headlines:
         pt = 1.15 * style.type_pt
-        text = wrapped(headline, int(style.width_in * 72 / (0.595 * pt)))
+        text = wrapped(_UNITS.sub("\u00a0", headline), int(style.width_in * 72 / (0.63 * pt)))
         figure.suptitle(text, x=0.012, ha="left", fontsize=pt, fontweight="bold")
     return figure
 

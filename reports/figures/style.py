@@ -1,8 +1,8 @@
 """How figures look: for a screen, for a printed paper, for dark slides.
 
     screen    colour on white
-    paper     small type, thin lines, no background, no headline (the caption says it); every line, bar and
-              kind of memory also differs by dashes, marker or hatch, so that grey print loses nothing
+    paper     as wide as a column of print, no background, no headline (the caption says it); every line,
+              bar and kind of memory also differs by dashes, marker or hatch, so grey print loses nothing
     dark      large type, thick lines, light on near-black
 
 Colours are those of Okabe and Ito (2008), which colour-blind readers tell apart. The colour of a run goes by
@@ -53,6 +53,7 @@ class Style:
     seam: str  # between the parts of a stack, and the lines of its hatches
     kinds: Mapping[str, Kind]
     colours: tuple[str, ...]
+    usual_format: str = "png"  # what it is saved as unless something else is asked for
     headlines: bool = True
     grey_print: bool = False
 
@@ -60,6 +61,11 @@ class Style:
     def scale(self) -> float:
         """Heights are given for type of 10 points."""
         return self.type_pt / 10
+
+    @property
+    def narrow(self) -> bool:
+        """Whether panels have no room for more than the data."""
+        return self.width_in < 6 * self.scale
 
     @property
     def small_pt(self) -> float:
@@ -138,10 +144,10 @@ SCREEN = Style(
 )
 PAPER = Style(
     name="paper",
-    width_in=6.5,  # the text of a page
-    dpi=300,
-    type_pt=8.0,
-    line=1.0,
+    width_in=3.33,  # a column of print: no journal's is narrower
+    dpi=600,
+    type_pt=7.5,
+    line=0.9,
     ink="black",
     muted="#333333",
     grid="#D8D8D8",
@@ -158,6 +164,7 @@ PAPER = Style(
         }
     ),
     colours=("#000000", "#0072B2", "#C24E00", "#00795A", "#777777", "#A8477F", "#B57B00", "#3F9AD0"),
+    usual_format="pdf",
     headlines=False,
     grey_print=True,
 )

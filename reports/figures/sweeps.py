@@ -12,7 +12,9 @@ from reports.figures.choices import CannotDraw, Choices, Latency
 from reports.figures.joined import Curve
 from reports.figures.sheet import new_sheet, wrapped
 from reports.figures.style import Style
+from reports.figures.systems import System, short
 from reports.rundir import Run
+from reports.seeds import Interval
 
 LOADS = {
     "request_rate": "request rate (requests/s)",
@@ -22,8 +24,9 @@ LOADS = {
 """Settings that make a load; the first that differs is the axis."""
 
 
-def throughput(runs: Sequence[Run], choices: Choices) -> Figure:
+def throughput(systems: Sequence[System], choices: Choices) -> Figure:
     """A latency over the load and over the requests served per second; a curve per system (Figure 12)."""
+    runs = _all_runs(systems)
     load = next((key for key in LOADS if len(_values(runs, key)) > 1), None)
     if load is None:
         rates = ", ".join(f"{rate:g}" for rate in _values(runs, "request_rate")) or "none"
@@ -37,16 +40,17 @@ def throughput(runs: Sequence[Run], choices: Choices) -> Figure:
     def number(run: Run) -> float | None:
         return palette.number(run.summary["latency"][latency.key].get(latency.statistic))
 
-    figure = new_sheet(style, 4.0, _throughput_headline(found, number, latency.words))
+    figure = new_sheet(style, 4.2, _throughput_headline(found))
     left, right = figure.subplots(1, 2, sharey=True)
     for curve in found:
-        _plot(left, style, curve, curve.points(number))
-        served = curve.points(lambda run: palette.number(run.summary["throughput"]["requests_per_s"]))
-        xs = {x: mean for x, mean, _, _ in served}
-        _plot(right, style, curve, [(xs[x], *rest) for x, *rest in curve.points(number) if x in xs])
-    _value_axis(left, [mean for curve in found for _, mean, _, _ in curve.points(number)])
-    left.set(xlabel=LOADS[load], ylabel=latency.words)
-    right.set(xlabel="requests served per second")
+        points = curve.points(number)
+        _plot(left, style, curve, points)
+        served = dict(curve.points(_served))
+        _plot(right, style, curve, [(served[x].mean, value) for x, value in points if x in served])
+    _value_axis(left, [value.mean for curve in found for _, value in curve.points(number)])
+    words = latency.words.replace(", ", ",\n") if style.narrow else latency.words
+    left.set(xlabel=LOADS[load], ylabel=words)
+    right.set(xlabel="requests served per second" if not style.narrow else "served (requests/s)")
     for axes in (left, right):
         axes.grid(axis="both")
         axes.set_xlim(left=0)
@@ -57,8 +61,9 @@ def throughput(runs: Sequence[Run], choices: Choices) -> Figure:
     return figure
 
 
-def block_size(runs: Sequence[Run], choices: Choices) -> Figure:
+def block_size(systems: Sequence[System], choices: Choices) -> Figure:
     """A latency, the waste and the throughput over the block size; a curve per system."""
+    runs = _all_runs(systems)
     sizes = _values(runs, "block_size")
     if len(sizes) < 2:
         only = f"only {sizes[0]:g}" if sizes else "none"
@@ -72,48 +77,51 @@ def block_size(runs: Sequence[Run], choices: Choices) -> Figure:
             latency.words,
             lambda run: palette.number(run.summary["latency"][latency.key].get(latency.statistic)),
         ),
-        ("waste\n(% of the KV memory)", lambda run: palette.waste(palette.shares(run.summary)[0])),
-        (
-            "requests served per second",
-            lambda run: palette.number(run.summary["throughput"]["requests_per_s"]),
-        ),
+        ("waste (% of the KV memory)", lambda run: palette.waste(palette.shares(run.summary)[0])),
+        ("requests served per second", _served),
     ]
-    figure = new_sheet(style, 3.6, _block_headline(found, sizes))
-    for axes, (title, number) in zip(figure.subplots(1, 3), panels, strict=True):
+    figure = new_sheet(style, 6.6 if style.narrow else 3.6, _block_headline(found, sizes))
+    rows, columns = (3, 1) if style.narrow else (1, 3)
+    grid = figure.subplots(rows, columns, sharex=True)
+    for axes, (title, number) in zip(grid, panels, strict=True):
+        means = []
         for curve in found:
-            _plot(axes, style, curve, curve.points(number))
+            points = curve.points(number)
+            means += [value.mean for _, value in points]
+            _plot(axes, style, curve, points)
         axes.set_xscale("log", base=2)
         pieces.ticks_at(axes, sizes)
         axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
-        _value_axis(
-            axes, [mean for curve in found for _, mean, _, _ in curve.points(number)], always_from_0=True
-        )
-        axes.set_title(wrapped(title, 24) if "\n" not in title else title)
-        axes.set_xlabel("tokens per block")
+        _value_axis(axes, means, always_from_0=True)
+        axes.set_title(title if style.narrow else wrapped(title, 28))
         axes.grid(axis="y")
-        if not any(curve.points(number) for curve in found):
+        if axes is grid[-1] or not style.narrow:
+            axes.set_xlabel("tokens per block")
+        if not means:
             pieces.say(axes, style, "no request finished")
     _legend(figure, style, found)
     return figure
 
 
-def _plot(axes: Axes, style: Style, curve: Curve, points: Sequence[tuple[float, ...]]) -> None:
-    """Means joined by a line; a bar where several seeds lie apart."""
+def _served(run: Run) -> float | None:
+    return palette.number(run.summary["throughput"]["requests_per_s"])
+
+
+def _all_runs(systems: Sequence[System]) -> list[Run]:
+    return [run for system in systems for run in system.runs]
+
+
+def _plot(axes: Axes, style: Style, curve: Curve, points: Sequence[tuple[float, Interval]]) -> None:
+    """Means joined by a line; a bar for the interval where there are several seeds."""
     if not points:
         return
     look = style.look(curve.place)
     mark: Any = {"marker": look.marker, "markersize": 2.7 * style.line, "markeredgewidth": 0}
-    axes.plot(
-        [x for x, *_ in points],
-        [mean for _, mean, *_ in points],
-        color=look.colour,
-        linestyle=look.dash,
-        clip_on=False,
-        **mark,
-    )
-    for x, _, least, most in points:
-        if most > least:
-            axes.plot([x, x], [least, most], color=look.colour, linewidth=0.67 * style.line)
+    xs, means = [x for x, _ in points], [value.mean for _, value in points]
+    axes.plot(xs, means, color=look.colour, linestyle=look.dash, clip_on=False, **mark)
+    for x, value in points:
+        if not value.fixed:
+            axes.plot([x, x], [value.low, value.high], color=look.colour, linewidth=0.67 * style.line)
 
 
 def _value_axis(axes: Axes, values: Sequence[float], always_from_0: bool = False) -> None:
@@ -125,7 +133,8 @@ def _value_axis(axes: Axes, values: Sequence[float], always_from_0: bool = False
 
 
 def _legend(figure: Figure, style: Style, found: Sequence[Curve]) -> None:
-    pieces.runs_below(figure, style, [pieces.short(curve.name, 60) for curve in found], marker=True)
+    names = [short(curve.name, 60) for curve in found]
+    pieces.systems_below(figure, style, names, [style.look(curve.place) for curve in found], marker=True)
 
 
 def _values(runs: Sequence[Run], key: str) -> list[float]:
@@ -136,27 +145,22 @@ def _runs(runs: Sequence[Run]) -> str:
     return f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
 
 
-def _throughput_headline(found: Sequence[Curve], number: Callable[[Run], float | None], words: str) -> str:
+def _throughput_headline(found: Sequence[Curve]) -> str:
     best = []
     for curve in found:
-        served = [
-            most
-            for _, _, _, most in curve.points(
-                lambda run: palette.number(run.summary["throughput"]["requests_per_s"])
-            )
-        ]
-        best.append(max(served, default=None))
-    names = [pieces.short(curve.name, 40) for curve in found]
+        served = [value for _, value in curve.points(_served)]
+        best.append(max(served, key=lambda value: value.mean, default=None))
+    names = [short(curve.name, 40) for curve in found]
     return f"Most requests served per second: {pieces.listed(names, best, palette.figures)}"
 
 
 def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
     """Where the first curve serves most, within 1 %."""
     curve = found[0]
-    served = curve.points(lambda run: palette.number(run.summary["throughput"]["requests_per_s"]))
+    served = [(x, value.mean) for x, value in curve.points(_served)]
     if not served:
         return f"Blocks of {sizes[0]:g} to {sizes[-1]:g} tokens: nothing was served"
-    most = max(mean for _, mean, _, _ in served)
-    good = [f"{x:g}" for x, mean, _, _ in served if mean >= 0.99 * most]
+    most = max(mean for _, mean in served)
+    good = [f"{x:g}" for x, mean in served if mean >= 0.99 * most]
     sizes_words = " or ".join(filter(None, [", ".join(good[:-1]), good[-1]]))
-    return f"{pieces.short(curve.name)} serves most, within 1 %, with blocks of {sizes_words} tokens"
+    return f"{short(curve.name)} serves most, within 1 %, with blocks of {sizes_words} tokens"

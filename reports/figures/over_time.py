@@ -1,0 +1,99 @@
+"""Columns of the timeline as curves: means over equal slices of time, and over the seeds of a system.
+
+A curve shows the mean over each of some hundred slices of the run, so a peak shorter than a pixel is
+averaged, and a long run draws as fast as a short one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+
+from reports.figures.pieces import FloatArray, panel_columns
+from reports.figures.style import Look, Style
+from reports.figures.systems import System
+from reports.palette import KINDS
+from reports.rundir import Run
+
+_SLICES = 700
+
+
+def ends(axes: Axes, style: Style, end_s: float, longest_s: float, panels: int) -> None:
+    """Say when a run ended, where the axis goes on for long enough; the panel is one of so many."""
+    words = f"ended after {end_s:,.0f} s"
+    room_pt = 60 * style.width_in / panel_columns(style, panels) * (1 - end_s / longest_s)
+    if end_s and room_pt > 0.55 * style.small_pt * len(words) + 12:
+        how: Any = {"va": "center", "color": style.muted, "fontsize": style.small_pt}
+        axes.annotate(words, (end_s, 62), (6, 0), textcoords="offset points", **how)
+
+
+def duration(run: Run) -> float:
+    """Seconds from the first to the last row of the timeline; 0 where there is no such span."""
+    time = run.timeline["time_s"]
+    return float(time[-1] - time[0]) if len(time) else 0.0
+
+
+def longest(systems: Sequence[System]) -> float:
+    """The end of a time axis for all of them."""
+    return max(duration(run) for system in systems for run in system.runs) or 1.0
+
+
+def capacity(run: Run) -> npt.NDArray[np.int64]:
+    """All slots of each row of the timeline; 1 where there are none."""
+    total: npt.NDArray[np.int64] = np.sum([run.timeline[kind] for kind in KINDS], axis=0)
+    return np.maximum(total, 1)
+
+
+def slice_means(
+    time: FloatArray, values: npt.NDArray[Any], end: float | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """The time-weighted means of a step function over equal slices, and the edges of the slices.
+
+    Up to `end`, where that is later than the last row: 0 from there on.
+    """
+    edges = np.linspace(time[0], time[-1] if end is None else max(end, time[-1]), _SLICES + 1)
+    integral = np.concatenate([[0.0], np.cumsum(np.diff(time) * values[:-1])])
+    return np.diff(np.interp(edges, time, integral)) / np.diff(edges), edges
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column of the timeline of a system: its mean over the seeds at a time, and the range of them."""
+
+    middle: FloatArray
+    mean: FloatArray
+    least: FloatArray
+    most: FloatArray
+
+    @classmethod
+    def of(cls, system: System, column: Callable[[Run], npt.NDArray[Any]]) -> Self:
+        """Empty where no run took any time."""
+        runs = [run for run in system.runs if duration(run)]
+        if not runs:
+            return cls(*(np.zeros(0) for _ in range(4)))
+        end = max(float(run.timeline["time_s"][-1]) for run in runs)
+        sliced = [slice_means(run.timeline["time_s"], column(run), end) for run in runs]
+        edges, means = sliced[0][1], np.array([means for means, _ in sliced])
+        return cls((edges[1:] + edges[:-1]) / 2, means.mean(axis=0), means.min(axis=0), means.max(axis=0))
+
+    def plot(self, axes: Axes, style: Style, look: Look) -> None:
+        """A line, in a band where there are several seeds."""
+        if (self.most > self.least).any():
+            axes.fill_between(self.middle, self.least, self.most, color=look.colour, alpha=0.22, linewidth=0)
+        axes.plot(self.middle, self.mean, color=look.colour, linestyle=look.dash, linewidth=0.87 * style.line)
+
+
+def time_mean(run: Run, values: npt.NDArray[Any]) -> float | None:
+    """The mean of a column of the timeline over the run."""
+    span = duration(run)
+    return float((np.diff(run.timeline["time_s"]) * values[:-1]).sum() / span) if span else None
+
+
+def time_words(systems: Sequence[System], style: Style) -> str:
+    """What an axis of time says under curves."""
+    if all(len(system.runs) == 1 for system in systems):
+        return "time (s)"
+    return f"time (s); {'mean and range' if style.narrow else 'lines: means, bands: ranges'} of the seeds"

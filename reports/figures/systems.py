@@ -1,0 +1,117 @@
+"""Systems: a run, or several that differ in the seed alone; each has one name and one colour in figures."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any
+
+from reports import palette
+from reports.rundir import Run
+from reports.seeds import Interval, alike, interval
+
+Summary = Mapping[str, Any]
+_MOST_LETTERS = 28
+
+
+@dataclass(frozen=True)
+class System:
+    """Runs of different seeds, or a single run; at least one."""
+
+    full_name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        """The name, cut where it would crowd out the data."""
+        return short(self.full_name)
+
+    @property
+    def first(self) -> Run:
+        """The run to show where only one can be."""
+        return self.runs[0]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """Those of all seeds, their memory described by one part of the run."""
+        return alike([run.summary for run in self.runs])
+
+    def shares(self) -> tuple[dict[str, float], bool]:
+        """Per cent of the KV memory by kind, a mean over the seeds, and whether of the saturated part."""
+        found = [palette.shares(summary) for summary in self.summaries]
+        return {kind: sum(s[kind] for s, _ in found) / len(found) for kind in palette.KINDS}, found[0][1]
+
+    def waste(self) -> Interval:
+        """Per cent of the KV memory that is wasted."""
+        found = spread([palette.waste(palette.shares(summary)[0]) for summary in self.summaries])
+        assert found is not None  # a share is a number always
+        return found
+
+    def number(self, value: Callable[[Summary], object]) -> Interval | None:
+        """A number of the summary; None where a seed lacks it."""
+        return spread([palette.number(value(summary)) for summary in self.summaries])
+
+
+def spread(values: Sequence[float | None]) -> Interval | None:
+    """The mean with its 95 % interval, of one value itself; None where one is missing, or none there."""
+    if len(values) == 1 and values[0] is not None:
+        return Interval(values[0], values[0], values[0], fixed=True)
+    return interval(values) if len(values) > 1 else None
+
+
+def systems(runs: Sequence[Run]) -> list[System]:
+    """The runs by all of their choices but the seed, in the order of their first ones."""
+    alike_but_for_seed: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        alike_but_for_seed[_choices(run)].append(run)
+    groups: list[list[Run]] = []
+    for group in alike_but_for_seed.values():
+        seeds = {seed_of(run) for run in group}
+        groups += [group] if len(seeds) == len(group) else [[run] for run in group]
+    names = [_name(group) for group in groups]
+    if len(set(names)) < len(names):
+        names = [group[0].label for group in groups]
+    return [System(name, tuple(group)) for name, group in zip(names, groups, strict=True)]
+
+
+def seed_of(run: Run) -> object:
+    """The seed of its workload."""
+    return run.config.get("workload", {}).get("seed")
+
+
+def short(text: str, most: int = _MOST_LETTERS) -> str:
+    """The text, cut to so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _choices(run: Run) -> str:
+    """All that was chosen but the seed, and what the run is called."""
+    workload = {**run.config.get("workload", {}), "seed": None}
+    return json.dumps([run.summary["label"], {**run.config, "workload": workload}], sort_keys=True)
+
+
+def _name(group: Sequence[Run]) -> str:
+    """What the labels have in common once the seed is taken out, else the first of them."""
+    if len(group) == 1:
+        return group[0].label
+    plain = {_without_seed(run.label, seed_of(run)) for run in group}
+    if len(plain) == 1:
+        return plain.pop() or str(group[0].summary["label"])
+    common = commonprefix([run.label for run in group]).rstrip(" ,-_/.")  # noqa: RUF071 - letters
+    return common or str(group[0].summary["label"])
+
+
+def _without_seed(label: str, seed: object) -> str:
+    for mark in (f", seed {seed}", f"/seed-{seed}", f"seed-{seed}/", f"seed-{seed}"):
+        if label.endswith(mark) or f"{mark}/" in label or (mark.endswith("/") and label.startswith(mark)):
+            return label.replace(mark, "", 1)
+    return label
+
+
+def which_seed(found: Sequence[System]) -> str:
+    """Of panels that show only the first of several seeds: which, and of how many; else nothing."""
+    seeds = sorted(
+        {f", seed {seed_of(each.first)} (of {len(each.runs)} seeds)" for each in found if len(each.runs) > 1}
+    )
+    return seeds[0] if len(seeds) == 1 else ", the first seed of several" if seeds else ""
