@@ -22,6 +22,7 @@ import simpy
 from allocators.base import InvariantError
 from sim.arrivals import Arrivals
 from sim.cost import CostModel
+from sim.errors import KvsimError
 from sim.events import NO_ROOM, Events
 from sim.memory_map import MemoryMap
 from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
@@ -29,7 +30,7 @@ from sim.request import Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 from sim.spread import Contexts
-from sim.workload import Workload
+from sim.workload import LATEST_PS, PS_PER_S, Workload
 
 UNLIMITED = 1 << 40
 
@@ -121,7 +122,7 @@ class Engine:
                         self.memory_map.draw(now, server.allocator, {}, {})
                     return
                 self._record_empty(recorder.unsaturated, int(next_event) - now)
-                now = int(next_event)
+                now = self._on_the_clock(int(next_event))
                 continue
             server.now_ps = now
             if server.moved:
@@ -150,8 +151,10 @@ class Engine:
                 if self.cost.flags:
                     self.cost.carried_out(shape, ends[0])
             else:
-                now += self._stall()
+                now = self._on_the_clock(now + self._stall())
                 continue
+            if now + ends[-1] > LATEST_PS:
+                self._on_the_clock(now + ends[-1])
             self._record(ends, held, decodes, late)
             now += ends[-1]
             server.now_ps = now
@@ -169,6 +172,17 @@ class Engine:
                 self.scheduler.choose_beams(server)
             if recorder.step_log:
                 recorder.log_end(server)
+
+    def _on_the_clock(self, now_ps: int) -> int:
+        """The same, unless it is later than the clock goes."""
+        if now_ps > LATEST_PS:
+            finished, count = self.recorder.finished_count, len(self.workload)
+            raise KvsimError(
+                f"the simulation takes too long: with {finished:,} of {count:,} requests served and "
+                f"{self.server.step:,} steps done it goes to {now_ps / PS_PER_S:,.0f} s, the clock only to "
+                f"{LATEST_PS / PS_PER_S:,.0f} s (106 days); take fewer requests, or another gpu or cost"
+            )
+        return now_ps
 
     def _reject(self) -> None:
         """Write down whom the scheduler dropped."""

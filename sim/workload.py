@@ -19,6 +19,8 @@ Int64Column = npt.NDArray[np.int64]
 PS_PER_S = 1_000_000_000_000
 """Picoseconds in a second: the engine's clock counts whole picoseconds."""
 
+LATEST_PS = 2**63 - 1
+"""What columns of 64-bit picoseconds hold: 106 days."""
 LATEST_ARRIVAL_S = 2**62 / PS_PER_S
 """Arrivals later than this (about 53 days) do not fit the clock's 64-bit columns with room to spare."""
 
