@@ -19,8 +19,9 @@ Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside
 import errno
 import inspect
 import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
@@ -740,20 +741,24 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
     found = declared.read_paper(paper)
     figures = declared.chosen_figures(found, figure)
     target = Output(out=out, force=force).target(paper)
-    findings = running.carry_out_all(
-        found,
-        figures,
-        workloads.build,
-        quick=quick,
-        jobs=(os.cpu_count() or 1) if jobs is None else jobs,
-        store=cache_directory(),
-    )
+    try:
+        findings = running.carry_out_all(
+            found,
+            figures,
+            workloads.build,
+            quick=quick,
+            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
+            store=cache_directory(),
+        )
+    except KeyboardInterrupt:
+        kept = "the simulations that are done are kept"
+        raise _Stopped(f"interrupted: {kept}; the same command goes on", 130) from None
     results = [checks.judged(found, each, findings) for each in figures]
     report.write_report(target, found, findings, results, quick=quick, force=force)
     console = Console(highlight=False)
     console.print(terminal.figure_tables(results))
     if quick:
-        console.print("\nQuick: short traces, no open choices. These verdicts are no verdicts.")
+        console.print(f"\nQuick: {terminal.less(results)}. These verdicts are no verdicts.")
     console.print(
         f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s; spent now: "
         f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {target}",
@@ -762,54 +767,119 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
     )
 
 
-@app.command()
-def calibrate(
+calibrate_app = typer.Typer(cls=_Front, help="Time the kernels on this machine's GPU: a profile for --gpu.")
+app.add_typer(calibrate_app, name="calibrate")
+
+
+@calibrate_app.callback(invoke_without_command=True)
+def calibrate(  # noqa: PLR0917 - typer passes them by name
+    ctx: typer.Context,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The profile to write.", show_default="NAME.json among yours"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, under a minute.")] = False,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the profile.", show_default="the GPU's")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points: about a minute.")] = False,
     interpret: Annotated[
         bool, typer.Option("--interpret", help="Rehearse on the CPU, on toy sizes: no measurement.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an interrupted one measured.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what a stopped one has measured.")] = False,
 ) -> None:
-    """Time the kernels on this machine's GPU, and write a profile for --gpu."""
-    from kernels.calibration.calibrate import Progress
-    from kernels.calibration.calibrate import calibrate as measure
+    """Time the kernels on this machine's GPU: a profile for --gpu."""
+    if ctx.invoked_subcommand is not None:
+        if given := _given(ctx):
+            raise KvsimError(f"{', '.join(given)} must be left out with calibrate {ctx.invoked_subcommand}")
+        return
+    from kernels.calibration.calibrate import begin, finish
+    from kernels.calibration.earlier import kept_as, write_beside
     from kernels.calibration.errors import CalibrationError, NoGpuError
+    from kernels.calibration.overview import held_by_others, left_out, overview
     from kernels.calibration.plan import plan
-    from kernels.calibration.profile import write_profile
-    from reports.progress import progress
-    from sim.profile_files import directory
+    from kernels.calibration.stopping import exit_code, terminable
+    from reports.calibrated import fit_of
+    from reports.calibration_run import outcome, plan_report, watched
+    from sim.profile_files import read_profile
+    from sim.profile_place import called_by, new_profile
 
-    at = Progress(0, 0, "", 0.0)
-
-    def heard(now: Progress) -> None:
-        nonlocal at
-        at = now
-
+    journal = None
     try:
-        planned = plan(quick, interpret)
-        name = planned.device.name.lower().replace(" ", "-")
-        target = out or directory() / f"{name}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        journal = target.with_name(f"{target.name}.journal")
-        about = f"{len(planned.points):,} points, about {planned.estimated_s():,.0f} s"
-        print(f"{planned.device.name}: {about}; to {target}", file=sys.stderr)
-        with progress("calibrate", len(planned.points), lambda: at.done, "points"):
-            profile = measure(planned, journal, fresh=fresh, progress=heard)
-        write_profile(profile, target, journal)
+        with terminable():
+            planned = plan(quick, interpret)
+            gpu = planned.sheet.gpu if planned.sheet else None
+            target = new_profile(planned.device.name, gpu, out, name, quick=quick, rehearsal=interpret)
+            earlier, path = kept_as(target), target.with_name(f"{target.name}.journal")
+            journal = begin(planned, path, fresh=fresh)
+            facts, since = journal.head["device"], str(journal.head["date"])[:10]
+            parts, held = overview(planned, journal), held_by_others(planned)
+            shown = plan_report(facts, parts, left_out(planned), since, held)
+            remark = f"It will be written to {target}."
+            if earlier is not None:
+                remark += f" The profile that is there is kept as {earlier.name}."
+            _show(shown, f"{remark} Ctrl-C keeps what is measured.\n", stderr=True)
+            with watched(len(planned.points)) as heard:
+                profile = finish(
+                    planned, journal, name=name or target.stem,
+                    progress=lambda at: heard(at.part, at.done, at.left_s),
+                )  # fmt: skip
+            kept = write_beside(profile, target, path)
     except NoGpuError as error:
         raise KvsimError(
             f"{error}: use a datasheet by name, as in sim run --gpu h200, or rehearse with --interpret"
         ) from error
     except CalibrationError as error:
         raise KvsimError(str(error)) from error
-    composed = profile["composed"]["error"]
-    error_text = f"{composed['mean']:.1%} mean error on composed steps" if composed else "no composed steps"
-    kind = "a rehearsal, not a measurement" if interpret else error_text
-    print(f"written to {target}: {kind}\nuse it: sim run --gpu {target}")
+    except KeyboardInterrupt as stop:
+        if journal is None:
+            raise
+        measured = f"{len(journal.samples):,} of {len(planned.points):,} points are measured and kept"
+        raise _Stopped(f"interrupted: {measured}; the same command goes on", exit_code(stop)) from None
+    found = read_profile(target)
+    _show(outcome(fit_of(found)))
+    called = shlex.quote(called_by(found))
+    for line in (
+        f"written to {target}",
+        *([f"the earlier profile is kept as {kept}"] if kept is not None else []),
+        f"next: sim calibrate show {called}",
+        f"      sim run --gpu {called}",
+    ):
+        print(line)
+
+
+@calibrate_app.command("show")
+def show_profile(
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="A name, see: sim gpus; or a file.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")
+    ] = None,
+    fmt: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"
+        ),
+    ] = None,
+    style: Annotated[str, typer.Option(metavar="paper|screen|dark", help="How it looks.")] = "screen",
+    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
+) -> None:
+    """Show a profile: what was measured, how well it fits."""
+    from reports.calibrated import Fit, any_profile
+    from reports.calibration import report_of
+    from reports.figures import check, style_named
+    from reports.figures.calibration import draw_calibration
+    from reports.rundir import write_figures
+
+    look = style_named(style)
+    check(fmt, None)
+    found = any_profile(profile)
+    _show(report_of(found))
+    if no_plots or not isinstance(found, Fit):
+        return
+    stem, ending = found.file.path.stem, fmt or look.usual_format
+    for path in write_figures(
+        out or Path(), lambda part: draw_calibration(found, part / f"calibration-{stem}.{ending}", look)
+    ):
+        print(path)
 
 
 @app.command()
@@ -828,12 +898,19 @@ def models() -> None:
 def gpus() -> None:
     """List the GPUs: datasheets of those built in, and measured profiles."""
     from reports.listing import gpus_table, profiles_table
+    from sim.cost_profile import profile_names
     from sim.profile_files import directory, profile_files
 
-    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n")
+    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
+    published = ", ".join(f"--cost {name}" for name in profile_names())
+    _show(f"Analytic too, from published figures, for a few models: {published}\n")
     found = profile_files()
     if found:
-        _show(profiles_table(found), f"Calibrated: used for their GPU by themselves. Yours: {directory()}")
+        _show(
+            profiles_table(found),
+            "Calibrated: used for their GPU by themselves. Error: of composed steps, in the mean.\n"
+            f"Show one: sim calibrate show NAME. Yours: {directory()}",
+        )
     else:
         _show(f"No calibrated profile: none ships, and none is in {directory()}. Make one: sim calibrate")
 
@@ -1006,6 +1083,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KvsimError as error:
         return _failed(str(error))
+    except _Stopped as stop:
+        print(stop, file=sys.stderr)
+        return stop.code
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
@@ -1033,13 +1113,25 @@ def _completed(argv: Sequence[str]) -> list[str]:
     ]
 
 
+class _Stopped(Exception):
+    """Somebody stopped a command that says itself what has become of its work."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:
+    """The options of a command line, but for those that are free."""
+    sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ctx.params}
+    given = [name for name, source in sources.items() if source == "COMMANDLINE" and name not in free]
+    return [f"--{name.replace('_', '-')}" for name in given]
+
+
 def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
     """What an earlier config.json says; any choice beside it is a mistake."""
     free = {"config", *(field.name for group in (Output, Seeds) for field in fields(group))}
-    given = [
-        name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]
-    extra = [f"--{name.replace('_', '-')}" for name in given if name not in free]
+    extra = _given(ctx, free)
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
     return _choices(config)
@@ -1157,10 +1249,10 @@ def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
         return load_counted(trace, tokenizer, turns, heard)
 
 
-def _show(table: Any, remark: str = "") -> None:  # noqa: ANN401 - whatever rich can print
+def _show(table: Any, remark: str = "", stderr: bool = False) -> None:  # noqa: ANN401 - what rich can print
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=stderr)
     console.print(table)
     if remark:
         console.print(f"\n{remark}", markup=False)

@@ -193,7 +193,7 @@ def fit_of(found: ProfileFile) -> Fit:
         for group in ("limits", "ceilings", "launch"):
             for value in content[group].values():
                 _number(value, none=True)
-        _number(content["device"]["memory_bytes"])
+        _check_origin(content["device"], content["measured"])
         for row in content["refused"]:
             str(row["reason"])
     except KeyError as error:
@@ -201,6 +201,19 @@ def fit_of(found: ProfileFile) -> Fit:
     except (TypeError, ValueError, AttributeError) as error:
         raise KvsimError(f"profile {found.path} is damaged: {error}") from error
     return Fit(found, parts, composed, composed_error)
+
+
+def _check_origin(device: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+    """The device and the circumstances: what is not known may be missing, or null."""
+    str(device["name"])
+    _number(device["memory_bytes"])
+    for value in (device.get("multiprocessors"), device.get("count"), measured.get("seconds")):
+        _number(value, least=0.0, none=True)
+    for group in (device.get("capability"), measured.get("clocks")):
+        if group is not None and not isinstance(group, list):
+            raise TypeError(f"{group!r} where a list must be")
+    if not all(isinstance(record, Mapping) for record in measured.get("clocks") or ()):
+        raise TypeError("clocks must hold names and values")
 
 
 def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
@@ -235,7 +248,7 @@ def _fitted(name: str, part: Mapping[str, Any]) -> Fitted:
     return Fitted(
         name=name,
         form=part["form"],
-        base=part["base"],
+        base={axis: _number(value, least=0.0) for axis, value in part["base"].items()},
         ratios=_extent(part["tables"][0]["ratio"] if part["tables"] else 1.0),
         points=[_timed(row, form) for row in part["points"]],
         unmeasured=len(part["unmeasured"]),

@@ -62,7 +62,7 @@ def _facts(fit: Fit) -> Table:
     """The device, its versions, when and how long."""
     content = fit.file.content
     device, measured = content["device"], content["measured"]
-    gpus = f"{count(device['count'])} x " if device.get("count", 1) > 1 else ""
+    gpus = f"{count(device['count'])} x " if (device.get("count") or 1) > 1 else ""
     capability = ".".join(str(each) for each in device.get("capability") or ())
     card = f"{gpus}{device['name']}, {device['memory_bytes'] / 2**30:.1f} GiB"
     card += f", {count(device['multiprocessors'])} multiprocessors" if device.get("multiprocessors") else ""

@@ -160,6 +160,10 @@ def _check(path: Path, content: object) -> None:
         found = ProfileFile(path, "file", content, "")
         found.settings()
         found.gpu_spec()
+        if not all(
+            isinstance(each, str) for each in (found.content["name"], found.content["measured"]["date"])
+        ):
+            raise TypeError("name and date must be texts")
     except (KeyError, IndexError) as error:
         raise KvsimError(f"profile {path} is damaged: it lacks {error}") from error
     except (TypeError, ValueError, AttributeError) as error:

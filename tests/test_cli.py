@@ -429,6 +429,11 @@ MISTAKES = {
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
     "fragmentation, waste, batched, requests, latency, throughput, block-size, lengths, seeds, map)",
     "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
+    "calibrate show none": "profile 'none' is unknown (known: a100-40gb-sosp23, " + f"{GPUS})",
+    "calibrate show none.json": "profile none.json cannot be read: No such file or directory",
+    "calibrate show h200 --style grey": "style 'grey' is unknown (known: paper, screen, dark)",
+    "calibrate show h200 --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
+    "calibrate --quick show h200": "--quick must be left out with calibrate show",
     "report none": "none is not a directory",
     "explain none 0": "none is not a directory",
     "trace-events none": "none is not a directory",

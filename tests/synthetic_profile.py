@@ -1,0 +1,44 @@
+"""A whole profile of the synthetic GPU of tests/kernels, with every part: an example, no measurement.
+
+`python tests/synthetic_profile.py OUT.json` writes it; docs/images/calibration.png is drawn from it.
+"""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "kernels"), *([] if str(HERE.parent) in sys.path else [str(HERE.parent)])]
+
+CLOCKS = {
+    "driver_version": "580.1",
+    "clocks.sm": "1980 MHz",
+    "power.draw": "420.5 W",
+    "temperature.gpu": "55",
+}
+
+
+def synthetic_profile(path, quick=False):
+    """Calibrate it, and write what comes out."""
+    from synthetic_gpu import H200, SyntheticGpu
+
+    from kernels.calibration.calibrate import calibrate
+    from kernels.calibration.grid import points
+    from kernels.calibration.plan import Plan
+    from kernels.calibration.profile import write_profile
+
+    planned = Plan(H200, quick, tuple(points(H200, quick)))
+    found = calibrate(
+        planned,
+        stopwatch=SyntheticGpu(),
+        read_clocks=lambda: CLOCKS,
+        now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    name = {"name": "synthetic", "kind": "rehearsal", "gpu": None}
+    device = found["device"] | {"name": "Synthetic GPU"}
+    write_profile(found | name | {"device": device}, path)
+    return path
+
+
+if __name__ == "__main__":
+    print(synthetic_profile(Path(sys.argv[1])))
