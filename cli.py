@@ -87,6 +87,9 @@ class Traffic:
         int | None,
         _workload(help="How many; beyond the trace's own, drawn from it.", show_default="1000; all of FILE"),
     ] = None
+    shuffle: Annotated[
+        bool, _workload("--shuffle", help="Any rows of the trace, drawn by the seed, not the first.")
+    ] = False
     tokenizer: Annotated[
         str | None,
         _workload(
@@ -767,7 +770,7 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
     )
 
 
-calibrate_app = typer.Typer(cls=_Front, help="Time the kernels on this machine's GPU: a profile for --gpu.")
+calibrate_app = typer.Typer(cls=_Front, help="Measure this machine's GPU: a profile for --gpu.")
 app.add_typer(calibrate_app, name="calibrate")
 
 
@@ -787,7 +790,7 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what a stopped one has measured.")] = False,
 ) -> None:
-    """Time the kernels on this machine's GPU: a profile for --gpu."""
+    """Measure this machine's GPU: a profile for --gpu."""
     if ctx.invoked_subcommand is not None:
         if given := _given(ctx):
             raise KvsimError(f"{', '.join(given)} must be left out with calibrate {ctx.invoked_subcommand}")
