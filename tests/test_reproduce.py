@@ -495,6 +495,16 @@ def test_the_command_writes_a_report_json_and_pictures(own_cache, capsys):
     assert [f["rows"] for f in again["figures"]] == [f["rows"] for f in results["figures"]]
 
 
+def test_somebody_who_stops_it_is_told_that_it_goes_on(own_cache, monkeypatch, capsys):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reports.papers.running.carry_out_all", stopped)
+    assert cli.main(["reproduce", "pagedattention", "--figure", "19a"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not (own_cache / "runs").exists()
+
+
 def test_mistakes_are_one_line(own_cache, capsys):
     for arguments in (["nobody"], ["pagedattention", "--figure", "3"], ["pagedattention", "--jobs", "0"]):
         assert cli.main(["reproduce", *arguments]) == 2
