@@ -5,6 +5,7 @@ was measured.
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from reports.calibrated import Analytic, Fit, Fitted, Timed
 from reports.calibration_words import batch, duration, layer, percent, rate, size, span
 from reports.palette import count
 from sim.config import GpuSpec
+from sim.profile_place import called_by
 
 MOST_ERROR = 0.05
 """Of composed steps, in the mean: above it a profile deserves a note."""
@@ -76,6 +78,7 @@ def _facts(fit: Fit) -> Table:
     if clocks := _clocks(measured.get("clocks") or ()):
         rows.append(("clocks", clocks))
     rows.append(("file", f"{fit.file.path}, sha256 {fit.file.sha256[:12]}"))
+    rows.append(("used by", f"--gpu {shlex.quote(called_by(fit.file))}"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -387,7 +387,9 @@ def test_names_of_gpus_find_profiles_rehearsals_and_datasheets(sim, own):
     written(own / "toy.json", kind="rehearsal", name="toy", gpu=None)
     assert sim("calibrate", "show", "toy", "--no-plots")[1].startswith("toy: rehearsal, not a measurement")
     written(own / "mine.json", name="mine")
-    assert sim("calibrate", "show", "H200", "--no-plots")[1].startswith("mine: measured, 2026-01-01\n")
+    out = sim("calibrate", "show", "H200", "--no-plots")[1]
+    assert out.startswith("mine: measured, 2026-01-01\n")
+    assert re.search("^used by +--gpu h200 *$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("profile", ["a100-40gb-sosp23", str(ROOT / "sim/profiles/a100-40gb-sosp23.json")])
