@@ -76,7 +76,7 @@ class Calibrated(CostModel):
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
         self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
-        self._attention = (0, 0, 0, 0), (0, 0)
+        self._attention = (0, 0, 0, 0), 0, 0  # the last line: where, and its numbers
 
     # -- what a step takes --------------------------------------------------------------------
 
@@ -90,8 +90,8 @@ class Calibrated(CostModel):
         elif seqs:
             duration, least, _, _ = self._only_decoding(seqs)
         if seqs:
-            start, more = self._line(seqs, context, longest, rounded)
-            duration += start + more * (context // seqs % STRETCH)
+            since, start, more = self._line(seqs, context, longest, rounded)
+            duration += start + more * since
         if duration < least:
             duration = least
         if copied or moved_in or moved_out:
@@ -133,9 +133,8 @@ class Calibrated(CostModel):
 
     def _stretch(self, seqs: int, total: int, steps: int, longest: int, rounded: int) -> Sequence[int]:
         """The durations of a span up to the next multiple of STRETCH: they rise (or fall) evenly."""
-        beside, least, _, _ = self._only_decoding(seqs)
-        start, more = self._line(seqs, total, longest, rounded)
-        since = total // seqs % STRETCH
+        beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
+        since, start, more = self._line(seqs, total, longest, rounded)
         if steps > STRETCH - since:
             steps = STRETCH - since
         first = beside + start + more * since
@@ -144,8 +143,8 @@ class Calibrated(CostModel):
             return [max(first + more * step, least) for step in range(steps)]
         return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
 
-    def _line(self, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int]:
-        """Decode attention around a step: ps at the last multiple of STRETCH, and ps more a step since."""
+    def _line(self, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int, int]:
+        """Decode attention around a step: steps since the last multiple of STRETCH, ps there, more a step."""
         since = total // seqs % STRETCH
         total -= since * seqs
         if longest:
@@ -153,12 +152,12 @@ class Calibrated(CostModel):
         if rounded:
             rounded -= since * seqs
         where = seqs, total, longest, rounded
-        known, line = self._attention
+        known, start, more = self._attention
         if known != where:
-            start, end = self._decode_ends_ps(seqs, total, longest, rounded, STRETCH)
-            line = int(start), int((end - start) / STRETCH)
-            self._attention = where, line
-        return line
+            first, last = self._decode_ends_ps(seqs, total, longest, rounded, STRETCH)
+            start, more = int(first), int((last - first) / STRETCH)
+            self._attention = where, start, more
+        return since, start, more
 
     def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
         """A step with prompts, without attention of the decoding sequences: ps, and what lies outside."""

@@ -14,7 +14,7 @@ The form, and a ratio by sequences x KV heads and by the mean context:
 from collections.abc import Mapping
 from typing import Any
 
-from sim.profile_parts import Line, Part, Place, by_head_dim, padded_head, pnorm
+from sim.profile_parts import Line, Part, Place, by_head_dim, padded_head
 
 
 class DecodePart:
@@ -74,10 +74,10 @@ class DecodePart:
         if not rounded:
             rounded = total + seqs * self.tile / 2
         line, most = self._lines.get(seqs) or self._line(seqs)
-        t0_ps, p, mean, further = self._part.t0_ps, self._part.p, total / seqs, steps * seqs
-        first = pnorm(p, total * self._token_ps, self._working_ps(most, longest, rounded))
+        t0_ps, norm, mean, further = self._part.t0_ps, self._part.norm, total / seqs, steps * seqs
+        first = norm(total * self._token_ps, self._working_ps(most, longest, rounded))
         working = self._working_ps(most, longest + steps, rounded + further)
-        last = pnorm(p, (total + further) * self._token_ps, working)
+        last = norm((total + further) * self._token_ps, working)
         return (t0_ps + first) * line.at(mean), (t0_ps + last) * line.at(mean + steps)
 
     def _working_ps(self, most: int, longest: float, rounded: float) -> float:

@@ -8,7 +8,7 @@ leaves tables of fewer axes.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, inf, log2, sqrt
 from typing import Any, NamedTuple
 
@@ -55,20 +55,17 @@ def total(some: Sequence[Priced]) -> Priced:
     return Priced(ps, outside_ps, tuple(reasons.items()))
 
 
-def pnorm(p: float | str, a: float, b: float) -> float:
-    """(a^p + b^p)^(1/p) for p from 1 to "max"."""
-    if p == 4:
-        a, b = a * a, b * b
-        return sqrt(sqrt(a * a + b * b))
-    if p == 2:
-        return sqrt(a * a + b * b)
-    if p == 1:
-        return a + b
-    if a < b:
-        a, b = b, a
-    if isinstance(p, str) or not b:
-        return a
-    return float(a * (1 + (b / a) ** p) ** (1 / p))
+def norm_of(p: float | str) -> Callable[[float, float], float]:
+    """(a^p + b^p)^(1/p) for a p from 1 on, or "max"."""
+    if isinstance(p, str):
+        return max
+    known: dict[float, Callable[[float, float], float]] = {
+        1: lambda a, b: a + b,
+        2: lambda a, b: sqrt(a * a + b * b),
+        3: lambda a, b: (a * a * a + b * b * b) ** (1 / 3),
+        4: lambda a, b: sqrt(sqrt(a * a * a * a + b * b * b * b)),
+    }
+    return known.get(p) or (lambda a, b: float((a**p + b**p) ** (1 / p)))
 
 
 class Part:
@@ -83,7 +80,7 @@ class Part:
     def __init__(self, name: str, part: Mapping[str, Any], **fixed: float) -> None:
         form = part["form"]
         self.name = name
-        self.p = form["p"]
+        self.norm = norm_of(form["p"])
         self.t0_ps: float = form["t0_s"] * PS_PER_S
         self.byte_ps: float = PS_PER_S / form["bandwidth_bytes_per_s"]
         self.work_ps: float = PS_PER_S / form["work_per_s"] if form["work_per_s"] else 0.0
@@ -106,7 +103,7 @@ class Part:
     def form_ps(self, moved: float, work: float = 0.0) -> float:
         """The duration by the form alone."""
         moving: float = moved * self.byte_ps
-        return self.t0_ps + (pnorm(self.p, moving, work * self.work_ps) if self.work_ps else moving)
+        return self.t0_ps + (self.norm(moving, work * self.work_ps) if self.work_ps else moving)
 
     def line(self, axis: str, **place: float) -> "Line":
         """The ratio along one axis, at a place that names all others."""
