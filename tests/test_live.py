@@ -319,8 +319,8 @@ def workplace(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def in_a_terminal(*arguments, term="xterm-256color", interrupt_after=None, columns=80):
-    """Exit code and all that a terminal of 24 lines gets to see; Ctrl-C after some text was seen."""
+def in_a_terminal(*arguments, term="xterm-256color", interrupt_after=None, by=signal.SIGINT, columns=80):
+    """Exit code and all that a terminal of 24 lines gets to see; Ctrl-C or so after some text was seen."""
     import fcntl
     import struct
     import termios
@@ -346,7 +346,7 @@ def in_a_terminal(*arguments, term="xterm-256color", interrupt_after=None, colum
                 break
             out += piece
             if interrupt_after and interrupt_after in out:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(by)
                 interrupt_after = None
     os.close(ours)
     return process.wait(10), out.decode(), process
@@ -384,6 +384,14 @@ def test_an_interrupt_leaves_the_terminal_clean_and_nothing_written(workplace):
     after = out.split(OFF)[1]
     assert CURSOR in out[out.index(OFF) - 20 :]
     assert "interrupted; nothing was written" in after and "Traceback" not in out
+    assert not list(Path().iterdir())
+
+
+def test_who_ends_it_gets_the_terminal_back_too(workplace):
+    line = ("run", "--live", "--num-prompts", "500000", "--no-plots", "--out", "never")
+    code, out, _ = in_a_terminal(*line, interrupt_after=b"speed", by=signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM
+    assert out.count(ON) == 1 and out.endswith(CURSOR + OFF)
     assert not list(Path().iterdir())
 
 
