@@ -87,6 +87,9 @@ class Traffic:
         int | None,
         _workload(help="How many; beyond the trace's own, drawn from it.", show_default="1000; all of FILE"),
     ] = None
+    shuffle: Annotated[
+        bool, _workload("--shuffle", help="Any rows of the trace, drawn by the seed, not the first.")
+    ] = False
     tokenizer: Annotated[
         str | None,
         _workload(

@@ -50,7 +50,10 @@ def _compare_table(allocators: Sequence[Sequence[Summary]]) -> RenderableType:
     parts: list[RenderableType] = [SeedComparison([each[0] for each in allocators], allocators), ""]
     if lines:
         told = f"Of {seeds} seeds, paired, with 95 % confidence:"
-        parts += [Text(told, style="bold"), *(Text(f"- {line}", style="bold") for line in lines), ""]
+        points = Table.grid(padding=(0, 1, 0, 0))
+        for line in lines:
+            points.add_row("-", Text(line, style="bold"))
+        parts += [Text(told, style="bold"), points, ""]
     parts += [Text(f"cost: {cost}", style="dim") for cost in _different(flat)]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(flat)))
 

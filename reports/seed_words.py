@@ -77,15 +77,26 @@ class Difference:
     values: list[float]
     beyond_spread: bool
 
+    @property
+    def tiny(self) -> bool:
+        """Whether it rounds to none: less than half a per cent, or than half a tenth of a point."""
+        return abs(self.mean) < 0.05 if self.unit == "points" else 0.995 < self.mean < 1.005
+
     def as_json(self) -> dict[str, Any]:
         """Its fields."""
         return asdict(self)
 
     def __str__(self) -> str:
-        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`."""
+        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`.
+
+        Less than nothing or than once is said the other way round: so many points less, the other one so
+        many times.
+        """
         bounds = [self.mean, self.low, self.high]
-        if self.unit == "points":  # said the other way round, as `less`
+        if self.unit == "points":
             bounds = [-self.mean, -self.high, -self.low]
+        elif self.mean < 1:
+            bounds = [1 / self.mean, 1 / self.high, 1 / self.low]
         middle, low, high = map(figures, bounds)
         return f"{middle} {self.unit}" if low == high else f"{middle} ({low}-{high}) {self.unit}"
 
@@ -146,15 +157,26 @@ def _line(measure: Measure, found: Sequence[Difference]) -> str:
     """`paged serves 2.31 (2.24-2.38) times the requests per second of contiguous, ...; no difference ...`."""
     if not found:
         return ""
-    told = [each for each in found if each.beyond_spread]
-    alike_to = _listed([each.to for each in found if not each.beyond_spread])
+    near = [each for each in found if each.beyond_spread and each.tiny]
+    told = [each for each in found if each.beyond_spread and not each.tiny]
+    rest = [
+        f"{words} {_listed([each.to for each in those])}"
+        for words, those in (
+            (f"{NO_DIFFERENCE} from", [each for each in found if not each.beyond_spread]),
+            ("hardly any from", near),
+        )
+        if those
+    ]
     if not told:
-        return f"{measure.name}: {NO_DIFFERENCE}"
+        return f"{measure.name}: {', '.join(rest) if near else NO_DIFFERENCE}"
     verb, first, next_ = measure.words
+    best = told[0].of
+    if measure.best is min and not measure.points:  # by how much the others are worse
+        one, *more = told
+        worse = [f"{one.to} {verb} {one} {first} {best}", *(f"{each.to} {each}" for each in more)]
+        return "; ".join([", ".join(worse), *([f"{best}: {', '.join(rest)}"] if rest else [])])
     parts = [f"{each} {next_ if place else first} {each.to}" for place, each in enumerate(told)]
-    return f"{told[0].of} {verb} {', '.join(parts)}" + (
-        f"; {NO_DIFFERENCE} from {alike_to}" if alike_to else ""
-    )
+    return "; ".join([f"{best} {verb} {', '.join(parts)}", *([", ".join(rest)] if rest else [])])
 
 
 def _listed(names: Sequence[str]) -> str:

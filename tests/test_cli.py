@@ -107,7 +107,7 @@ cost       constant 0.03 s
 simulated  in 1.00 s of CPU, 20 requests/CPU-s
 note: ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in
 total.
-note: The first 20 of the 8,156 rows of sharegpt.
+note: The first 20 of the 8,156 rows of sharegpt, with any seed (see --shuffle).
 note: KV memory of 15,744 tokens: reported by the PagedAttention paper (Figure
 2; 12 GiB).
 
@@ -140,7 +140,7 @@ times as many per second; waste 0.3 % against 89.1 %.
 cost: constant 0.03 s
 note: ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in
 total.
-note: The first 20 of the 8,156 rows of sharegpt.
+note: The first 20 of the 8,156 rows of sharegpt, with any seed (see --shuffle).
 note: KV memory of 15,744 tokens: reported by the PagedAttention paper (Figure
 2; 12 GiB).
 
@@ -401,6 +401,8 @@ MISTAKES = {
     "run --request-rate=-2": "request_rate must be above 0 requests/s (inf: all at once), got -2.0",
     "compare --request-rate nan": "request_rate must be above 0 requests/s (inf: all at once), got nan",
     "run --burstiness=-1": "burstiness must be above 0 and finite, got -1.0",
+    "run --trace synthetic --shuffle": "shuffle must be left out for trace synthetic, whose rows are all "
+    "alike, got True",
     "run --seeds 0": "seeds must be at least 1, got 0",
     "compare --seeds=-3": "seeds must be at least 1, got -3",
     "run --seeds 2 --jobs 0": "jobs must be at least 1, got 0",

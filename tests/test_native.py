@@ -444,6 +444,7 @@ def test_a_run_of_a_file_is_named_after_it_and_repeats_from_its_config():
     assert chosen == {
         "trace": "W.jsonl",
         "num_prompts": 2,
+        "shuffle": False,
         "tokenizer": None,
         "turns": "first",
         "start": 0.0,

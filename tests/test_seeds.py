@@ -177,7 +177,7 @@ def test_the_best_is_compared_with_each_other_in_words():
         "2.60 (2.27-2.98) times those of buddy"
     )
     assert lines[1].startswith("paged holds 4.34 times as many requests at once as contiguous, 3.10 times")
-    assert lines[2].startswith("paged takes 0.0333 times as long per token as contiguous")
+    assert lines[2] == "contiguous takes 30.0 times as long per token as paged, buddy 14.0 times"
     assert (
         lines[3] == "paged wastes 75.5 points of the memory less than contiguous, 69.3 points less than buddy"
     )
@@ -194,6 +194,14 @@ def test_what_the_seeds_do_not_tell_apart_is_called_no_difference():
         "requests per second: no difference beyond the seeds' spread",
         "requests at once: no difference beyond the seeds' spread",
     ]
+
+
+def test_a_difference_that_rounds_to_none_is_hardly_any():
+    near = [scaled({**PAGED, "label": "near"}, factor * 0.999) for factor in SEEDS]
+    runs = [[*each[1:], more] for each, more in zip(LARGE, near, strict=True)]
+    lines = difference_lines(by_allocator(runs))
+    assert lines[0].endswith("times the requests per second of buddy; hardly any from near")
+    assert lines[2] == "buddy takes 14.0 times as long per token as paged; paged: hardly any from near"
 
 
 def test_a_pair_whose_interval_ends_just_beside_one_differs():

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from workloads.sharegpt import load_lengths
 ROWS = 8156
 KNOWN = ", ".join(workloads.TRACES)
 COLUMNS = ("prompt_tokens", "output_tokens")
+FREE = {"num_prompts": None, "request_rate": None, "burstiness": None, "seed": 0}
 
 
 def build(trace="sharegpt", *, num_prompts=None, request_rate=2.0, burstiness=1.0, seed=0) -> Workload:
@@ -93,7 +95,33 @@ def test_fewer_prompts_are_the_first_rows_whatever_the_seed():
         taken = take(five_rows(), 3, np.random.default_rng(seed))
         assert taken.prompt_tokens.tolist() == [10, 11, 12]
         assert taken.output_tokens.tolist() == [20, 21, 22]
-    assert taken.notes == ("Five rows.", "The first 3 of the 5 rows of five.")
+    assert taken.notes == ("Five rows.", "The first 3 of the 5 rows of five, with any seed (see --shuffle).")
+
+
+def test_shuffled_rows_are_other_ones_with_every_seed_each_once_and_whole():
+    taken = [take(five_rows(), 3, np.random.default_rng(seed), shuffle=True) for seed in range(40)]
+    rows = [tuple(each.prompt_tokens.tolist()) for each in taken]
+    assert all(len({*each}) == 3 and {*each} <= {10, 11, 12, 13, 14} for each in rows)
+    assert all(np.array_equal(each.output_tokens, each.prompt_tokens + 10) for each in taken)
+    assert len({*rows}) > 25 and {row[0] for row in rows} == {10, 11, 12, 13, 14}
+    assert taken[0].notes[1:] == ("3 of the 5 rows of five, drawn by the seed.",)
+    whole = take(five_rows(), None, np.random.default_rng(0), shuffle=True)
+    assert sorted(whole.prompt_tokens) == [10, 11, 12, 13, 14]
+    assert len(take(five_rows(), 7, np.random.default_rng(0), shuffle=True)) == 7
+
+
+def test_fewer_shuffled_rows_are_the_first_of_more():
+    few, more = (take(five_rows(), n, np.random.default_rng(3), shuffle=True) for n in (2, 4))
+    assert few.prompt_tokens.tolist() == more.prompt_tokens[:2].tolist()
+
+
+def test_rows_that_come_at_their_own_times_or_in_turns_are_not_shuffled():
+    timed = replace(five_rows(), arrival_s=np.arange(5.0))
+    with pytest.raises(KvsimError, match="shuffle must be left out for trace five, which comes at its own"):
+        workloads.build(timed, **FREE, shuffle=True)
+    turns = replace(five_rows(), labels={"session": np.zeros(5, np.int64)})
+    with pytest.raises(KvsimError, match="shuffle must be left out with closed_sessions"):
+        workloads.build(turns, **FREE, closed_sessions=True, shuffle=True)
 
 
 def test_more_prompts_are_whole_rows_drawn_with_replacement():

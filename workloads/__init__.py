@@ -126,6 +126,7 @@ def build(
     n: int = 1,
     beam_width: int = 1,
     beam_process: str = "replace:0.1",
+    shuffle: bool = False,
 ) -> Workload:
     """The workload of one run; the same arguments give the same bytes.
 
@@ -163,6 +164,8 @@ def build(
         Candidates of a beam search; 1 is none.
     beam_process : str
         How the candidates that survive are drawn, see sim/beam.py.
+    shuffle : bool
+        Take any rows, in any order, each at most once; not those of a trace that tells when they come.
 
     Raises
     ------
@@ -182,7 +185,7 @@ def build(
     when = When(arrivals, request_rate, burstiness, rate_scale, spread, clients, think_time, closed_sessions)
     whole = load(trace) if isinstance(trace, str) else trace
     if when.others is not None:
-        whole = _at_times_of(whole, load(when.others), streams.rows)
+        whole = _at_times_of(whole, load(when.others), streams.rows, shuffle)
     when.check(whole)
     if whole.endless and num_prompts is None:
         num_prompts = USUAL_PROMPTS
@@ -190,7 +193,9 @@ def build(
     if closed_sessions and num_prompts is not None and num_prompts > len(part):
         most = f"at most {len(part)} with closed_sessions, the requests there are"
         raise KvsimError(f"num_prompts must be {most}, got {num_prompts}")
-    lengths = within_clock(take(part, num_prompts, streams.rows))
+    if shuffle and when.others is None:
+        _check_shuffled(part, closed_sessions)
+    lengths = within_clock(take(part, num_prompts, streams.rows, shuffle and when.others is None))
     lengths = _with_lengths(lengths, input_len, output_len, streams)
     if shared_prefix is not None:
         lengths = with_shared_prefix(lengths, shared_prefix, streams.shared_prefix)
@@ -234,11 +239,22 @@ def usual(lengths: Lengths, choices: Mapping[str, Any]) -> dict[str, int | float
     }
 
 
-def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator) -> Lengths:
+def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:
+    """Raise KvsimError where the order of the rows means something, or nothing."""
+    whose = f"for trace {lengths.name}"
+    if closed_sessions:
+        raise KvsimError("shuffle must be left out with closed_sessions, whose turns have an order, got True")
+    if lengths.arrival_s is not None:
+        raise KvsimError(f"shuffle must be left out {whose}, which comes at its own times, got True")
+    if lengths.endless:
+        raise KvsimError(f"shuffle must be left out {whose}, whose rows are all alike, got True")
+
+
+def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator, shuffle: bool) -> Lengths:
     """As many requests as the other trace has, at its arrivals."""
     if other.arrival_s is None:
         raise KvsimError(f"arrivals must be those of a trace that has some, got trace {other.name}")
-    rows = take(replace(lengths, arrival_s=None), len(other), rng)
+    rows = take(replace(lengths, arrival_s=None), len(other), rng, shuffle)
     notes = (*rows.notes, f"At the arrivals of trace {other.name}.")
     return replace(rows, arrival_s=other.arrival_s, notes=notes, endless=False)
 

@@ -83,9 +83,20 @@ MOST_PROMPTS = 1_000_000_000
 MOST_SAMPLES = 64
 
 
-def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) -> Lengths:
-    """As many rows as asked for; `rng` is used only when the table has fewer, and no arrivals."""
+def take(
+    lengths: Lengths, num_prompts: int | None, rng: np.random.Generator, shuffle: bool = False
+) -> Lengths:
+    """As many rows as asked for: the first ones, or any of them, each once, in any order.
+
+    When the table has fewer, and no arrivals, they are drawn with replacement.
+    """
     rows = len(lengths)
+    if shuffle and not lengths.endless and (num_prompts is None or 1 <= num_prompts <= rows):
+        chosen = rng.permutation(rows)[:num_prompts]
+        whole = f"The {rows:,} rows of {lengths.name}, in an order drawn by the seed."
+        part = f"{len(chosen):,} of the {rows:,} rows of {lengths.name}, drawn by the seed."
+        note = whole if len(chosen) == rows else part
+        return replace(lengths.rows(chosen), notes=(*lengths.notes, note))
     if num_prompts is None or num_prompts == rows:
         return lengths
     if not 1 <= num_prompts <= MOST_PROMPTS:
@@ -95,7 +106,8 @@ def take(lengths: Lengths, num_prompts: int | None, rng: np.random.Generator) ->
         return lengths.rows(np.arange(num_prompts) % rows)
     if num_prompts < rows:
         chosen = np.arange(num_prompts)
-        note = f"The first {num_prompts:,} of the {rows:,} rows of {lengths.name}."
+        first = f"The first {num_prompts:,} of the {rows:,} rows of {lengths.name}"
+        note = f"{first}, with any seed (see --shuffle)." if lengths.arrival_s is None else f"{first}."
     elif lengths.arrival_s is not None:
         raise KvsimError(
             f"num_prompts must be at most {rows}, the requests of trace {lengths.name}, which come at its "
