@@ -440,7 +440,9 @@ def test_a_damaged_file_of_the_cache_is_replaced(tmp_path):
 def test_what_is_done_are_finished_series_and_the_runs_of_the_others(tmp_path):
     diary = Diary(tmp_path / "diary", [100, 50, 10])
     assert diary.done() == 0
-    diary.path.write_text("0 30\n1 45\n0 20\n1 45\n")
+    diary.path.write_bytes(b"0 30\n1 45\n0 2")
+    assert diary.done() == 30 + 45
+    diary.path.write_bytes(b"0 30\n1 45\n0 20\n1 45\n")
     assert diary.done() == 30 + 20 + 50
     diary.finished.add(0)
     assert diary.done() == 100 + 50

@@ -62,7 +62,7 @@ def carry_out_all(
         store.mkdir(parents=True, exist_ok=True)
     bench = Bench(build, store)
     todo = [series for figure in figures for series in all_series(paper, figure, quick)]
-    todo.sort(key=lambda series: -series.weight)
+    todo.sort(key=lambda series: -series.effort)
     wall_s, own_s = time.perf_counter(), _cpu_s()
     found: dict[tuple[str, str, str, str], Found] = {}
     helpers_s = 0.0
@@ -102,15 +102,22 @@ class Diary:
         path.touch()
         self.path, self.weights = path, weights
         self.finished: set[int] = set()
+        self._served: Counter[int] = Counter()
+        self._read_bytes = 0
 
     def done(self) -> int:
         """The requests of the series that are finished, and of the runs of the others."""
-        served: Counter[int] = Counter()
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            lines, _, torn = file.read().rpartition(b"\n")
+            self._read_bytes = file.tell() - len(torn)
+        for line in lines.splitlines():
             place, requests = line.split()
-            served[int(place)] += int(requests)
+            self._served[int(place)] += int(requests)
         whole = self.finished.copy()
-        parts = (min(served[place], self.weights[place]) for place in served if place not in whole)
+        parts = (
+            min(served, self.weights[place]) for place, served in self._served.items() if place not in whole
+        )
         return sum(self.weights[place] for place in whole) + sum(parts)
 
 

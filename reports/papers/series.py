@@ -14,9 +14,10 @@ from itertools import pairwise
 
 from reports.papers.cells import Bench, Cell, Numbers, scenario_of
 from reports.papers.declared import Figure, Paper, Table, merged
-from sim.cost import StepShape, cost_named
+from sim.cost import cost_named
 from sim.cost_profile import AnalyticProfile
 from sim.errors import KvsimError
+from sim.step_cost import StepShape
 
 CLOSE, OTHERS_CLOSE = 1.03, 1.06
 """A crossing is searched until its bracket is narrower than this factor; under other answers, the second."""
@@ -52,6 +53,12 @@ class Series:
         rate = float(self.published.get("rate") or self.settings["guess"])
         runs = 6 + len(self.settings.get("values", ())) + (len(self.rates) if not self.choice else 0)
         return int(runs * rate * self.settings["duration_s"])
+
+    @property
+    def effort(self) -> float:
+        """About how long its runs take; a beam search is carried out step by step."""
+        work = self.cell["workload"]
+        return self.weight * max(work.get("n", 1), 4 * work.get("beam_width", 0))
 
     @property
     def rates(self) -> list[float]:
