@@ -128,6 +128,8 @@ def _range(name: str, values: Values) -> str:
     if isinstance(values[0], str):
         return ", ".join(map(str, values))
     low, high = (size(value) if name == "bytes" else count(float(value)) for value in values)
+    if values[0] == 0 and name in ("batch", "context", "chunk"):  # of composed steps: some have none
+        return f"up to {high}"
     return low if low == high else f"{low} to {high}"
 
 
