@@ -30,9 +30,9 @@ import workloads
 from sim.build import build_engine, engine_defaults
 from sim.catalog import gpu_named, model_named
 from sim.config import EngineConfig, Scenario
-from sim.cost import Roofline
 from sim.memory import kv_capacity
 from sim.recorder import Result
+from sim.roofline import Roofline
 from sim.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[1]

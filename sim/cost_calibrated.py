@@ -20,11 +20,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from sim.config import Scenario
-from sim.cost import CostModel, Spread, StepShape
 from sim.errors import KvsimError
 from sim.extrapolation import Extrapolation
 from sim.profile_files import REHEARSAL, Profile
 from sim.profile_parts import Place, Priced
+from sim.step_cost import CostModel, Spread, StepShape
 from sim.step_parts import StepParts
 from sim.workload import PS_PER_S
 

@@ -32,8 +32,8 @@ from typing import Any
 
 from sim.catalog import model_named
 from sim.config import Scenario
-from sim.cost import CostModel, StepShape
 from sim.errors import KvsimError, unknown
+from sim.step_cost import CostModel, StepShape
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000

@@ -21,7 +21,6 @@ import simpy
 
 from allocators.base import InvariantError
 from sim.arrivals import Arrivals
-from sim.cost import CostModel
 from sim.errors import KvsimError
 from sim.events import NO_ROOM, Events
 from sim.memory_map import MemoryMap
@@ -30,6 +29,7 @@ from sim.request import Request, State
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 from sim.spread import Contexts
+from sim.step_cost import CostModel
 from sim.workload import LATEST_PS, PS_PER_S, Workload
 
 UNLIMITED = 1 << 40

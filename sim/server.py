@@ -10,11 +10,11 @@ request never comes back, and the last of `running` is the latest admission.
 from collections.abc import Callable
 
 from allocators.base import Allocator, InvariantError, Match
-from sim.cost import StepShape
 from sim.decoding import Decoding
 from sim.events import Events, Refusal
 from sim.queues import Queue, queue_named
 from sim.request import Request, State
+from sim.step_cost import StepShape
 
 
 class Server(Decoding):

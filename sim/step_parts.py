@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sim.config import ModelSpec, Scenario
-from sim.cost import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S, StepShape
 from sim.decode_part import DecodePart
 from sim.prefill_part import PrefillPart
 from sim.profile_parts import Along, Part, Place, Priced, Product, total
+from sim.roofline import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S
+from sim.step_cost import StepShape
 from sim.workload import PS_PER_S
 
 BLOCK_SIZE = 16

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from allocators.base import Allocator
-from sim.cost import CostModel, StepShape
+from sim.step_cost import CostModel, StepShape
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ import numpy as np
 
 from allocators.base import Allocator
 from sim.config import EngineConfig
-from sim.cost import Constant, CostModel
+from sim.cost import Constant
 from sim.engine import Engine
 from sim.request import State
 from sim.reservation import reservation
@@ -15,6 +15,7 @@ from sim.schedulers.orca import Orca
 from sim.schedulers.static import Static
 from sim.schedulers.vllm_v1 import VllmV1
 from sim.server import Server
+from sim.step_cost import CostModel
 from sim.workload import PS_PER_S, Workload
 
 SCHEDULERS: dict[str, type[Scheduler]] = {"vllm-v1": VllmV1, "orca": Orca, "static": Static}

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from sim.catalog import gpu_named, model_named
 from sim.config import EngineConfig, Scenario
-from sim.cost import Constant, CostModel, Roofline, StepShape, cost_named
+from sim.cost import Constant, cost_named
 from sim.errors import KvsimError
+from sim.roofline import Roofline
+from sim.step_cost import CostModel, StepShape
 
 LLAMA, H100 = model_named("llama-3.1-8b"), gpu_named("h100")
 OPT, A100 = model_named("opt-13b"), gpu_named("a100-40gb")

@@ -14,10 +14,11 @@ from kernels.calibration import form
 from sim.build import build_engine
 from sim.catalog import gpu_named, model_named, model_names
 from sim.config import EngineConfig, Scenario
-from sim.cost import StepShape, cost_named
+from sim.cost import cost_named
 from sim.cost_calibrated import GRAPH_SEQS, STRETCH, step_shapes
 from sim.errors import KvsimError
 from sim.spread import Contexts
+from sim.step_cost import StepShape
 
 PROFILE = settings()
 PARTS = PROFILE["parts"]

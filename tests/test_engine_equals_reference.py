@@ -12,7 +12,7 @@ from allocators.contiguous import Contiguous
 from allocators.dynamic import Dynamic
 from allocators.paged import Paged
 from sim.config import EngineConfig
-from sim.cost import Constant, CostModel, StepShape
+from sim.cost import Constant
 from sim.engine import Engine
 from sim.metrics import kinds
 from sim.reservation import reservation
@@ -21,6 +21,7 @@ from sim.schedulers.orca import Orca
 from sim.schedulers.static import Static
 from sim.schedulers.vllm_v1 import VllmV1
 from sim.server import Server
+from sim.step_cost import CostModel, StepShape
 from sim.workload import Workload
 
 MAX_LEN = 256

@@ -20,11 +20,12 @@ from sim.build import build_engine
 from sim.catalog import gpu_named, model_named
 from sim.config import EngineConfig, Scenario
 from sim.content import TextBuilder, shared_content
-from sim.cost import Constant, CostModel, StepShape
+from sim.cost import Constant
 from sim.group_server import GroupServer
 from sim.metrics import kinds
 from sim.request import State
 from sim.schedulers.static import Static
+from sim.step_cost import CostModel, StepShape
 from sim.workload import Beam, Samples, Workload
 
 MODEL, GPU = model_named("opt-13b"), gpu_named("h100")

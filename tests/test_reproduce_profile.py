@@ -6,8 +6,9 @@ from reports.papers.cells import scenario_of
 from reports.papers.declared import merged, read_paper
 from sim.catalog import gpu_named, model_named
 from sim.config import EngineConfig, Scenario
-from sim.cost import StepShape, cost_named
+from sim.cost import cost_named
 from sim.errors import KvsimError
+from sim.step_cost import StepShape
 
 PAPER = read_paper("pagedattention")
 

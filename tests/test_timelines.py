@@ -11,8 +11,8 @@ from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.dynamic import Dynamic
 from allocators.paged import Paged
-from sim.cost import CostModel
 from sim.recorder import TIMELINE_COLUMNS
+from sim.step_cost import CostModel
 from sim.workload import PS_PER_S
 
 
