@@ -97,7 +97,7 @@ let latency = Object.keys(data.charts.latency)[0];
 /** A logarithmic axis of seconds, with a label per decade where there are many. */
 function logarithmic() {
   const { edges, words } = data.charts.latency[latency], decades = edges.length ? Math.log10(edges.at(-1) / edges[0]) : 1;
-  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (roomy() ? 5 : 2.5) ? { dtick: 1 } : { nticks: 6 }) });
+  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (roomy() && innerWidth > 1000 ? 5 : 2.5) ? { dtick: 1 } : { nticks: 6 }) });
 }
 
 /** How many requests are how slow. */

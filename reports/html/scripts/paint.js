@@ -173,7 +173,7 @@ class Painter {
         stripe = lent ? this.solid[set] : full;
         under = this.many[set] ? this.shared : 0;
         if (under) marks.shared = true;
-        if (lent && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, inked: (edge - slot) * perSlot >= LABEL_PX * this.ratio });
+        if (lent && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, ink: (edge - slot) * perSlot });
         const divided = row >= 0 && broad >= wide && x > 0;
         row = found;
         if (divided) {
@@ -198,9 +198,10 @@ class Painter {
     context.textBaseline = "middle";
     context.lineWidth = 3 * ratio;
     context.lineJoin = "round";
-    for (const { x, y, high, row, inked } of names) {
+    for (const { x, y, high, row, ink } of names) {
       const first = arena.sets[arena.owner[row]], many = arena.sets[arena.owner[row] + 1] - first;
       const text = many > 1 ? `${many} ×` : `${arena.member[first]}${arena.sample[first] ? `.${arena.sample[first]}` : ""}`;
+      const inked = ink >= (7 + 6.6 * text.length) * ratio; // else it stands on hatching, in part
       const colour = (inked ? this.solid : this.empty)[arena.owner[row]];
       const [red, green, blue] = [0, 8, 16].map((bits) => (colour >> bits) & 255);
       const at = [x + 5 * ratio, y + high * 0.48];
