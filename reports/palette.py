@@ -37,7 +37,7 @@ KINDS: dict[str, Kind] = {
 WASTE = ("reserved", "internal", "external")
 """The kinds that hold nothing and cannot be given to the next request."""
 
-SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8A7B00")
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#7733CC")
 """The runs of a comparison, in their order."""
 
 LEAST_SATURATED_SHARE = 0.02

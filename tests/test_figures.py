@@ -171,7 +171,7 @@ def test_a_run_without_rows_says_so(tmp_path):
 def many_runs(tmp_path, how):
     """What a sheet may have to hold: all that there is to draw of a few, or very many with long names."""
     if how == "many":
-        hows = {f"{at} $x_[/b]$ a long name that nobody cut": {"request_rate": 2**at} for at in range(12)}
+        hows = {f"{at} $x_[/b]$ a long name that nobody cut": {"request_rate": 2**at} for at in range(9)}
     else:
         hows = {
             f"{label}, {rate}, seed {seed}": {
@@ -258,7 +258,7 @@ def test_what_is_not_there_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fmt", "names"), [("png", None), ("svg", None), ("pdf", ["memory", "lengths", "map"])]
+    ("fmt", "names"), [("svg", None), ("png", ["memory", "map"]), ("pdf", ["lengths", "map"])]
 )
 def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
     style = {"png": replace(DARK, dpi=30), "svg": DARK, "pdf": PAPER}[fmt]
@@ -314,8 +314,33 @@ def test_text_and_lines_stand_out_from_the_sheet(style):
 
     assert contrast(style.ink, style.paper) > 12
     assert contrast(style.muted, style.paper) > 4.5
-    assert all(contrast(colour, style.paper) > 1.9 for colour in style.colours)
+    least = {"screen": 2.2, "paper": 2.6, "dark": 4.5}[style.name]
+    assert all(contrast(colour, style.paper) > least for colour in style.colours)
     assert all(contrast(kind.ink, kind.colour) > 3.3 for kind in style.kinds.values())
+
+
+BLIND = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def seen_as(colour, blindness):
+    """CIE L*a*b* of a colour as such eyes see it."""
+    linear = np.clip(np.array(BLIND[blindness]) @ np.array(to_rgb(colour)) ** 2.2, 0, 1)
+    to_xyz = np.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]])  # by white
+    x, y, z = np.cbrt(to_xyz @ linear)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("blindness", BLIND)
+@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+def test_colour_blind_eyes_tell_all_systems_and_kinds_apart(style, blindness):
+    kinds = [] if style.grey_print else [look.colour for look in style.kinds.values()]
+    for colours in (style.colours, kinds):
+        seen = [seen_as(colour, blindness) for colour in colours]
+        assert all(np.linalg.norm(a - b) > 10 for a, b in itertools.combinations(seen, 2))
 
 
 @pytest.mark.parametrize("style", [SCREEN, DARK], ids=["screen", "dark"])
@@ -437,6 +462,85 @@ def test_lengths_show_each_workload_once(tmp_path, three):
     assert heights.sum() == pytest.approx(100)
     two = figure_of("lengths", [*three, run_of(tmp_path, "other", seed=3, request_rate=3)])
     assert [text.get_text() for text in two.legends[0].get_texts()] == ["contiguous", "other"]
+
+
+# -- several seeds ---------------------------------------------------------------------------------
+
+
+def seeds_of(path, label="paged", count=3, **how):
+    return [run_of(path, f"{label}, seed {seed}", label=label, seed=seed, **how) for seed in range(count)]
+
+
+def test_runs_that_differ_in_nothing_but_the_seed_are_one_system(tmp_path):
+    runs = [*seeds_of(tmp_path), *seeds_of(tmp_path, "buddy", 2), run_of(tmp_path, "alone", request_rate=9)]
+    found = systems(runs)
+    assert [(each.name, len(each.runs)) for each in found] == [("paged", 3), ("buddy", 2), ("alone", 1)]
+    twice = systems([run_of(tmp_path, "one"), run_of(tmp_path, "again")])
+    assert [each.name for each in twice] == ["one", "again"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        (["paged, seed 0", "paged, seed 1"], "paged"),
+        (["five/seed-0/paged", "five/seed-1/paged"], "five/paged"),
+        (["five/seed-0", "five/seed-1"], "five"),
+        (["seed-0/paged", "seed-1/paged"], "paged"),
+        (["rate-2-a", "rate-2-b"], "rate-2"),
+        (["first", "second"], "paged"),
+    ],
+)
+def test_a_system_is_called_by_what_its_runs_have_in_common(tmp_path, labels, name):
+    (found,) = systems([run_of(tmp_path, label, seed=seed) for seed, label in enumerate(labels)])
+    assert found.full_name == name
+
+
+def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
+    runs = seeds_of(tmp_path, "contiguous", 2)
+    for run, at_once, waste in zip(runs, (4.0, 6.0), (30.0, 34.0), strict=True):
+        run.summary["engine"] |= {
+            "mean_running": at_once,
+            "mean_running_saturated": at_once,
+            "max_running": at_once,
+        }
+        run.summary["memory"]["saturated"] |= {"token": 100 - waste, "internal": waste}
+        run.summary["memory"]["saturated"] |= dict.fromkeys(("reserved", "external", "cached", "free"), 0.0)
+    figure = figure_of("batched", runs)
+    assert figure.axes[0].patches[0].get_width() == 5
+    whisker = figure.axes[0].lines[0].get_xdata()  # t(1) = 12.706, s / sqrt(2) = 1; nothing is below 0
+    assert list(whisker) == pytest.approx([0, 5 + 12.706], abs=1e-3)
+    assert "5.00 ±13, at most 6" in texts(figure)
+    assert headline_of("waste", runs) == "contiguous wastes 32.0 ±25 % of the KV memory"
+
+
+def test_curves_of_seeds_are_their_mean_in_a_band_from_the_least_to_the_most(tmp_path):
+    runs = seeds_of(tmp_path, count=2, requests=30)
+    for run, many in zip(runs, (2, 6), strict=True):
+        run.timeline["running"] = np.full_like(run.timeline["running"], many)
+    curve = over_time.Curve.of(systems(runs)[0], lambda run: run.timeline["running"])
+    both = min(over_time.duration(run) for run in runs)
+    early = curve.middle < 0.95 * both
+    assert {*curve.mean[early].round(9)} == {4} and {*curve.least[early].round(9)} == {2}
+    assert curve.least[-1] == 0  # the shorter run has ended
+    axes = figure_of("requests", runs).axes[0]
+    assert len(axes.lines) == len(axes.collections) == 1
+
+
+def test_panels_show_the_first_seed_and_say_so(tmp_path):
+    figure = figure_of("memory", [*seeds_of(tmp_path), *seeds_of(tmp_path, "buddy")])
+    assert len(figure.axes) == 2
+    assert figure.axes[1].get_xlabel() == "time (s), seed 0 (of 3 seeds)"
+
+
+def test_a_curve_that_covers_another_is_dashed(tmp_path):
+    runs = [run_of(tmp_path, label, label=label) for label in ("buddy", "paged")]
+    for run in runs:
+        run.timeline["running"], run.timeline["waiting"] = (
+            runs[0].timeline[each] for each in ("running", "waiting")
+        )
+        run.timeline["time_s"] = runs[0].timeline["time_s"]
+    above, below = (line.get_linestyle() for line in figure_of("requests", runs).axes[0].lines)
+    assert (above, below) == ("-", "--")
 
 
 # -- several runs joined ---------------------------------------------------------------------------

@@ -5,8 +5,8 @@
               bar and kind of memory also differs by dashes, marker or hatch, so grey print loses nothing
     dark      large type, thick lines, light on near-black
 
-Colours are those of Okabe and Ito (2008), which colour-blind readers tell apart. The colour of a run goes by
-its place among the labels, the same in every figure.
+Colours are those of Okabe and Ito (2008), or close to them: colour-blind readers tell them apart. The colour
+of a system goes by its place among them, the same in every figure.
 """
 
 from collections.abc import Mapping
@@ -163,7 +163,7 @@ PAPER = Style(
             "free": ("#FFFFFF", "black", None),
         }
     ),
-    colours=("#000000", "#0072B2", "#C24E00", "#00795A", "#777777", "#A8477F", "#B57B00", "#3F9AD0"),
+    colours=("#000000", "#0072B2", "#C24E00", "#00795A", "#7A3FC8", "#C7568F", "#C99700", "#3F9AD0"),
     usual_format="pdf",
     headlines=False,
     grey_print=True,
@@ -189,7 +189,7 @@ DARK = Style(
             "free": ("#39424F", "white", None),
         }
     ),
-    colours=("#5BB5EC", "#F0A830", "#2FC795", "#FF7A4D", "#E79BC8", "#F2E85C", "#FFFFFF", "#B09CFF"),
+    colours=("#5BB5EC", "#F0A830", "#2FC795", "#FF7A4D", "#E79BC8", "#F2E85C", "#FFFFFF", "#A070FF"),
 )
 STYLES = {style.name: style for style in (PAPER, SCREEN, DARK)}
 
