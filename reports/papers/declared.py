@@ -86,6 +86,7 @@ class Paper:
         samples, work = found.pop("beams_are_samples", False), found["workload"]
         if samples and "beam_width" in work:
             work["n"] = work.pop("beam_width")
+            work.pop("beam_process", None)
             found["beams_are_samples"] = True
         return found
 

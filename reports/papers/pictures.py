@@ -205,6 +205,7 @@ def _legend(sheet: Any, axes: Any, first: Sequence[Any] = ()) -> None:  # noqa: 
     else:
         published.set_linestyle("")
         simulated = axes.plot([], [], "o", color=palette.series_colour(0), markersize=4, label="simulated")[0]
-        spread = axes.plot([], [], color=RANGE, linewidth=5, label="range over the open choices")[0]
+        spread = axes.plot([], [], color=RANGE, linewidth=5, solid_capstyle="butt")[0]
+        spread.set_label("range over the open choices")
         marks = [published, simulated, spread]
     sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)

@@ -76,29 +76,36 @@ def _groups(judged: Judged) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
         yield panel if several else "", labelled
 
 
-def _sweep(judged: Judged) -> Table:
+def _sweep(judged: Judged) -> Group:
     """A column for each value of the setting; the range over the open choices in two lines."""
     values = [str(value) for value in judged.figure.settings["values"]]
     values = [value for value in values if any(row.value == value for row in judged.rows)]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("block size", no_wrap=True)
-    for value in values:
-        table.add_column(value, justify="right", no_wrap=True)
-    for heading, rows in groupby(judged.rows, key=lambda row: f"{row.panel}, {row.system}"):
-        by_value = {row.value: row for row in rows}
-        here = [by_value[value] for value in values]
-        alone = len(judged.figure.panels) == 1
-        table.add_row(Text(heading.partition(", ")[2] if alone else heading, style="bold"))
-        lines = {
-            "published": [row.published for row in here],
-            "simulated": [row.simulated for row in here],
-            "range from": [row.low for row in here],
-            "to": [row.high for row in here],
+
+    def lines(rows: Sequence[tuple[str, Sequence[str]]], style: str = "") -> Table:
+        table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False, style=style)
+        table.add_column(width=len("block size"), no_wrap=True)
+        for _ in values:
+            table.add_column(width=6, justify="right", no_wrap=True)
+        for name, cells in rows:
+            table.add_row(name, *cells)
+        return table
+
+    parts: list[RenderableType] = ["", lines([("block size", values)], "bold")]
+    alone = len(judged.figure.panels) == 1
+    for (panel, system), rows in groupby(judged.rows, key=lambda row: (row.panel, row.system)):
+        here = {row.value: row for row in rows}
+        numbers = {
+            "published": [here[value].published for value in values],
+            "simulated": [here[value].simulated for value in values],
+            "range from": [here[value].low for value in values],
+            "to": [here[value].high for value in values],
         }
-        for name, numbers in lines.items():
-            if any(number is not None for number in numbers):
-                table.add_row(name, *(palette.figures(number) for number in numbers))
-    return table
+        known = {name: found for name, found in numbers.items() if any(x is not None for x in found)}
+        parts += [
+            Text(system if alone else f"{panel}, {system}", style="bold"),
+            lines([(name, [palette.figures(x) for x in found]) for name, found in known.items()]),
+        ]
+    return Group(*parts, "")
 
 
 def _checks(judged: Judged) -> Table:
