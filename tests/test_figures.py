@@ -206,8 +206,9 @@ def drawn_texts(figure, monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("how", ["few", "many"])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    ("style", "how"), [*((style, "few") for style in STYLES), ("paper", "many"), ("screen", "many")]
+)
 def test_no_text_is_cut_and_none_lies_on_another(tmp_path, monkeypatch, style, how):
     runs, drawn = many_runs(tmp_path, how), set()
     for name in figures.FIGURES:
@@ -475,8 +476,10 @@ def test_runs_that_differ_in_nothing_but_the_seed_are_one_system(tmp_path):
     runs = [*seeds_of(tmp_path), *seeds_of(tmp_path, "buddy", 2), run_of(tmp_path, "alone", request_rate=9)]
     found = systems(runs)
     assert [(each.name, len(each.runs)) for each in found] == [("paged", 3), ("buddy", 2), ("alone", 1)]
-    twice = systems([run_of(tmp_path, "one"), run_of(tmp_path, "again")])
-    assert [each.name for each in twice] == ["one", "again"]
+    twice = systems(
+        [run_of(tmp_path, "one"), run_of(tmp_path, "other", request_rate=9), run_of(tmp_path, "again")]
+    )
+    assert [each.name for each in twice] == ["one", "other", "again"]
 
 
 @pytest.mark.parametrize(

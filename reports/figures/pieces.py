@@ -91,7 +91,7 @@ def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: in
     """A legend under all panels, which covers no data, in at most so many columns; returns its lines."""
     line_em = 2.6 if any(isinstance(mark, Line2D) for mark in marks) else 1.6
     entry_pt = (
-        0.52 * max((len(mark.get_label()) for mark in marks), default=1) + line_em + 2.3
+        0.5 * max((len(mark.get_label()) for mark in marks), default=1) + line_em + 2.3
     ) * style.small_pt
     columns = min(columns, max(1, int(72 * style.width_in / entry_pt)))
     columns = max(1, -(-len(marks) // max(1, -(-len(marks) // columns))))

@@ -69,6 +69,7 @@ def systems(runs: Sequence[Run]) -> list[System]:
     for group in alike_but_for_seed.values():
         seeds = {seed_of(run) for run in group}
         groups += [group] if len(seeds) == len(group) else [[run] for run in group]
+    groups.sort(key=lambda group: min(place for place, run in enumerate(runs) if run is group[0]))
     names = [_name(group) for group in groups]
     if len(set(names)) < len(names):
         names = [group[0].label for group in groups]
