@@ -71,12 +71,14 @@ class DecodePart:
         """Picoseconds of a step, and of the one so many steps later; a number of 0 is not known."""
         if not longest:
             longest = total / seqs
-        if not rounded:
-            rounded = total + seqs * self.tile / 2
         line, most = self._lines.get(seqs) or self._line(seqs)
         t0_ps, norm, mean, further = self._part.t0_ps, self._part.norm, total / seqs, steps * seqs
+        later = rounded + further
+        if not rounded:
+            half, least = total + seqs * self.tile / 2, seqs * self.tile
+            rounded, later = max(half, least), max(half + further, least)
         first = norm(total * self._token_ps, self._working_ps(most, longest, rounded))
-        working = self._working_ps(most, longest + steps, rounded + further)
+        working = self._working_ps(most, longest + steps, later)
         last = norm((total + further) * self._token_ps, working)
         return (t0_ps + first) * line.at(mean), (t0_ps + last) * line.at(mean + steps)
 

@@ -166,14 +166,16 @@ class Product:
         self._weight_bytes, self._token_bytes = 2 * inputs * outputs, 2 * (inputs + outputs)
         self._rows, self._columns = constants["token_tile"], ceil(outputs / constants["output_tile"])
         self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
-        self._idle = constants.get("whole_waves", 0)
-        self._wave = constants["multiprocessors"] if self._idle else 0
+        self._wave = constants.get("multiprocessors", 0)
+        self._idle, self._least = constants.get("whole_waves", 0), constants.get("least_wave", 0) * self._wave
 
     def priced(self, tokens: int) -> Priced:
         """The product with so many tokens."""
         tiles: float = -(-tokens // self._rows) * self._columns
-        if self._idle and tiles > self._wave:  # what the last of several waves leaves idle
+        if tiles > self._wave > 0:  # what the last of several waves leaves idle
             tiles += self._idle * (-tiles % self._wave)
+        elif tiles < self._least:
+            tiles = self._least
         moved = self._weight_bytes + tokens * self._token_bytes
         return self._along.priced(moved, tiles * self._tile_work, tokens)
 

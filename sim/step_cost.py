@@ -39,7 +39,7 @@ class StepShape(NamedTuple):
     """the longest of the contexts; 0: not known, all alike"""
     rounded_context: int = 0
     """sum of the contexts, each rounded up to whole `context_tile`s (sim/spread.py); 0: not known, half
-    a tile more each"""
+    a tile more each, at least a tile"""
 
 
 class Spread(NamedTuple):

@@ -1,7 +1,8 @@
 """Measured points to a part of the profile: form, tables of ratios, errors.
 
-The form is fitted by least squares on log(predicted / measured), for each p of the norm (and each number of
-programs at once in decode attention), from fixed starts; the least sum of squares wins. No randomness.
+The form is fitted by least squares on log(predicted / measured), for each p of the norm and each constant
+that nobody says of the device, from fixed starts; the least sum of squares wins, or where there are points of
+other kinds than the table's, what choice.py says. No randomness.
 Held-out points enter neither the form nor a table: they are only predicted.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.calibration.choice import Choice, Row, paces
 from kernels.calibration.form import NORMS, form_s, interpolate, padded_head, predict_s
 from kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
 from kernels.calibration.timing import spread
@@ -28,6 +30,9 @@ TILE_WEIGHTS = [2 ** (step / 8) for step in range(-16, 9)]
 STARTS = (1.0, 0.3, 3.0)
 AT_ONCE = (2, 3, 4)
 """Programs of decode attention that a multiprocessor may have at the same time: registers decide."""
+
+LEAST_WAVE = (0, 0.25, 0.5)
+"""Of the work of a wave, what a product of few tiles may come down to when a library cuts its inputs too."""
 
 OFFSETS = {"prefix_tokens": PREFIX_OFFSET}
 
@@ -71,15 +76,17 @@ def fit_part(
     measured : sequence of Measured
         Those that were, and were not refused.
     constants : Mapping
-        What the features need. Without `at_once` where that of decode attention is to be found.
+        What the features need, without those that are to be found (`candidates`).
     bounds : Bounds
         Of the device, by its datasheet.
     """
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
         return None
-    found = [(*fit_form(fitted_to, one, bounds), one) for one in candidates(constants)]
+    found = [(*each, one) for one in candidates(constants) for each in fit_forms(fitted_to, one, bounds)]
     form, _, constants = min(found, key=lambda one: one[1])
+    if any(one.point.role == "shape" for one in fitted_to):
+        form, constants = chosen(found, planned, fitted_to, bounds)
     if "tile_tokens" in constants:
         constants["tile_weight"] = tile_weights(form, constants, measured)
     part: dict[str, Any] = {"form": form, "constants": constants, "base": {}, "tables": [], "range": {}}
@@ -97,13 +104,41 @@ def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants with what nobody says of the device: each value that comes into question."""
     if "programs" in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
+    if "whole_waves" in constants:
+        return [dict(constants) | {"least_wave": each} for each in LEAST_WAVE]
     return [dict(constants)]
+
+
+def chosen(
+    found: Sequence[tuple[dict[str, Any], float, dict[str, Any]]],
+    planned: Sequence[Point],
+    measured: Sequence[Measured],
+    bounds: Bounds,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(form, constants) of the best of those fitted, where some points lie in no table."""
+    axes, tried = _main_axes(planned), []
+    for constants in {id(one): one for _, _, one in found}.values():
+        rows: dict[str, list[Row]] = {"grid": [], "shape": []}
+        for one in measured:
+            moved, work, place = features(one.point, constants)
+            rows[one.point.role].append((moved, work, dict(place) | dict(one.point.cell), one.median_s))
+        choice = Choice(axes, rows["grid"], rows["shape"])
+        forms = [other for form, _, mine in found if mine is constants for other in paces(form, bounds.rate)]
+        tried += [(choice.badness(form), form, constants) for form in forms]
+    return min(tried, key=lambda one: one[0])[1:]
 
 
 def fit_form(
     measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
 ) -> tuple[dict[str, Any], float]:
     """(form, sum of squares) of the best norm."""
+    return min(fit_forms(measured, constants, bounds), key=lambda one: one[1])
+
+
+def fit_forms(
+    measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
+) -> list[tuple[dict[str, Any], float]]:
+    """(form, sum of squares) of each norm."""
     rows = [features(one.point, constants)[:2] for one in measured]
     moved, work = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     seconds = np.array([one.median_s for one in measured])
@@ -111,7 +146,7 @@ def fit_form(
     heavier = SHAPES_COUNT * np.sum(~shapes) / max(np.sum(shapes), 1)
     weights = np.sqrt(np.where(shapes, max(heavier, 1), 1))
     with_work = bool(work.any())
-    best: tuple[dict[str, Any], float] | None = None
+    best: dict[object, tuple[dict[str, Any], float]] = {}
     for p, scale in product(NORMS if with_work else (1,), STARTS):
         guess = [seconds.min() / 2, scale * (seconds / moved).min()]
         highest = [seconds.min(), np.inf]
@@ -122,12 +157,12 @@ def fit_form(
             highest.append(np.inf)
         limits = np.log(np.maximum(lowest, 1e-30)), np.log(highest)
         found, squares = _least_squares(p, (moved, work, seconds, weights), np.log(guess), limits)
-        if best is None or squares < best[1] * (1 - 1e-9):
+        if p not in best or squares < best[p][1] * (1 - 1e-9):
             t0, per_byte, *per_work = (float(number) for number in np.exp(found))
             rate = 1 / per_work[0] if per_work else None
-            best = {"t0_s": t0, "bandwidth_bytes_per_s": 1 / per_byte, "work_per_s": rate, "p": p}, squares
-    assert best is not None
-    return best
+            form = {"t0_s": t0, "bandwidth_bytes_per_s": 1 / per_byte, "work_per_s": rate, "p": p}
+            best[p] = form, squares
+    return list(best.values())
 
 
 def tile_weights(
@@ -188,14 +223,19 @@ def _least_squares(
     return here, squares
 
 
+def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:
+    """Of the main table of a part."""
+    cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
+    return [
+        {"name": name, "offset": OFFSETS.get(name, 0), "values": sorted({cell[name] for cell in cells})}
+        for name in cells[0]
+    ]
+
+
 def _main_table(part: dict[str, Any], planned: Sequence[Point], measured: Sequence[Measured]) -> list[dict]:
     """Set the main table, the range of its axes and the base; returns the cells that were not measured."""
-    cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
-    names = list(cells[0])
-    axes = [
-        {"name": name, "offset": OFFSETS.get(name, 0), "values": sorted({cell[name] for cell in cells})}
-        for name in names
-    ]
+    axes = _main_axes(planned)
+    names = [axis["name"] for axis in axes]
     grid = [one for one in measured if one.point.role == "grid"]
     ratios: dict[tuple, list[float]] = {}
     for one in grid:

@@ -12,8 +12,9 @@ p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
                         work   = max(longest / pieces, rounded * kv_heads / at_once) / tile * weight
                     `at_once` programs run at the same time; constant, `programs` where it is not there.
                     `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
-                    sum is known, sum + sequences * tile / 2. `weight` is how long a tile takes beside one
-                    of the base's head size: constant `tile_weight` by head size, 1 where it is not there
+                    sum is known, sum + sequences * tile / 2, at least a tile each. `weight` is how long a
+                    tile takes beside one of the base's head size: constant `tile_weight` by head size, 1
+                    where it is not there
     prefill  bytes  queries and outputs, and each key and value once:
                     2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
                     context = sequences * (pairs / tokens + (chunk - 1) / 2): prefixes and chunks
@@ -25,11 +26,12 @@ p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
                                   * max(1, multiprocessors / (tiles * kv_heads))
     product  bytes  2 * (inputs * outputs + tokens * inputs + tokens * outputs)
              work   2 * inputs * token_tile * output_tile * tiles', of whole tiles in waves of one a
-                    multiprocessor. What the last wave leaves idle counts for the share `whole_waves` of it (0
-                    where that is not there), but not in a first wave: libraries then cut the inputs too
+                    multiprocessor. What the last wave leaves idle counts for the share `whole_waves` of it,
+                    but not in a first wave: libraries then cut the inputs too, as far as to `least_wave` of
+                    one (both constants are 0 where they are not there)
                         tiles  = ceil(tokens / token_tile) * ceil(outputs / output_tile)
-                        idle   = -tiles mod multiprocessors if tiles > multiprocessors, else 0
-                        tiles' = tiles + whole_waves * idle
+                        tiles' = tiles + whole_waves * (-tiles mod multiprocessors), of more than one wave
+                        tiles' = max(tiles, least_wave * multiprocessors), else
     all_reduce      2 * (gpus - 1) / gpus * bytes of one GPU's input (a ring); the axis is that of the input
     others   bytes  see profile.py; no work
 
@@ -132,7 +134,7 @@ def decode_features(
     tile = by_head_dim(constants["tile_tokens"], head_dim)
     programs = constants["programs"]
     if rounded is None:
-        rounded = total + sequences * tile / 2
+        rounded = max(total + sequences * tile / 2, sequences * tile)
     most = max(round(programs / (sequences * kv_heads)), 1)
     pieces = max(min(most, longest // constants["least_piece_tokens"]), 1)
     work = max(longest / pieces, rounded * kv_heads / constants.get("at_once", programs)) / tile
@@ -170,7 +172,9 @@ def product_features(
     rows, columns = constants["token_tile"], constants["output_tile"]
     moved = 2 * (inputs * outputs + tokens * inputs + tokens * outputs)
     tiles: float = ceil(tokens / rows) * ceil(outputs / columns)
-    share = constants.get("whole_waves", 0)
-    if share and tiles > constants["multiprocessors"]:
-        tiles += share * (-tiles % constants["multiprocessors"])
+    wave = constants.get("multiprocessors", 0)
+    if tiles > wave > 0:
+        tiles += constants.get("whole_waves", 0) * (-tiles % wave)
+    else:
+        tiles = max(tiles, constants.get("least_wave", 0) * wave)
     return moved, 2 * inputs * rows * columns * tiles

@@ -3,7 +3,9 @@
 Held-out points are chosen by rule, before anything is measured: half way (in log space) between the values of
 the axes in every sixth cell, and sizes of well-known models that are on no axis.
 
-Contexts are half a tile short of powers of two: an engine's contexts end anywhere in a tile of 64 tokens.
+Most contexts are half a tile short of powers of two: an engine's contexts end anywhere in a tile of 64. 511
+and 512 are the two sides of where the kernel begins to cut contexts, as are 64 and 65, 128 and 129 tokens of
+the tiles of products.
 The largest ones fill the memory as far as an engine could fill it, with a model whose tokens take 32 KiB.
 """
 

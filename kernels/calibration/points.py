@@ -123,9 +123,7 @@ def _decode(x: Arguments, constants: Mapping[str, Any]) -> Features:
     lengths = lengths_of(x)
     geometry = {name: x[name] for name in ("kv_heads", "head_dim", "element_bytes")}
     tile = form.by_head_dim(constants["tile_tokens"], x["head_dim"])
-    # An even batch stands for contexts that end anywhere in a tile; it is itself half a tile short of whole
-    # ones. Of a skewed batch the rounded sum is known.
-    rounded = None if len(set(lengths)) == 1 else sum(-(-length // tile) * tile for length in lengths)
+    rounded = sum(-(-length // tile) * tile for length in lengths)
     moved, work = form.decode_features(
         constants,
         sequences=len(lengths),

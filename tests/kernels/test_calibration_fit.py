@@ -14,6 +14,7 @@ from synthetic_gpu import H200, SyntheticGpu, true_s
 
 from kernels.calibration import form
 from kernels.calibration.calibrate import calibrate
+from kernels.calibration.choice import Choice, paces
 from kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
 from kernels.calibration.grid import points
 from kernels.calibration.plan import Plan
@@ -137,6 +138,8 @@ def test_products_by_hand():
     assert (tiles(1, 128), tiles(128, 129), tiles(129, 129)) == (1, 2, 4)
     assert (tiles(128, 132 * 128), tiles(128, 264 * 128)) == (132, 264)
     assert tiles(128, 133 * 128) == pytest.approx(133 + 0.4 * 131)
+    constants["least_wave"] = 0.25
+    assert (tiles(1, 128), tiles(128, 33 * 128), tiles(128, 34 * 128)) == (33, 33, 34)
 
 
 def test_prefill_by_hand():
@@ -235,12 +238,29 @@ def test_a_synthetic_gpu_is_found(profile):
         assert part["error"]["held_out"]["mean"] < 0.025, name
     skewed = [point for point in profile["parts"]["decode"]["points"] if point["x"]["skew"] != "even"]
     assert len(skewed) > 12
-    assert all(abs(point["predicted_s"] / point["median_s"] - 1) < 0.06 for point in skewed)
+    assert all(abs(point["predicted_s"] / point["median_s"] - 1) < 0.03 for point in skewed)
     assert profile["parts"]["decode"]["form"]["bandwidth_bytes_per_s"] == pytest.approx(4.2e12, rel=0.07)
     assert profile["ceilings"]["matrix_flops_per_s"] == pytest.approx(7.6e14, rel=0.01)
     assert profile["launch"] == pytest.approx(
         {"eager_s": 5e-6, "graph_s": 1.4e-6, "replay_s": 1.3e-5}, rel=0.01
     )
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_of_two_forms_the_one_is_taken_that_holds_where_the_table_cannot_help(p):
+    """A table mends the wrong norm on its grid; off it, at the same place with more work, it does not."""
+    known = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 4e12, "work_per_s": 1e14, "p": p}
+    axes = [{"name": "x", "offset": 0, "values": [1, 4, 16]}]
+
+    def row(x, work):
+        return 1e8 * x, work * x, {"x": x}, form.form_s(known, 1e8 * x, work * x)
+
+    choice = Choice(axes, [row(x, 1e9) for x in (1, 4, 16)], [row(2, 4e9), row(8, 2e9), row(32, 3e9)])
+    assert choice.badness(known) == pytest.approx(0, abs=1e-20)
+    others = [known | {"p": other} for other in form.NORMS if other != p]
+    assert min(map(choice.badness, others)) > 1e-5
+    assert min(paces(known, None), key=choice.badness) == known
+    assert max(one["work_per_s"] for one in paces(known, 1e14)) == 1e14
 
 
 def test_a_synthetic_gpu_is_found_quickly():
