@@ -8,6 +8,7 @@ request never comes back, and the last of `running` is the latest admission.
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from allocators.base import Allocator, InvariantError, Match
 from sim.decoding import Decoding
@@ -233,6 +234,22 @@ class Server(Decoding):
         if not fits:
             self._note_refusal(request, tokens, bound)
         return fits
+
+    def heads_fit(self, count: int) -> bool:
+        """Whether the first `count` of the queue fit together: they are placed, and taken back.
+
+        Only of allocators that reserve: they are left exactly as they were.
+        """
+        allocator, placed = self.allocator, self._next_seq
+        for request in islice(self.waiting, count):
+            tokens, bound = request.known_tokens, self.bound(request)
+            if not allocator.admit(placed, tokens, bound):
+                self._note_refusal(self.waiting[0], tokens, bound)
+                break
+            placed += 1
+        for seq in range(self._next_seq, placed):
+            allocator.release(seq)
+        return placed == self._next_seq + count
 
     def head_leaves(self, tokens: int, match: Match | None, watermark: float) -> bool:
         """Whether admitting the head with `tokens` leaves the watermark free; anything goes when nobody runs.

@@ -1,4 +1,6 @@
-"""vLLM as the PagedAttention paper ran it (`vllm-v0@0.1.0`): prompts join the step of the decodes."""
+"""vLLM and Orca as the PagedAttention paper ran them: `vllm-v0@0.1.0` and `orca@sosp23`."""
+
+from random import Random
 
 import pytest
 from test_forks_and_swaps import Story, workload
@@ -55,3 +57,50 @@ def test_nobody_enters_while_anybody_is_swapped_out():
 def test_it_has_neither_chunked_prefill_nor_a_prefix_cache(name):
     with pytest.raises(KvsimError, match=r"must be off for scheduler vllm-v0@0\.1\.0"):
         paper(99, ROWS, **{name: True})
+
+
+# -- Orca as the paper ran it (`orca@sosp23`): the answers to a prompt enter together -------------------
+
+
+def orca(rows, version="sosp23", **settings):
+    """Seven reservations of 16 tokens."""
+    settings = {"allocator": "contiguous", "reserve": "max", "max_model_len": 16, **settings}
+    return Story(f"orca@{version}", 28, workload(rows), **settings)
+
+
+def test_answers_to_a_prompt_enter_together_and_leave_memory_unused():
+    rows = [(0, 4, [2] * 4), (0, 4, [2] * 4)]
+    assert orca(rows).steps("prefill_tokens") == [4 * 4, 0, 4 * 4, 0]
+    assert orca(rows, "osdi22").steps("prefill_tokens") == [7 * 4, 0, 4, 0]
+    assert orca(rows, max_num_seqs=3).steps("prefill_tokens")[0] == 4
+
+
+def test_more_answers_than_fit_at_all_begin_with_one_alone():
+    assert orca([(0, 4, [2] * 9)]).steps("prefill_tokens") == [4, 0, 4, 0, 7 * 4, 0]
+
+
+def test_whoever_came_alone_fills_what_a_group_leaves():
+    assert orca([(0, 4, [2] * 6), (0, 4, 2)]).steps("prefill_tokens") == [7 * 4, 0]
+    assert orca([(0, 4, 2), (0, 4, [2] * 7), (0, 4, 2)]).steps("prefill_tokens") == [4, 0, 7 * 4, 0, 4, 0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_buddies_are_left_as_they_were_when_a_group_does_not_fit(seed):
+    """`Story` compares step by step, with the memory counted anew, and fast-forward."""
+    rng = Random(seed)
+    rows = [
+        (rng.randint(0, 12), rng.randint(1, 9), [rng.randint(1, 30)] * rng.choice([1, 2, 4, 6]))
+        for _ in range(12)
+    ]
+    reserve = rng.choice(["pow2", "oracle"])
+    story = orca(sorted(rows), allocator="buddy", reserve=reserve, max_model_len=64, max_num_seqs=99)
+    assert story.result.finished.all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"policy": "sjf"}, "policy"), ({"allocator": "paged", "reserve": None}, "allocator must reserve")],
+)
+def test_answers_enter_together_only_in_order_and_with_reservations(settings, said):
+    with pytest.raises(KvsimError, match=said):
+        orca([(0, 4, 2)], **settings)

@@ -4,9 +4,19 @@ At every step admit from the head of the queue while a whole reservation fits an
 request computes its whole prompt at once, beside the others' decodes, and keeps its reservation until
 it ends. With an allocator that reserves, nobody is ever evicted; with one that grows on demand, the
 latest admission makes room, as there is no other way.
+
+Versions: sosp23, as in the PagedAttention paper: the answers to a prompt enter together, or, when they
+could not even in an empty arena, one by one while nobody runs; osdi22, the default: one by one.
 """
 
+from collections.abc import Callable
+from itertools import takewhile
+from typing import ClassVar
+
+from allocators.base import Allocator
 from sim.config import EngineConfig
+from sim.errors import KvsimError
+from sim.request import Request
 from sim.schedulers.base import Scheduler
 from sim.server import Server
 
@@ -14,11 +24,24 @@ from sim.server import Server
 class Orca(Scheduler):
     """First come first served, whole prompts, reservations held to the end."""
 
+    VERSIONS: ClassVar[tuple[str, ...]] = ("sosp23", "osdi22")
+
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.refuse("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling")
         self.refuse("num_cpu_blocks")
         self.only_recomputes()
+        self._together = self.version == "sosp23"
+        if self._together:
+            self.refuse("policy")
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """The server; answers that enter together need an allocator that reserves."""
+        if self._together and not allocator.reserves:
+            raise KvsimError(
+                f"allocator must reserve for scheduler {self.config.scheduler}, got {self.config.allocator}"
+            )
+        return super().new_server(allocator, bound)
 
     def schedule(self, server: Server) -> None:
         """Admit whole requests while they fit."""
@@ -26,5 +49,23 @@ class Orca(Scheduler):
         if server.evicted:
             return
         seats = self.config.max_num_seqs - len(server.running)
-        while server.waiting and seats > 0 and server.admit_head(server.waiting[0].known_tokens):
-            seats -= 1
+        while server.waiting and seats > 0:
+            entering = self._entering(server, seats) if self._together else 1
+            for _ in range(entering):
+                if not server.admit_head(server.waiting[0].known_tokens):
+                    return
+            if not entering:
+                return
+            seats -= entering
+
+    def _entering(self, server: Server, seats: int) -> int:
+        """How many enter next: all answers to the prompt at the head, or none; one if nobody runs."""
+        prompt = server.waiting[0].index
+        answers = sum(1 for _ in takewhile(lambda request: request.index == prompt, server.waiting))
+        if answers <= seats and (answers == 1 or server.heads_fit(answers)):
+            return answers
+        return 0 if server.running else 1
+
+    def held_back(self, server: Server) -> str:
+        """There is no token budget: somebody was evicted, or seats are short."""
+        return "eviction" if server.evicted else "seats"
