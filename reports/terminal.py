@@ -53,10 +53,10 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
 def headline(summary: Summary) -> str:
     """One sentence with the numbers of a run."""
     requests, rate = summary["requests"], summary["throughput"]
-    served = f"{summary['label']} served {count(requests['finished'])} requests"
-    if requests["finished"] != requests["submitted"]:
-        served += f" of {count(requests['submitted'])}"
-    if not requests["finished"]:
+    finished, submitted = requests["finished"], requests["submitted"]
+    share = count(finished) if finished == submitted else f"{count(finished)} of {count(submitted)}"
+    served = f"{summary['label']} served {share} request{'' if submitted == 1 else 's'}"
+    if not finished:
         return f"{served}."
     percent, saturated = palette.shares(summary)
     duration_s = summary["duration_s"]

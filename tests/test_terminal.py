@@ -212,9 +212,11 @@ def test_the_headline_says_how_many_were_turned_away_and_that_nobody_waited():
     run["requests"] |= {"finished": 988, "rejected": 12}
     run["memory"]["saturated"] = None
     assert headline(run) == (
-        "paged served 988 requests of 1,000 in 512.8 s: 1.95 requests/s, 649 output tokens/s; "
+        "paged served 988 of 1,000 requests in 512.8 s: 1.95 requests/s, 649 output tokens/s; "
         "KV memory 95.1 % tokens, 3.9 % waste on average (nobody ever waited)."
     )
+    run["requests"] = {"submitted": 1, "finished": 0, "rejected": 1}
+    assert headline(run) == "paged served 0 of 1 request."
 
 
 def test_the_verdict_compares_the_best_with_the_worst():
