@@ -16,6 +16,7 @@ from reports.papers.running import Findings
 from reports.papers.series import Found, all_series, find
 
 DOCS = Path(cli.__file__).resolve().parent / "docs"
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 PAGE = (DOCS / "reproduce.md").read_text(encoding="utf-8")
 SHIPPED = json.loads((DOCS / "reproduce" / "results.json").read_text(encoding="utf-8"))
 FIGURES = {figure["figure"]: figure for figure in SHIPPED["figures"]}
@@ -84,6 +85,12 @@ def test_the_shipped_numbers_have_the_shipped_verdicts(number):
 def test_the_page_says_the_verdict(number):
     word = line(number).split("|")[3]
     assert ("misses" in word) == (FIGURES[number]["verdict"] == checks.MISSES)
+
+
+def test_the_readme_says_how_many_agree():
+    agreeing = sum(figure["verdict"] == checks.AGREES for figure in FIGURES.values())
+    assert (agreeing, len(FIGURES)) == (7, 10)
+    assert "redoes ten of its figures; seven agree" in README
 
 
 def test_the_table_of_verdicts_has_the_numbers_of_the_run():
