@@ -34,13 +34,12 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     maps = [MemoryMap.read(run.path / FILE) for run in runs]
     at_s = _fullest(maps) if choices.at_s is None else choices.at_s
     arenas = [each.at(at_s) for each in maps]
-    columns = min(len(runs), 3 if len(runs) == 3 or (len(runs) > 4 and not style.narrow) else 2)
+    columns = _columns(style, len(runs))
     row_slots = _row_slots(maps, arenas, style.width_in / style.scale / columns)
     rows = max(ceil(each.slots / row_slots) for each in maps)
     lines = ceil(len(runs) / columns)
     height_in = _PANEL_IN if rows >= _LEAST_ROWS / 2 else 0.35 + 0.4 * rows
-    if columns == 3:
-        height_in *= 0.8
+    height_in *= {3: 0.8, 4: 0.6}.get(columns, 1.0)
     figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(systems, arenas, at_s))
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     panels = [
@@ -61,6 +60,13 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     for panel in panels:
         panel.finish()
     return figure
+
+
+def _columns(style: Style, count: int) -> int:
+    """Two or four stand in a square, others in rows of three; very many in rows of four."""
+    if count in {1, 2, 4}:
+        return min(count, 2)
+    return 4 if count > 9 and not style.narrow else 3
 
 
 def _fullest(maps: Sequence[MemoryMap]) -> float:

@@ -24,9 +24,7 @@ from reports.seeds import Interval
 def memory(systems: Sequence[System], choices: Choices) -> Figure:
     """The ledger over time, one panel per system on the same axes; of several seeds the first."""
     style, runs = choices.style, [system.first for system in systems]
-    rows = -(-len(runs) // pieces.panel_columns(style, len(runs)))
-    height = 1.6 + (2.6 if len(runs) == 1 else 1.7 * rows)
-    figure = new_sheet(style, height, _memory_headline(systems))
+    figure = new_sheet(style, pieces.panels_in(style, len(runs)), _memory_headline(systems))
     longest = max(map(duration, runs)) or 1.0
     panels = pieces.panels(figure, style, len(systems), f"time (s){which_seed(systems)}")
     for axes, system in zip(panels, systems, strict=True):
@@ -34,8 +32,7 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
             pieces.panel_title(axes, style, system.full_name, pieces.panel_columns(style, len(systems)))
         _stack(axes, style, system.first)
         ends(axes, style, duration(system.first), longest, len(panels))
-        axes.set(xlim=(0, longest), ylim=(0, 100), yticks=(0, 25, 50, 75, 100))
-        axes.yaxis.set_major_formatter(pieces.percent_of(100))
+        axes.set_xlim(0, longest)
     figure.supylabel("share of the KV memory", fontsize=style.type_pt)
     there = [kind for kind in KINDS if any(run.timeline[kind].any() for run in runs)]
     marks: list[Any] = [pieces.kind_patch(style, kind) for kind in there]

@@ -72,9 +72,7 @@ def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
     if any(_LARGEST not in run.timeline for system in systems for run in system.runs):
         raise CannotDraw(f"figure fragmentation needs the column {_LARGEST} in timeline.parquet")
     style = choices.style
-    rows = -(-len(runs) // pieces.panel_columns(style, len(runs)))
-    height = 1.6 + (2.6 if len(runs) == 1 else 1.7 * rows)
-    figure = new_sheet(style, height, _fragmentation_headline(systems))
+    figure = new_sheet(style, pieces.panels_in(style, len(runs)), _fragmentation_headline(systems))
     panels = pieces.panels(figure, style, len(systems), f"time (s){which_seed(systems)}")
     end = max(map(duration, runs)) or 1.0
     for axes, system in zip(panels, systems, strict=True):
@@ -83,8 +81,7 @@ def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
         axes.grid(axis="y")
         _extents(axes, style, system.first)
         ends(axes, style, duration(system.first), end, len(panels))
-        axes.set(xlim=(0, end), ylim=(0, 100), yticks=(0, 25, 50, 75, 100))
-        axes.yaxis.set_major_formatter(pieces.percent_of(100))
+        axes.set_xlim(0, end)
     figure.supylabel("share of the KV memory", fontsize=style.type_pt)
     pieces.legend_below(figure, style, _extent_marks(style))
     return figure

@@ -29,6 +29,7 @@ from reports.seeds import Interval
 FloatArray = npt.NDArray[np.float64]
 
 _MOST_LISTED = 4
+_MANY_PANELS = 8
 
 
 def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown) -> str:
@@ -116,27 +117,42 @@ def row_name(style: Style, name: str) -> str:
 
 
 def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
-    """Axes for so many of a kind, on the same scales, in rows; the last of a column says what is `below`."""
+    """Axes in per cent for so many of a kind, in rows; the last of a column says what is `below`."""
     columns = panel_columns(style, count)
     grid = figure.subplots(-(-count // columns), columns, sharex=True, sharey=True, squeeze=False)
     for axes in grid.flat[count:]:
         axes.set_visible(False)
-    for axes in grid.flat[max(count - columns, 0) : count]:
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel(below.replace(", ", "\n") if style.narrow and columns > 1 else below)
+    first, _, rest = below.partition(", ")
+    for place in range(max(count - columns, 0), count):
+        grid.flat[place].tick_params(labelbottom=True)
+        if columns > 1 and (style.narrow or columns > 3):  # the second line needs the room of neighbours
+            middle = place % columns == (columns - 1) // 2 or columns == 2
+            grid.flat[place].set_xlabel(f"{first}\n{rest}" if rest and middle else first)
+        else:
+            grid.flat[place].set_xlabel(below)
+    for axes in grid.flat[:count]:
+        axes.set_ylim(0, 100)
+        axes.set_yticks((0, 50, 100) if count > _MANY_PANELS else (0, 25, 50, 75, 100))
+        axes.yaxis.set_major_formatter(percent_of(100))
     return list(grid.flat[:count])
+
+
+def panels_in(style: Style, count: int) -> float:
+    """The height of a figure of so many panels, at type of 10 points."""
+    rows = -(-count // panel_columns(style, count))
+    return 4.2 if count == 1 else 1.6 + (1.7 if count <= _MANY_PANELS else 1.25) * rows
 
 
 def panel_title(axes: Axes, style: Style, name: str, columns: int) -> None:
     """The name of what a panel shows, where there are others or no headline says it."""
-    letters = int(72 * 0.8 * style.width_in / columns / (0.68 * style.type_pt))
+    letters = int(72 * (0.7 if style.narrow else 0.8) * style.width_in / columns / (0.74 * style.type_pt))
     axes.set_title(short(name, letters), fontweight="bold")
 
 
 def panel_columns(style: Style, count: int) -> int:
     """One below the other while they are few; more on slides, which are wide."""
     few = 3 if style.name == "dark" else 4
-    return 1 if count <= few else 2 if count <= 8 or style.narrow else 3
+    return 1 if count <= few else 2 if count <= _MANY_PANELS else 3 if count <= 18 or style.narrow else 4
 
 
 def finite(values: FloatArray) -> FloatArray:

@@ -82,8 +82,9 @@ def seed_of(run: Run) -> object:
 
 
 def short(text: str, most: int = _MOST_LETTERS) -> str:
-    """The text, cut to so many characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    """The text in at most so many characters: without its middle, as names often differ in their ends."""
+    tail = (most - 1) // 2
+    return text if len(text) <= most else f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _choices(run: Run) -> str:
