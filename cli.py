@@ -269,6 +269,9 @@ class Server:
     async_scheduling: Annotated[
         bool, _engine("--async-scheduling", help="Decide a step before the last one has ended (vllm-v1).")
     ] = EngineConfig.async_scheduling
+    enforce_eager: Annotated[
+        bool, _engine("--enforce-eager", help="Launch all kernels without CUDA graphs (--cost calibrated).")
+    ] = EngineConfig.enforce_eager
     preemption: Annotated[
         str | None,
         _engine(

@@ -271,6 +271,8 @@ class EngineConfig:
         What happens to evicted sequences; None means as the scheduler does.
     num_cpu_blocks : int or None
         Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
+    enforce_eager : bool
+        Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/kv_groups.py).
     """
@@ -291,6 +293,7 @@ class EngineConfig:
     async_scheduling: bool = False
     preemption: str | None = None
     num_cpu_blocks: int | None = None
+    enforce_eager: bool = False
     disable_hybrid_kv_cache_manager: bool = False
 
     def __post_init__(self) -> None:
@@ -363,6 +366,8 @@ class Scenario:
                 f"and divide or be a multiple of its {self.model.kv_heads} KV heads, "
                 f"got {self.tensor_parallel_size}"
             )
+        if self.engine.enforce_eager and self.cost != "calibrated":
+            raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         _check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
         for field in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, field) is not None:

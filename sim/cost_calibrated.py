@@ -1,7 +1,8 @@
 """Calibrated step times: the measured parts of a profile put together, and what of them was not measured.
 
     GPU     all that n tokens need beside attention + decode attention + prefill attention (sim/step_parts.py)
-    graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture
+    graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture,
+            unless they are told to launch all kernels one by one (enforce_eager)
     eager   max(GPU, kernels * host time of a launch), for all others
     step    graph or eager, + copies within the GPU, + blocks from and to the host
 
@@ -69,6 +70,7 @@ class Calibrated(CostModel):
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
+        self._graph_seqs = 0 if scenario.engine.enforce_eager else GRAPH_SEQS
         self._decode_ends_ps = parts.decode_pricer()
         tiled = parts.decode or parts.windowed
         self.context_tile = tiled.tile if tiled else 0
@@ -175,7 +177,7 @@ class Calibrated(CostModel):
         known = self._decoding.get(seqs)
         if known is None:
             some = self._parts.tokens(seqs), self._parts.rows(seqs)
-            graph = seqs <= GRAPH_SEQS
+            graph = seqs <= self._graph_seqs
             beside = int(some[0].ps + some[1].ps + (self._replay_ps if graph else 0.0))
             least = 0 if graph else self._launches_ps(seqs, prompts=False)
             outside = tuple(each for each in some if each.outside_ps)

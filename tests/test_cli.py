@@ -377,6 +377,7 @@ MISTAKES = {
     "run --policy lifo": "policy must be one of fcfs, priority, sjf, got 'lifo'",
     "run --preemption drop": "preemption must be one of recompute, swap, got 'drop'",
     "run --preemption swap": "preemption must be recompute for scheduler vllm-v1, got 'swap'",
+    "run --enforce-eager": "enforce_eager must be left out for cost roofline, which knows no launches",
     "run --num-cpu-blocks -1": "num_cpu_blocks must be a whole number of at least 0, got -1",
     "run --num-cpu-blocks 100": "num_cpu_blocks must be left out for scheduler vllm-v1, got 100",
     "run --kv-cache-dtype int4": "kv_cache_dtype must be one of auto, fp8, fp8_e4m3, fp8_e5m2, fp16, bf16, "
