@@ -5,6 +5,7 @@ import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -267,6 +268,11 @@ def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
     paths = figures.draw(runs, tmp_path, fmt, names, Choices(style))
     assert [path.stem for path in paths] == (names or list(figures.FIGURES))
     first = [path.read_bytes() for path in paths]
+    for data in first:
+        if fmt == "pdf":
+            assert data.startswith(b"%PDF") and data.endswith(b"%%EOF\n")
+        elif fmt == "svg":
+            assert ElementTree.fromstring(data).tag.endswith("svg")
     dates = re.compile(rb"CreationDate|dc:date")
     assert not [path.name for path, data in zip(paths, first, strict=True) if dates.search(data)]
     assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, fmt, names, Choices(style))]

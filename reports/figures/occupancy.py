@@ -95,9 +95,9 @@ def _extents(axes: Axes, style: Style, run: Run) -> None:
     free, edges = slice_means(time, 100 * _free_slots(run) / whole)
     external, _ = slice_means(time, 100 * run.timeline["external"] / whole)
     largest, _ = slice_means(time, 100 * run.timeline[_LARGEST] / whole)
-    for values, kind in ((free, "free"), (external, "external")):
-        look = style.kinds[kind]
-        layer = StepPatch(values, edges, fill=True, **_filled(style, look.colour, look.hatch))
+    look = style.kinds["external"]
+    for values, colour, hatch in ((free, _free_colour(style), None), (external, look.colour, look.hatch)):
+        layer = StepPatch(values, edges, fill=True, **_filled(style, colour, hatch))
         axes.add_artist(layer)
         layer.set_clip_path(axes.patch)
     middle = (edges[1:] + edges[:-1]) / 2
@@ -110,13 +110,18 @@ def _filled(style: Style, colour: str, hatch: str | None) -> dict[str, Any]:
 
 
 def _extent_marks(style: Style) -> list[Any]:
-    free, external = style.kinds["free"], style.kinds["external"]
+    external = style.kinds["external"]
     edge = {"edgecolor": style.muted, "linewidth": 0.5 * style.line}
     return [
-        Patch(facecolor=free.colour, hatch=free.hatch, label="free in all (with cached prefixes)", **edge),
+        Patch(facecolor=_free_colour(style), label="free in all (with cached prefixes)", **edge),
         Line2D([], [], color=style.look(0).colour, linewidth=1.5 * style.line, label="largest free extent"),
         Patch(label="external: in pieces too small", **_filled(style, external.colour, external.hatch)),
     ]
+
+
+def _free_colour(style: Style) -> str:
+    """Something that shows on paper too."""
+    return style.grid if style.grey_print else style.kinds["free"].colour
 
 
 def _free_slots(run: Run) -> npt.NDArray[np.int64]:
