@@ -15,8 +15,9 @@ from kernels.calibration.timing import Datasheet, refusal
 PRODUCTS = ("product", "lm_head")
 NO_PARTS = ("ceilings", "launch", "composed")
 PRODUCT_TILES = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
-"""How libraries cut a product, which they do not say. Of tiles of 64, 128 and 256 and shares of 0 to 1, these
-leave the least error between 13 token counts in public tables of an H100 and two A100 (docs/cost.md)."""
+"""How libraries cut a product, which they do not say. Of tiles of 64, 128 and 256 and shares of 0 to 1, about
+these leave the least error between 13 token counts in public tables of H100 and A100
+(benchmarks/products.py)."""
 
 
 def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict[str, Any]:

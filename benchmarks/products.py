@@ -1,0 +1,104 @@
+"""How well matrix products are interpolated between token counts, on public tables, by how tiles are counted.
+
+    python benchmarks/products.py [--tables ../shared/data/gpu_tables]
+
+The tables are reference data beside the checkout: the products of a layer on A100 and H100 (microsoft/vidur).
+The form of the calibration is fitted to 13 token counts of each table's four products, the ratio is
+interpolated between them, and the error is that of all other token counts. Compared are whole tiles alone,
+and waves of them (kernels/calibration/form.py); PRODUCT_TILES in kernels/calibration/assemble.py comes from
+here.
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder, where `kernels` is a file
+
+from kernels.calibration.assemble import PRODUCT_TILES  # noqa: E402
+from kernels.calibration.fit import Bounds, Measured, fit_form  # noqa: E402
+from kernels.calibration.form import form_s, interpolate  # noqa: E402
+from kernels.calibration.points import MAIN, Point, features  # noqa: E402
+
+TABLE = "a100_h100_linear_ops_ms_per_layer.csv"
+TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu_tables"
+TOKENS = (1, 16, 32, 64, 72, 128, 136, 256, 264, 512, 1024, 2048, 4096)
+"""Of the tables, which have every eighth count, near those that a calibration measures."""
+MULTIPROCESSORS = {"h100": 132, "a100": 108}
+SHAPES = {
+    "Llama-2-7b": {
+        "attn_pre_proj": (4096, 12_288),
+        "attn_post_proj": (4096, 4096),
+        "mlp_up_proj": (4096, 22_016),
+        "mlp_down_proj": (11_008, 4096),
+    },
+    "Meta-Llama-3-8B": {
+        "attn_pre_proj": (4096, 6144),
+        "attn_post_proj": (4096, 4096),
+        "mlp_up_proj": (4096, 28_672),
+        "mlp_down_proj": (14_336, 4096),
+    },
+}
+"""Inputs and outputs of the products."""
+
+
+def products(rows: list[dict[str, str]], device: str, model: str) -> list[Measured]:
+    """Every product of a table as a measured point."""
+    found = []
+    for row in rows:
+        if (row["device"], row["model"]) != (device, model):
+            continue
+        for name, (inputs, outputs) in SHAPES[model].items():
+            x = {"tokens": int(row["num_tokens"]), "inputs": inputs, "outputs": outputs}
+            seconds = float(row[name]) / 1000
+            found.append(Measured(Point("product", x, "grid", MAIN, x), seconds, seconds, seconds, 1))
+    return found
+
+
+def errors(measured: list[Measured], constants: dict[str, float]) -> np.ndarray:
+    """|predicted / measured - 1| of the token counts that were not fitted."""
+    fitted = [one for one in measured if one.point.x["tokens"] in TOKENS]
+    form, _ = fit_form(fitted, constants, Bounds())
+
+    def predicted(one: Measured) -> float:
+        return form_s(form, *features(one.point, constants)[:2])
+
+    tables = {}
+    for one in fitted:
+        shape = one.point.x["inputs"], one.point.x["outputs"]
+        tables.setdefault(shape, {})[one.point.x["tokens"]] = one.median_s / predicted(one)
+    found = []
+    for one in measured:
+        x = one.point.x
+        if x["tokens"] in TOKENS or x["tokens"] > max(TOKENS):
+            continue
+        ratios = dict(sorted(tables[x["inputs"], x["outputs"]].items()))
+        axis = {"name": "tokens", "offset": 0, "values": list(ratios)}
+        ratio = interpolate({"axes": [axis], "ratio": list(ratios.values())}, x)
+        found.append(abs(predicted(one) * ratio / one.median_s - 1))
+    return np.array(found)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tables", type=Path, default=TABLES, help="where the tables are")
+    with (parser.parse_args().tables / TABLE).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    print(f"{'table':24}{'points':>8}{'tiles alone':>16}{'and waves':>16}   mean, 90th percentile")
+    for device, model in (("h100", "Llama-2-7b"), ("a100", "Llama-2-7b"), ("a100", "Meta-Llama-3-8B")):
+        measured = products(rows, device, model)
+        waves = {**PRODUCT_TILES, "multiprocessors": MULTIPROCESSORS[device]}
+        cells, count = "", 0
+        for constants in (waves | {"whole_waves": 0}, waves):
+            some = errors(measured, constants)
+            count = len(some)
+            cells += f"{100 * some.mean():8.1f} %{100 * np.quantile(some, 0.9):5.1f} %"
+        print(f"{device} {model:19}{count:8}{cells}")
+
+
+if __name__ == "__main__":
+    main()
