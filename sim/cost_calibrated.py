@@ -90,7 +90,7 @@ class Calibrated(CostModel):
             duration, _ = self._beside_decode(shape)
             least = self._prompts_least_ps[seqs > 0]
         elif seqs:
-            duration, least, _, _ = self._only_decoding(seqs)
+            duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         if seqs:
             since, start, more = self._line(seqs, context, longest, rounded)
             duration += start + more * since
@@ -230,7 +230,7 @@ class Calibrated(CostModel):
         self._note_decoding(decode_seqs, context_tokens, ends)
 
     def _note_decoding(self, seqs: int, total: int, ends: Sequence[int]) -> None:
-        beside, _, outside, places = self._only_decoding(seqs)
+        beside, _, outside, places = self._decoding.get(seqs) or self._only_decoding(seqs)
         for each in outside:
             self._extrapolation.note(each, len(ends))
         self._note_attention(places, seqs, total, beside, ends)

@@ -129,6 +129,21 @@ def test_a_span_ends_at_the_first_step_that_reaches_the_limit(name, contexts, st
     assert cost.span_ends(len(contexts), sum(contexts), steps, limit, spread) == ends
 
 
+@given(st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 200), st.booleans()), min_size=1), st.data())
+def test_contexts_are_counted_where_the_clock_is_a_multiple_of_the_tile(turns, data):
+    """Whoever comes and goes: the longest exactly, the rounded sum as it was there, a token a step since."""
+    found, living, now = Contexts(64), [], 0
+    for base, steps, leaves in turns:
+        if leaves and living:
+            found.remove(living.pop(data.draw(st.integers(0, len(living) - 1))))
+        living.append(max(base, 1 - now))  # nobody comes without a token
+        found.add(living[-1])
+        now += steps
+        counted = now // 64 * 64
+        rounded = sum(-(each + counted) // 64 * -64 for each in living)
+        assert found.at(now) == (max(living) + now, rounded + (now - counted) * len(living))
+
+
 # -- the formulas of the calibration ------------------------------------------------------------------
 
 
