@@ -17,10 +17,10 @@ import numpy as np
 
 from kernels.calibration.choice import Choice, Row, paces
 from kernels.calibration.form import NORMS, form_s, interpolate, padded_head, predict_s
+from kernels.calibration.least_squares import least_squares
 from kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
 from kernels.calibration.timing import spread
 
-STEPS = 60
 SHAPES_COUNT = 0.5
 """What the points that only shape the form weigh together, beside all points of the grid."""
 
@@ -156,7 +156,7 @@ def fit_forms(
             lowest.append(1 / bounds.rate if bounds.rate else 0)
             highest.append(np.inf)
         limits = np.log(np.maximum(lowest, 1e-30)), np.log(highest)
-        found, squares = _least_squares(p, (moved, work, seconds, weights), np.log(guess), limits)
+        found, squares = least_squares(p, (moved, work, seconds, weights), np.log(guess), limits)
         if p not in best or squares < best[p][1] * (1 - 1e-9):
             t0, per_byte, *per_work = (float(number) for number in np.exp(found))
             rate = 1 / per_work[0] if per_work else None
@@ -186,41 +186,6 @@ def tile_weights(
 def form_head(one: Measured) -> str:
     """The head size by which constants are known."""
     return padded_head(one.point.x["head_dim"])
-
-
-def _residuals(p: object, data: tuple[np.ndarray, ...], logs: np.ndarray) -> np.ndarray:
-    """log(predicted / measured) at every point."""
-    moved, work, seconds, weights = data
-    t0, *per = np.exp(logs)
-    a = moved * per[0]
-    if len(per) == 2:
-        b = work * per[1]
-        a = np.maximum(a, b) if p == "max" else (a**p + b**p) ** (1 / p)
-    return np.log((t0 + a) / seconds) * weights
-
-
-def _least_squares(
-    p: object, data: tuple[np.ndarray, ...], start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, float]:
-    """Levenberg-Marquardt on the logarithms, within bounds."""
-    here = np.clip(start, *bounds)
-    residuals = _residuals(p, data, here)
-    squares, damping = float(residuals @ residuals), 1e-2
-    for _ in range(STEPS):
-        shifts = np.eye(len(here)) * 1e-6
-        slope = np.column_stack([(_residuals(p, data, here + one) - residuals) / 1e-6 for one in shifts])
-        normal = slope.T @ slope
-        step = np.linalg.solve(normal + damping * np.eye(len(here)), -slope.T @ residuals)
-        there = np.clip(here + np.clip(step, -2, 2), *bounds)
-        tried = _residuals(p, data, there)
-        if (new := float(tried @ tried)) < squares:
-            done = squares - new <= 1e-12 * squares
-            here, residuals, squares, damping = there, tried, new, max(damping / 5, 1e-12)
-            if done:
-                break
-        else:
-            damping *= 5
-    return here, squares
 
 
 def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:

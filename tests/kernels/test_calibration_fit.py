@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
@@ -17,6 +18,7 @@ from kernels.calibration.calibrate import calibrate
 from kernels.calibration.choice import Choice, paces
 from kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
 from kernels.calibration.grid import points
+from kernels.calibration.least_squares import residuals
 from kernels.calibration.plan import Plan
 from kernels.calibration.points import Point, features, launches_of, lengths_of, pairs_of
 from kernels.calibration.profile import text_of, write_profile
@@ -68,6 +70,16 @@ def test_a_known_form_is_found_in_noisy_points(p):
     assert found["p"] == p
     for name in ("t0_s", "bandwidth_bytes_per_s", "work_per_s"):
         assert found[name] == pytest.approx(known[name], rel=0.05)
+
+
+@pytest.mark.parametrize("p", form.NORMS)
+def test_slopes_are_those_of_the_residuals(p):
+    numbers = np.array([[1e6, 3e7, 2e9], [4e10, 2e9, 7e9], [1e-6, 2e-5, 6e-4], [1.0, 0.5, 2.0]])
+    logs, data = np.log([3e-6, 1 / 4e12, 1 / 7e13]), tuple(numbers)
+    found, slope = residuals(p, data, logs)
+    for i, shift in enumerate(1e-6 * np.eye(3)):
+        moved = (residuals(p, data, logs + shift)[0] - found) / 1e-6
+        assert slope[:, i] == pytest.approx(moved, rel=1e-3, abs=1e-8)
 
 
 def test_rates_stay_within_the_datasheet():
