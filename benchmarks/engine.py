@@ -4,12 +4,14 @@
     python benchmarks/engine.py --million           also a million requests, in a process of their own
     python benchmarks/engine.py --parts speed,reference --out engine.json
     python benchmarks/engine.py --parts trace --trace conversation_trace.jsonl
+    python benchmarks/engine.py --parts calibrated --profile tests/data/calibrated-example.json
 
 Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged scenario near
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
 (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
 (other schedulers, forks, beams), `others` (allocators x schedulers), `trace` (only with --trace: a file with
-long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on).
+long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated` (only
+with --profile: its step times and the roofline's by turns, on Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
@@ -31,12 +33,13 @@ from sim.build import build_engine, engine_defaults
 from sim.catalog import gpu_named, model_named
 from sim.config import EngineConfig, Scenario
 from sim.memory import kv_capacity
+from sim.profile_files import read_profile
 from sim.recorder import Result
 from sim.roofline import Roofline
 from sim.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("speed", "reference", "linearity", "prefix", "engines", "others", "trace")
+PARTS = ("speed", "reference", "linearity", "prefix", "engines", "others", "trace", "calibrated")
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
     *(("buddy", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -134,6 +137,29 @@ def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
     }
 
 
+def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]]:
+    """Step times of a profile and of the roofline by turns: CPU seconds, and how they compare."""
+    profile = read_profile(path).settings()
+    chunks = {"enable_chunked_prefill": True, "max_num_batched_tokens": 512}
+    rows = []
+    for rate, settings in ((5.0, {}), (30.0, {}), (30.0, chunks)):
+        engine, work = EngineConfig(**settings), sharegpt(requests, rate)
+        plain = Scenario(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
+        both = plain, replace(plain, cost="calibrated", profile=profile)
+        runs = [[timed(where, work)[0] for where in both] for _ in range(repeat)]
+        roofline_s, calibrated_s = (median(column) for column in zip(*runs, strict=True))
+        rows.append(
+            {
+                "request_rate": rate,
+                "chunk_tokens": engine.max_num_batched_tokens,
+                "roofline_cpu_s": roofline_s,
+                "calibrated_cpu_s": calibrated_s,
+                "speed_of_the_roofline": median(one / other for one, other in runs),
+            }
+        )
+    return rows
+
+
 def load_reference():
     """`tests/reference.py`, by its path: tests are no package."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "tests" / "reference.py")
@@ -212,7 +238,7 @@ def _text(value) -> str:
     return f"{value:.3g}" if isinstance(value, float) and value < 1_000 else f"{value:,.0f}"
 
 
-def main() -> None:  # noqa: PLR0915 - a list
+def main() -> None:  # noqa: PLR0912, PLR0915 - a list
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="which, by commas")
@@ -222,6 +248,7 @@ def main() -> None:  # noqa: PLR0915 - a list
     parser.add_argument("--other-requests", type=int, default=10_000, help="of the part others")
     parser.add_argument("--prefix-rate", type=float, default=2.0, help="requests/s of the part prefix")
     parser.add_argument("--trace", type=Path, help="file of the part trace")
+    parser.add_argument("--profile", type=Path, help="file of the part calibrated")
     parser.add_argument("--sizes", default="25000,50000,100000,200000", help="of the part linearity")
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many runs")
     parser.add_argument("--million", action="store_true", help="also 1,000,000 requests")
@@ -261,6 +288,9 @@ def main() -> None:  # noqa: PLR0915 - a list
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
         show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])
+    if "calibrated" in parts and given.profile:
+        found["calibrated"] = by_profile(given.profile, given.other_requests, max(repeat, 5))
+        show(f"step times of {given.profile.name} against the roofline", found["calibrated"])
     if given.million:
         found["million"] = one_alone(1_000_000, rate)
         show("a million requests, in a process of their own", [found["million"]])

@@ -77,14 +77,15 @@ class DecodePart:
         if not rounded:
             half, least = total + seqs * self.tile / 2, seqs * self.tile
             rounded, later = max(half, least), max(half + further, least)
-        first = norm(total * self._token_ps, self._working_ps(most, longest, rounded))
-        working = self._working_ps(most, longest + steps, later)
-        last = norm((total + further) * self._token_ps, working)
+        length = longest + steps
+        if most > 1:
+            longest, length = longest / self._pieces(most, longest), length / self._pieces(most, length)
+        working, throughout = longest * self._tile_ps, rounded * self._round_ps
+        first = norm(total * self._token_ps, working if working > throughout else throughout)
+        working, throughout = length * self._tile_ps, later * self._round_ps
+        last = norm((total + further) * self._token_ps, working if working > throughout else throughout)
         return (t0_ps + first) * line.at(mean), (t0_ps + last) * line.at(mean + steps)
 
-    def _working_ps(self, most: int, longest: float, rounded: float) -> float:
-        """Tiles one after the other in the longest program, when a context has at most so many pieces."""
-        if most > 1:
-            longest /= max(min(most, int(longest // self._least_piece)), 1)
-        working, throughout = longest * self._tile_ps, rounded * self._round_ps
-        return working if working > throughout else throughout
+    def _pieces(self, most: int, longest: float) -> int:
+        """Into how many the longest context is cut."""
+        return max(min(most, int(longest // self._least_piece)), 1)
