@@ -91,13 +91,18 @@ def looks(style: Style, curves: Sequence[npt.NDArray[Any]]) -> list[Look]:
 def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: int = 3) -> int:
     """A legend under all panels, which covers no data, in at most so many columns; returns its lines."""
     line_em = 2.6 if any(isinstance(mark, Line2D) for mark in marks) else 1.6
-    entry_pt = (
-        0.5 * max((len(mark.get_label()) for mark in marks), default=1) + line_em + 2.3
-    ) * style.small_pt
-    columns = min(columns, max(1, int(72 * style.width_in / entry_pt)))
-    columns = max(1, -(-len(marks) // max(1, -(-len(marks) // columns))))
+    widths_em = np.array([0.56 * len(mark.get_label()) + line_em + 2.3 for mark in marks])
+
+    def width_in(columns: int) -> float:
+        return sum(each.max() for each in np.array_split(widths_em, columns)) * style.small_pt / 72
+
+    most = min(columns, len(marks))
+    fitting = [many for many in range(1, most + 1) if width_in(many) < 0.95 * style.width_in]
+    lines = -(-len(marks) // max(fitting, default=1))
+    columns = max(1, -(-len(marks) // max(lines, 1)))
     below: Any = {"loc": "outside lower center", "columnspacing": 1.5, "handlelength": line_em}
-    return -(-len(figure.legend(handles=marks, ncols=columns, **below).get_texts()) // columns)
+    figure.legend(handles=marks, ncols=columns, **below)
+    return lines
 
 
 def systems_below(
