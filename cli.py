@@ -38,7 +38,7 @@ from sim.errors import KvsimError
 
 if TYPE_CHECKING:
     from reports.rundir import Run
-    from reports.trace_events import Traced
+    from reports.timeline.events import Traced
     from sim.run import Outcome, Simulation
     from sim.workload import Workload
     from workloads.lengths import Lengths
@@ -493,8 +493,8 @@ class Seeds:
         self, scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool
     ) -> None:
         """Carry all out, write a directory with one per seed, and report them together."""
-        from reports.seed_runs import carry_out_seeds, summary_of
-        from reports.seed_tables import seeds_table
+        from reports.seeds.runs import carry_out_seeds, summary_of
+        from reports.seeds.tables import seeds_table
         from sim.run import label, resolved
 
         if output.live:
@@ -654,9 +654,9 @@ def explain(
     ] = False,
 ) -> None:
     """Tell the life of one request: what happened when, and why it waited."""
-    from reports.event_log import event_log, read_events
-    from reports.explain import chosen, story
-    from reports.lives import lives
+    from reports.lives.event_log import event_log, read_events
+    from reports.lives.spans import lives
+    from reports.lives.story import chosen, story
     from reports.rundir import read_runs
 
     runs = read_runs(run)
@@ -673,7 +673,7 @@ def explain(
         found = [each.as_json() for each in stories]
         print(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
     else:
-        from reports.explain_view import stories_view, story_view
+        from reports.lives.view import stories_view, story_view
 
         _show(stories_view(stories) if len(stories) > 1 else story_view(stories[0]))
 
@@ -706,7 +706,7 @@ def trace_events(
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
     from reports.rundir import read_runs
-    from reports.trace_events import chosen_requests, write_trace
+    from reports.timeline.events import chosen_requests, write_trace
 
     first, last = chosen_requests(requests)
     target = run / "trace-events.json" if out is None else out
@@ -804,8 +804,8 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
     from kernels.calibration.overview import held_by_others, left_out, overview
     from kernels.calibration.plan import plan
     from kernels.calibration.stopping import exit_code, terminable
-    from reports.calibrated import fit_of
-    from reports.calibration_run import outcome, plan_report, watched
+    from reports.calibration.profile import fit_of
+    from reports.calibration.watch import outcome, plan_report, watched
     from sim.profile_files import read_profile
     from sim.profile_place import called_by, new_profile
 
@@ -869,8 +869,8 @@ def show_profile(
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
 ) -> None:
     """Show a profile: what was measured, how well it fits."""
-    from reports.calibrated import Fit, any_profile
-    from reports.calibration import report_of
+    from reports.calibration.profile import Fit, any_profile
+    from reports.calibration.tables import report_of
     from reports.figures import check, style_named
     from reports.figures.calibration import draw_calibration
     from reports.rundir import write_figures
@@ -1160,9 +1160,9 @@ def _choices(config: Path) -> tuple[Scenario, Traffic]:
 
 def _traced(run: "Run", steps: bool | None) -> "Traced":
     """A run with its events and its steps, recorded or carried out again; without steps if there are many."""
-    from reports.event_log import event_log, read_events
-    from reports.lives import lives
-    from reports.trace_events import Traced
+    from reports.lives.event_log import event_log, read_events
+    from reports.lives.spans import lives
+    from reports.timeline.events import Traced
 
     log, found = read_events(run.path), run.path / "steps.parquet"
     many = (run.summary["engine"].get("steps") or 0) > MANY_STEPS
@@ -1181,7 +1181,7 @@ def _traced(run: "Run", steps: bool | None) -> "Traced":
 
 def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
     """The outcome of an earlier run once more, with its events; sure to be the same."""
-    from reports.lives import check_same
+    from reports.lives.spans import check_same
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
     try:

@@ -12,7 +12,7 @@
 
 A comparison is a directory of such directories, beside a `summary.json` that lists their summaries in
 order, a `config.json` and the figures of all runs side by side. Several seeds are a directory of runs, or
-of comparisons, see reports/seed_runs.py.
+of comparisons, see reports/seeds/runs.py.
 
 The files are written into the hidden sibling `.out.partial-<pid>`, which is then renamed. The same
 input gives the same bytes: nothing in the files tells when or where they were written.

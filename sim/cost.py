@@ -2,7 +2,7 @@
 
     constant:SECONDS   every step alike: for tests, and for comparing schedules step by step
     roofline           from the datasheet and the geometry, with stated efficiencies: sim/roofline.py
-    calibrated         from a measured profile of the GPU: sim/cost_calibrated.py
+    calibrated         from a measured profile of the GPU: sim/calibrated/model.py
     NAME               from published figures: sim/cost_profile.py
 
 What the engine asks them is in sim/step_cost.py.
@@ -11,8 +11,8 @@ What the engine asks them is in sim/step_cost.py.
 from collections.abc import Sequence
 from math import isfinite
 
+from sim.calibrated.model import Calibrated
 from sim.config import Scenario
-from sim.cost_calibrated import Calibrated
 from sim.cost_profile import AnalyticProfile, profile_names
 from sim.errors import KvsimError, unknown
 from sim.roofline import Roofline

@@ -19,8 +19,8 @@ from synthetic_profile import synthetic_profile
 import cli
 from kernels.calibration.earlier import kept_as
 from kernels.calibration.errors import CalibrationError, NoGpuError
-from reports.calibrated import Error, fit_of
-from reports.calibration_words import duration, rate, size, span
+from reports.calibration.profile import Error, fit_of
+from reports.calibration.words import duration, rate, size, span
 from reports.figures import calibration
 from reports.figures.style import SCREEN, STYLES
 from sim.profile_files import find_profile, read_profile

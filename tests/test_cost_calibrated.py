@@ -12,10 +12,10 @@ from test_modes_agree import draw_case, told
 
 from kernels.calibration import form
 from sim.build import build_engine
+from sim.calibrated.model import GRAPH_SEQS, STRETCH, step_shapes
 from sim.catalog import gpu_named, model_named, model_names
 from sim.config import EngineConfig, Scenario, can_split
 from sim.cost import cost_named
-from sim.cost_calibrated import GRAPH_SEQS, STRETCH, step_shapes
 from sim.errors import KvsimError
 from sim.spread import Contexts
 from sim.step_cost import StepShape

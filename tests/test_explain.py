@@ -12,13 +12,13 @@ from test_memory_map import rows
 from test_modes_agree import COSTS, HAPPENS, draw_case
 
 import cli
-from reports.event_log import event_log
-from reports.explain import Part, chosen, divided, story
-from reports.explain_view import Bar, rounded, stories_view, story_view
-from reports.life_lines import Teller
-from reports.life_words import HAPPENED, REASONS, STATES, reason_text
-from reports.lives import EVENTS, lives
-from reports.lives import STATES as STATE_NAMES
+from reports.lives.event_log import event_log
+from reports.lives.lines import Teller
+from reports.lives.spans import EVENTS, lives
+from reports.lives.spans import STATES as STATE_NAMES
+from reports.lives.story import Part, chosen, divided, story
+from reports.lives.view import Bar, rounded, stories_view, story_view
+from reports.lives.words import HAPPENED, REASONS, STATES, reason_text
 from reports.rundir import Run
 from sim import events
 from sim.build import build_engine

@@ -25,7 +25,7 @@ from reports.figures.systems import systems
 from reports.labels import told_apart
 from reports.memory_map import FILE
 from reports.rundir import Run, _write_columns, read_runs
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
 from sim.errors import KvsimError
 
 USUAL = ["memory.png", "waste.png", "requests.png", "latency.png"]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from report_page import PACK, opened, record, slots_of_file, slots_of_page
 
 import cli
-from reports.event_log import EVENTS, read_events
 from reports.html import report as reporting
 from reports.html import words
 from reports.html.arena import read_arena
@@ -22,7 +21,8 @@ from reports.html.charts import chart_data
 from reports.html.lives import SAID, tick_s
 from reports.html.packing import NOTHING, Pack, unpacked
 from reports.html.report import report, write_report
-from reports.lives import STATES, lives
+from reports.lives.event_log import EVENTS, read_events
+from reports.lives.spans import STATES, lives
 from reports.rundir import read_runs, write_comparison, write_run
 
 SMALL = ("--num-prompts", 30, "--num-gpu-blocks", 160, "--max-model-len", 1024)

@@ -14,10 +14,10 @@ import pytest
 from fake_run import fake_run
 from report_page import record
 
-from reports.event_log import read_events
-from reports.explain import story
 from reports.html.report import write_report
-from reports.lives import lives
+from reports.lives.event_log import read_events
+from reports.lives.spans import lives
+from reports.lives.story import story
 from reports.rundir import read_runs, write_comparison, write_run
 
 PLACES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")

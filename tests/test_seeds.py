@@ -11,9 +11,9 @@ from test_terminal import BUDDY, CONTIGUOUS, PAGED, plain
 
 import cli
 from reports.rundir import read_runs
-from reports.seed_tables import seeds_table, with_spread
-from reports.seed_words import difference_lines, differences
-from reports.seeds import Interval, alike, difference, equal, interval, merged, ratio, t_quantile
+from reports.seeds.intervals import Interval, alike, difference, equal, interval, merged, ratio, t_quantile
+from reports.seeds.tables import seeds_table, with_spread
+from reports.seeds.words import difference_lines, differences
 from reports.terminal import count, figures, percent_text, run_table, seconds
 
 SMALL = ("--cost", "constant:0.03", "--num-prompts", "20", "--no-plots")

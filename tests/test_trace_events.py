@@ -13,11 +13,11 @@ from test_modes_agree import COSTS, HAPPENS, draw_case
 from trace_format import check_trace
 
 import cli
-from reports.life_words import STATES
-from reports.lives import STATES as STATE_NAMES
-from reports.step_slices import step_slices
-from reports.trace_events import MOST_REQUESTS, Traced, chosen_requests, write_trace
-from reports.trace_text import micro
+from reports.lives.spans import STATES as STATE_NAMES
+from reports.lives.words import STATES
+from reports.timeline.events import MOST_REQUESTS, Traced, chosen_requests, write_trace
+from reports.timeline.steps import step_slices
+from reports.timeline.text import micro
 from sim.build import build_engine
 from sim.errors import KvsimError
 from sim.metrics import step_table

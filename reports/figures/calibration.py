@@ -18,8 +18,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from reports.calibrated import Fit, Fitted, Timed
-from reports.calibration_words import layer, percent
+from reports.calibration.profile import Fit, Fitted, Timed
+from reports.calibration.words import layer, percent
 from reports.figures.scales import in_bytes, in_time, log_scale, make_room, plain
 from reports.figures.sheet import new_sheet, save
 from reports.figures.style import Look, Style

@@ -12,7 +12,7 @@ from typing import Any
 
 from reports.figures.systems import spread
 from reports.rundir import Run
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
 
 _BESIDE = ("seed", "num_prompts", "start", "duration", "num_gpu_blocks", "kv_tokens", "source")
 """What may differ within a curve: another sample of the same traffic, the same memory in other units."""

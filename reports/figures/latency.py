@@ -14,8 +14,8 @@ from reports.figures.pieces import FloatArray
 from reports.figures.sheet import new_sheet
 from reports.figures.style import Look, Style
 from reports.figures.systems import System, short, spread
-from reports.seed_words import with_spread
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
+from reports.seeds.words import with_spread
 
 _POINTS = 400
 _MOST_ABOVE = 6  # with numbers, above every panel

@@ -17,8 +17,8 @@ from reports.figures.style import Style
 from reports.figures.systems import System, which_seed
 from reports.palette import KINDS
 from reports.rundir import Run
-from reports.seed_words import with_spread
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
+from reports.seeds.words import with_spread
 
 
 def memory(systems: Sequence[System], choices: Choices) -> Figure:

@@ -26,7 +26,7 @@ from reports.figures.sheet import new_sheet
 from reports.figures.style import Style
 from reports.figures.systems import System, spread, which_seed
 from reports.rundir import Run
-from reports.seed_words import with_spread
+from reports.seeds.words import with_spread
 
 _LARGEST = "largest_free_extent"
 _FREE = ("external", "cached", "free")

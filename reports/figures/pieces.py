@@ -23,8 +23,8 @@ from reports.figures.sheet import wrapped
 from reports.figures.style import Look, Style
 from reports.figures.systems import short
 from reports.palette import KINDS
-from reports.seed_words import Shown, with_spread
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
+from reports.seeds.words import Shown, with_spread
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from reports.figures.over_time import Curve, longest, time_words
 from reports.figures.sheet import new_sheet
 from reports.figures.systems import System
 from reports.palette import Summary
-from reports.seed_words import with_spread
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
+from reports.seeds.words import with_spread
 
 
 def requests(systems: Sequence[System], choices: Choices) -> Figure:

@@ -6,7 +6,7 @@ from math import ceil, floor, log10
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from reports.calibration_words import duration, size
+from reports.calibration.words import duration, size
 from reports.figures.style import Style
 
 LEFT = 0.65

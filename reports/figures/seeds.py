@@ -16,7 +16,7 @@ from reports.figures.sheet import new_sheet, save
 from reports.figures.style import SCREEN, Style
 from reports.figures.systems import System
 from reports.palette import number
-from reports.seeds import alike, interval
+from reports.seeds.intervals import alike, interval
 
 Summary = Mapping[str, Any]
 Named = Mapping[str, Sequence[Summary]]

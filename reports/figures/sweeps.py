@@ -14,7 +14,7 @@ from reports.figures.sheet import new_sheet, wrapped
 from reports.figures.style import Style
 from reports.figures.systems import System, short
 from reports.rundir import Run
-from reports.seeds import Interval
+from reports.seeds.intervals import Interval
 
 LOADS = {
     "request_rate": "request rate (requests/s)",

@@ -9,7 +9,7 @@ from typing import Any
 
 from reports import palette
 from reports.rundir import Run
-from reports.seeds import Interval, alike, interval
+from reports.seeds.intervals import Interval, alike, interval
 
 Summary = Mapping[str, Any]
 _MOST_LETTERS = 28

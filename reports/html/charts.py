@@ -14,7 +14,7 @@ import numpy.typing as npt
 from reports import palette
 from reports.palette import KINDS
 from reports.rundir import Run
-from reports.seeds import alike
+from reports.seeds.intervals import alike
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,17 +1,17 @@
 """Every request for the page: a row of the table each, what happened to it, and the spans of its life.
 
 Times are whole *ticks* since the start of the run, a millionth of a second or, in long runs, more. Events and
-spans are those of reports/event_log.py and reports/lives.py, so that the page tells what `sim explain` tells.
+spans are those of reports/lives, so that the page tells what `sim explain` tells.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from reports.event_log import NOTHING as NONE
-from reports.event_log import REFUSE, EventLog
 from reports.html.packing import NOTHING, Column, Pack
 from reports.html.tables import Texts
-from reports.lives import Lives
+from reports.lives.event_log import NOTHING as NONE
+from reports.lives.event_log import REFUSE, EventLog
+from reports.lives.spans import Lives
 from reports.rundir import Columns
 from sim.workload import PS_PER_S
 

@@ -7,8 +7,8 @@ from reports import palette
 from reports.html.words import group_label, grouped
 from reports.palette import Summary, count, figures, number, seconds
 from reports.rundir import Run
-from reports.seed_tables import with_spread
-from reports.seeds import alike, difference, interval
+from reports.seeds.intervals import alike, difference, interval
+from reports.seeds.tables import with_spread
 from reports.terminal import Row, percent_text
 
 Values = list[float | None]

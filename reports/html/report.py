@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports import life_words, palette
-from reports.event_log import EVENTS, read_events
+from reports import palette
 from reports.html import words
 from reports.html.arena import Arena, read_arena
 from reports.html.charts import chart_data, end_s
@@ -14,7 +13,9 @@ from reports.html.lives import SAID, STATUS, packed_events, packed_requests, pac
 from reports.html.numbers import numbers
 from reports.html.packing import Pack
 from reports.html.page import page
-from reports.lives import STATES, lives
+from reports.lives import words as life_words
+from reports.lives.event_log import EVENTS, read_events
+from reports.lives.spans import STATES, lives
 from reports.rundir import Run, read_runs
 from sim import __version__
 from sim.errors import KvsimError

@@ -8,9 +8,9 @@ from typing import Any
 from reports import palette
 from reports.palette import Summary, count, figures, number
 from reports.rundir import Run
-from reports.seed_tables import with_spread
-from reports.seed_words import difference_lines, differences
-from reports.seeds import alike, interval
+from reports.seeds.intervals import alike, interval
+from reports.seeds.tables import with_spread
+from reports.seeds.words import difference_lines, differences
 from reports.terminal import headline, percent_text, verdict
 
 _SEED = re.compile(r", seed \d+")

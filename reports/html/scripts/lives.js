@@ -1,4 +1,4 @@
-// The lives of all requests of one run: tracks, their spans and their events, as reports/lives.py has them.
+// The lives of all requests of one run: tracks, their spans and their events, as reports/lives/spans.py has them.
 //
 // A track is a request, or one of several answers to it; all times are whole ticks of the run.
 

@@ -1,6 +1,6 @@
-// What happened to a track, a line each, in the words of reports/life_words.py: what `sim explain` tells.
+// What happened to a track, a line each, in the words of reports/lives/words.py: what `sim explain` tells.
 //
-// The rules are those of reports/life_lines.py; a test compares the lines of both.
+// The rules are those of reports/lives/lines.py; a test compares the lines of both.
 
 const WORDS = data.words;
 const EACH = 3; // spells at the head of the queue that get a line of their own; more are told together

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from reports.calibrated import PARTS, Fit
-from reports.calibration import ceilings_table, errors_table, notes
-from reports.calibration_words import size, span
+from reports.calibration.profile import PARTS, Fit
+from reports.calibration.tables import ceilings_table, errors_table, notes
+from reports.calibration.words import size, span
 from reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]

@@ -4,7 +4,7 @@ Everything that says why a request waits or what happens to it takes its words f
 it does and the colour of that, REASONS why the head of the queue is not admitted, HAPPENED what an event did.
 LINES the rest of a story's lines. The texts are templates with names in braces, many of them those of the
 columns of events.parquet: the HTML report holds all of them (`for_page`) and fills them in by itself, as
-`reason_text`, `event_text` and reports/life_lines.py do here.
+`reason_text`, `event_text` and reports/lives/lines.py do here.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ STATES: dict[str, Look] = {
     "recompute": Look("recomputing what was lost", "#CC79A7", "▞", "r"),
     "swapped": Look("swapped out", "#009E73", "▤", "s"),
 }
-"""In the order of a life; the keys are those of reports/lives.py."""
+"""In the order of a life; the keys are those of reports/lives/spans.py."""
 
 REASONS: dict[str, str] = {
     "no room": "needs {need} slots, {free} free",

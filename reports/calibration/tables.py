@@ -14,8 +14,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.calibrated import Analytic, Fit, Fitted, Timed
-from reports.calibration_words import batch, duration, layer, percent, rate, size, span
+from reports.calibration.profile import Analytic, Fit, Fitted, Timed
+from reports.calibration.words import batch, duration, layer, percent, rate, size, span
 from reports.palette import count
 from sim.config import GpuSpec
 from sim.profile_place import called_by

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reports.event_log import (
+from reports.lives.event_log import (
     ADMIT,
     DECODE,
     EVENTS,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from reports.life_lines import Line, Teller
-from reports.lives import STATES, Lives, Span
+from reports.lives.lines import Line, Teller
+from reports.lives.spans import STATES, Lives, Span
 from reports.rundir import Run
 from sim.errors import KvsimError
 from sim.workload import PS_PER_S

@@ -13,10 +13,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from reports.explain import Part, Story
-from reports.life_lines import Line
-from reports.life_words import STATES, Look, reason_name
-from reports.lives import STATES as STATE_NAMES
+from reports.lives.lines import Line
+from reports.lives.spans import STATES as STATE_NAMES
+from reports.lives.story import Part, Story
+from reports.lives.words import STATES, Look, reason_name
 from reports.palette import count, seconds
 from reports.terminal import ruled_table
 from sim.workload import PS_PER_S

@@ -26,14 +26,14 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from reports.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
-from reports.life_words import STATES as LOOKS
-from reports.life_words import reason_name
-from reports.lives import HEAD, PREEMPTED, STATES, Lives
+from reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
+from reports.lives.spans import HEAD, PREEMPTED, STATES, Lives
+from reports.lives.words import STATES as LOOKS
+from reports.lives.words import reason_name
 from reports.palette import KINDS, number
 from reports.rundir import Run
-from reports.step_slices import Steps, step_slices
-from reports.trace_text import instant, micro, named, quoted
+from reports.timeline.steps import Steps, step_slices
+from reports.timeline.text import instant, micro, named, quoted
 from sim.errors import KvsimError
 
 MOST_REQUESTS = 1000

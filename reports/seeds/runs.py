@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.rundir import seed_name, whole_directory, write_together
-from reports.seeds import CONFIDENCE, equal, merged
+from reports.seeds.intervals import CONFIDENCE, equal, merged
 from sim.errors import KvsimError
 
 Summary = Mapping[str, Any]
@@ -57,7 +57,7 @@ def carry_out_seeds(
 
 def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[str, Any]:
     """What `summary.json` holds of several seeds."""
-    from reports.seed_words import differences
+    from reports.seeds.words import differences
 
     by_allocator = [list(each) for each in zip(*runs, strict=True)]
     return {

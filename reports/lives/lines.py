@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from reports.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
-from reports.life_words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
-from reports.lives import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
+from reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
+from reports.lives.spans import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
+from reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
 from reports.palette import number, seconds
 from reports.rundir import Run
 from sim.workload import PS_PER_S

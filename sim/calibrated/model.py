@@ -1,18 +1,17 @@
 """Calibrated step times: the measured parts of a profile put together, and what of them was not measured.
 
-    GPU     all that n tokens need beside attention + decode attention + prefill attention (sim/step_parts.py)
+    GPU     all that n tokens need beside attention + decode attention + prefill attention (step.py)
     graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture,
             unless they are told to launch all kernels one by one (enforce_eager)
     eager   max(GPU, kernels * host time of a launch), for all others
     step    graph or eager, + copies within the GPU, + blocks from and to the host
 
 Decode attention follows the sum of the contexts, the longest of them and their sum in whole tiles
-(sim/decode_part.py), which all grow by the same in every step. It is computed where the mean context is a
-multiple of 64 tokens, and follows a straight line in between: so a span costs little more than one step.
+(decode.py), which all grow by the same in every step. It is computed where the mean context is a multiple
+of 64 tokens, and follows a straight line in between: so a span costs little more than one step.
 
 A part of a step that lies outside what was measured is *extrapolated*: the form still holds, the ratio is
-that of the edge. The time of these parts is counted (sim/extrapolation.py), and every output says how much it
-was.
+that of the edge. The time of these parts is counted (extrapolation.py), and every output says what it was.
 """
 
 from bisect import bisect_left
@@ -20,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from sim.calibrated.extrapolation import Extrapolation
+from sim.calibrated.parts import Place, Priced
+from sim.calibrated.step import StepParts
 from sim.config import Scenario
 from sim.errors import KvsimError
-from sim.extrapolation import Extrapolation
 from sim.profile_files import REHEARSAL, Profile
-from sim.profile_parts import Place, Priced
 from sim.step_cost import CostModel, Spread, StepShape
-from sim.step_parts import StepParts
 from sim.workload import PS_PER_S
 
 GRAPH_SEQS = 512

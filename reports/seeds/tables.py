@@ -1,7 +1,7 @@
 """What several seeds say in the terminal: the tables of one run with `mean ±half` for every number.
 
-Half is that of the 95 % confidence interval, see reports/seeds.py. A number that is the same with every
-seed stands alone; where all are, one run is shown and one line says so.
+Half is that of the 95 % confidence interval, see intervals.py. A number that is the same with every seed
+stands alone; where all are, one run is shown and one line says so.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,8 @@ from rich.text import Text
 
 from reports import palette
 from reports.palette import KINDS, Summary, count, figures, number, seconds
-from reports.seed_words import Shown, difference_lines, half_width, with_spread
-from reports.seeds import Interval, alike, difference, equal, interval
+from reports.seeds.intervals import Interval, alike, difference, equal, interval
+from reports.seeds.words import Shown, difference_lines, half_width, with_spread
 from reports.terminal import (
     LATENCIES,
     POINTS,

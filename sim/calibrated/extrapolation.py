@@ -7,7 +7,7 @@ planned longer than it became.
 
 from collections.abc import Mapping
 
-from sim.profile_parts import Place, Priced
+from sim.calibrated.parts import Place, Priced
 
 
 class Extrapolation:

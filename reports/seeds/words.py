@@ -12,7 +12,7 @@ from typing import Any
 
 from reports import palette
 from reports.palette import count, figures, number
-from reports.seeds import Interval, alike, difference, ratio
+from reports.seeds.intervals import Interval, alike, difference, ratio
 
 Summary = Mapping[str, Any]
 Shown = Callable[[float | None], str]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.trace_text import micro, quoted
+from reports.timeline.text import micro, quoted
 from sim.errors import KvsimError
 
 Steps = Path | Mapping[str, Any]

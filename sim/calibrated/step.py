@@ -15,10 +15,10 @@ roofline.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sim.calibrated.decode import DecodePart
+from sim.calibrated.parts import Along, Part, Place, Priced, Product, total
+from sim.calibrated.prefill import PrefillPart
 from sim.config import ModelSpec, Scenario
-from sim.decode_part import DecodePart
-from sim.prefill_part import PrefillPart
-from sim.profile_parts import Along, Part, Place, Priced, Product, total
 from sim.roofline import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S
 from sim.step_cost import StepShape
 from sim.workload import PS_PER_S

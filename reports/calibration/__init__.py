@@ -1,0 +1,1 @@
+"""A calibration in the terminal: while it is measured (`watch`), and its `profile` afterwards (`tables`)."""

@@ -1,0 +1,1 @@
+"""`sim trace-events`: `events` in the Trace Event Format, from requests and from the engine's `steps`."""
