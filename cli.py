@@ -37,7 +37,7 @@ from sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scen
 from sim.errors import KvsimError
 
 if TYPE_CHECKING:
-    from reports.rundir import Run
+    from reports.rundir.run import Run
     from reports.timeline.events import Traced
     from sim.run import Outcome, Simulation
     from sim.workload import Workload
@@ -397,7 +397,7 @@ class Output:
 
     def target(self, name: str) -> Path:
         """The directory asked for, else the first free one in `runs`; sure to take the results."""
-        from reports.rundir import check_target
+        from reports.rundir.whole import check_target
 
         target = self.out or Path("runs", name)
         number = 1
@@ -615,7 +615,8 @@ def plot(  # noqa: PLR0917 - typer passes them by name
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
     from reports.figures import Choices, Latency, check, draw, style_named
     from reports.labels import told_apart
-    from reports.rundir import read_runs, write_figures
+    from reports.rundir.run import read_runs
+    from reports.rundir.writing import write_figures
 
     choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
     names = figure.split(",") if figure is not None else None
@@ -657,7 +658,7 @@ def explain(
     from reports.lives.event_log import event_log, read_events
     from reports.lives.spans import lives
     from reports.lives.story import chosen, story
-    from reports.rundir import read_runs
+    from reports.rundir.run import read_runs
 
     runs = read_runs(run)
     number, how = chosen(runs, request)
@@ -705,7 +706,7 @@ def trace_events(
     ] = None,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
-    from reports.rundir import read_runs
+    from reports.rundir.run import read_runs
     from reports.timeline.events import chosen_requests, write_trace
 
     first, last = chosen_requests(requests)
@@ -873,7 +874,7 @@ def show_profile(
     from reports.calibration.tables import report_of
     from reports.figures import check, style_named
     from reports.figures.calibration import draw_calibration
-    from reports.rundir import write_figures
+    from reports.rundir.writing import write_figures
 
     look = style_named(style)
     check(fmt, None)
@@ -1199,7 +1200,7 @@ def _write_run(
     target: Path, simulation: "Simulation", output: Output, carry_out: "CarryOut"
 ) -> dict[str, Any]:
     """Carry out one run and write it: returns its summary."""
-    from reports.rundir import write_run
+    from reports.rundir.writing import write_run
 
     (outcome,) = carry_out([simulation])
     return write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force).summary
@@ -1209,7 +1210,7 @@ def _write_comparison(
     target: Path, simulations: "Sequence[Simulation]", traffic: Traffic, output: Output, carry_out: "CarryOut"
 ) -> list[dict[str, Any]]:
     """Carry out a comparison and write it: returns the summaries."""
-    from reports.rundir import write_comparison
+    from reports.rundir.writing import write_comparison
 
     outcomes = carry_out(simulations)
     configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}

@@ -16,7 +16,8 @@ import pytest
 import typer
 
 import cli
-from reports import progress, rundir
+from reports import progress
+from reports.rundir import writing
 from sim import __version__
 from workloads import TRACES
 
@@ -513,7 +514,7 @@ def test_what_stops_the_writing_leaves_nothing(sim, monkeypatch, command, error,
         if path.name == "timeline.parquet":
             raise error
 
-    monkeypatch.setattr(rundir, "_write_columns", fail)
+    monkeypatch.setattr(writing, "write_columns", fail)
     assert sim(command, *SMALL, "--out", "deep/out") == (code, "", line)
     assert not list(Path().iterdir())
 

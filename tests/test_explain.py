@@ -19,7 +19,7 @@ from reports.lives.spans import STATES as STATE_NAMES
 from reports.lives.story import Part, chosen, divided, story
 from reports.lives.view import Bar, rounded, stories_view, story_view
 from reports.lives.words import HAPPENED, REASONS, STATES, reason_text
-from reports.rundir import Run
+from reports.rundir.run import Run
 from sim import events
 from sim.build import build_engine
 from sim.catalog import gpu_named, model_named

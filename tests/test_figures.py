@@ -24,7 +24,8 @@ from reports.figures.style import DARK, PAPER, SCREEN, STYLES
 from reports.figures.systems import systems
 from reports.labels import told_apart
 from reports.memory_map import FILE
-from reports.rundir import Run, _write_columns, read_runs
+from reports.rundir.formats import write_columns
+from reports.rundir.run import Run, read_runs
 from reports.seeds.intervals import Interval
 from sim.errors import KvsimError
 
@@ -75,7 +76,7 @@ def record(directory, rows):
         name: np.array(column, dtype=object if name == "owners" else None)
         for name, column in zip(names, zip(*rows, strict=True) if rows else [[]] * 6, strict=True)
     }
-    _write_columns(columns, directory / FILE)
+    write_columns(columns, directory / FILE)
     return directory
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import cli
 from reports.memory_map import MemoryMap, Range, owners_of
-from reports.rundir import _write_columns
+from reports.rundir.formats import write_columns
 from sim.errors import KvsimError
 
 COLUMNS = ("time_s", "start", "size", "owners", "filled", "cached")
@@ -21,7 +21,7 @@ def write(path, rows):
         np.array(column, dtype=object if name == "owners" else None)
         for name, column in zip(COLUMNS, columns, strict=True)
     )
-    _write_columns(dict(zip(COLUMNS, arrays, strict=True)), file)
+    write_columns(dict(zip(COLUMNS, arrays, strict=True)), file)
     return file
 
 
@@ -118,7 +118,7 @@ def test_a_map_of_25_000_blocks_and_240_instants_is_read_in_seconds(tmp_path):
         "owners": np.array([str(each) for each in rng.integers(0, 999, rows)]),
     }
     columns |= {"filled": np.full(rows, 16), "cached": np.zeros(rows, np.int64)}
-    _write_columns(columns, tmp_path / "map.parquet")
+    write_columns(columns, tmp_path / "map.parquet")
     begun = time.process_time()
     found = MemoryMap.read(tmp_path / "map.parquet")
     arenas = [found.at(at_s) for at_s in found.instants]
@@ -153,6 +153,6 @@ def test_a_missing_or_foreign_file_says_so(tmp_path):
     (tmp_path / "map.parquet").write_bytes(b"PAR1")
     with pytest.raises(KvsimError, match=r"map.parquet is damaged"):
         MemoryMap.read(tmp_path / "map.parquet")
-    _write_columns({"time_s": np.zeros(1)}, tmp_path / "map.parquet")
+    write_columns({"time_s": np.zeros(1)}, tmp_path / "map.parquet")
     with pytest.raises(KvsimError, match=r"map.parquet is damaged"):
         MemoryMap.read(tmp_path / "map.parquet")

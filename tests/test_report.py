@@ -23,7 +23,8 @@ from reports.html.packing import NOTHING, Pack, unpacked
 from reports.html.report import report, write_report
 from reports.lives.event_log import EVENTS, read_events
 from reports.lives.spans import STATES, lives
-from reports.rundir import read_runs, write_comparison, write_run
+from reports.rundir.run import read_runs
+from reports.rundir.writing import write_comparison, write_run
 
 SMALL = ("--num-prompts", 30, "--num-gpu-blocks", 160, "--max-model-len", 1024)
 KINDS_OF_RUNS = {

@@ -18,7 +18,8 @@ from reports.html.report import write_report
 from reports.lives.event_log import read_events
 from reports.lives.spans import lives
 from reports.lives.story import story
-from reports.rundir import read_runs, write_comparison, write_run
+from reports.rundir.run import read_runs
+from reports.rundir.writing import write_comparison, write_run
 
 PLACES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 FLAGS = (

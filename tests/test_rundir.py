@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from fake_run import fake_run
 
-from reports import figures, rundir
-from reports.rundir import check_target, read_run, write_run
+from reports import figures
+from reports.rundir import whole, writing
+from reports.rundir.run import read_run
+from reports.rundir.whole import check_target
+from reports.rundir.writing import write_run
 from sim.errors import KvsimError
 
 
@@ -64,7 +67,7 @@ def test_whole_numbers_take_32_bits_unless_they_need_64(tmp_path):
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("a bug")])
 @pytest.mark.parametrize(
-    ("module", "writer"), [(rundir, "_write_json"), (rundir, "_write_columns"), (figures, "draw")]
+    ("module", "writer"), [(writing, "write_json"), (writing, "write_columns"), (figures, "draw")]
 )
 def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, module, writer, failure):
     def fail(*_):
@@ -80,7 +83,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(rundir, "_write_columns", fail)
+    monkeypatch.setattr(writing, "write_columns", fail)
     with pytest.raises(KvsimError, match="the disk is full; nothing was kept"):
         write_run(tmp_path / "out", **fake_run())
     assert list(tmp_path.iterdir()) == []
@@ -102,7 +105,7 @@ def test_an_existing_run_needs_force(tmp_path):
 def test_a_replacement_that_fails_leaves_the_old_run(tmp_path, monkeypatch, failing_rename):
     out = tmp_path / "out"
     write_run(out, **fake_run(seed=1), draw=False)
-    before, real, calls = files_of(out), rundir.Path.rename, []
+    before, real, calls = files_of(out), whole.Path.rename, []
 
     def rename(self, target):
         calls.append(target)
@@ -110,7 +113,7 @@ def test_a_replacement_that_fails_leaves_the_old_run(tmp_path, monkeypatch, fail
             raise KeyboardInterrupt
         return real(self, target)
 
-    monkeypatch.setattr(rundir.Path, "rename", rename)
+    monkeypatch.setattr(whole.Path, "rename", rename)
     with pytest.raises(KeyboardInterrupt):
         write_run(out, **fake_run(seed=2), draw=False, force=True)
     assert files_of(out) == before
@@ -169,7 +172,7 @@ def test_a_parent_without_permission_is_named(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(rundir.Path, "touch", refuse)  # a mode would not stop root
+    monkeypatch.setattr(whole.Path, "touch", refuse)  # a mode would not stop root
     with pytest.raises(KvsimError, match="no permission to write there"):
         check_target(tmp_path / "out")
 

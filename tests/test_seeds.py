@@ -10,7 +10,7 @@ import pytest
 from test_terminal import BUDDY, CONTIGUOUS, PAGED, plain
 
 import cli
-from reports.rundir import read_runs
+from reports.rundir.run import read_runs
 from reports.seeds.intervals import Interval, alike, difference, equal, interval, merged, ratio, t_quantile
 from reports.seeds.tables import seeds_table, with_spread
 from reports.seeds.words import difference_lines, differences

@@ -11,7 +11,7 @@ from reports.figures import arena, latency, ledger, lengths, occupancy, requests
 from reports.figures.choices import CannotDraw, Choices
 from reports.figures.sheet import check_format, save
 from reports.figures.systems import System, systems
-from reports.rundir import Run
+from reports.rundir.run import Run
 from sim.errors import KvsimError, unknown
 
 Draw = Callable[[Sequence[System], Choices], Figure]

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any
 
 from reports.figures.systems import spread
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import Interval
 
 _BESIDE = ("seed", "num_prompts", "start", "duration", "num_gpu_blocks", "kv_tokens", "source")

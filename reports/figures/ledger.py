@@ -16,7 +16,7 @@ from reports.figures.sheet import new_sheet
 from reports.figures.style import Style
 from reports.figures.systems import System, which_seed
 from reports.palette import KINDS
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import Interval
 from reports.seeds.words import with_spread
 

@@ -14,7 +14,7 @@ from reports.figures.choices import Choices
 from reports.figures.sheet import new_sheet
 from reports.figures.style import SCREEN, Style
 from reports.figures.systems import System, short, spread
-from reports.rundir import Run
+from reports.rundir.run import Run
 
 Tokens = npt.NDArray[np.integer[Any]]
 

@@ -25,7 +25,7 @@ from reports.figures.over_time import (
 from reports.figures.sheet import new_sheet
 from reports.figures.style import Style
 from reports.figures.systems import System, spread, which_seed
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.words import with_spread
 
 _LARGEST = "largest_free_extent"

@@ -16,7 +16,7 @@ from reports.figures.pieces import FloatArray, panel_columns
 from reports.figures.style import Look, Style
 from reports.figures.systems import System
 from reports.palette import KINDS
-from reports.rundir import Run
+from reports.rundir.run import Run
 
 _SLICES = 700
 

@@ -13,7 +13,7 @@ from reports.figures.joined import Curve
 from reports.figures.sheet import new_sheet, wrapped
 from reports.figures.style import Style
 from reports.figures.systems import System, short
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import Interval
 
 LOADS = {

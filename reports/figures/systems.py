@@ -8,7 +8,7 @@ from os.path import commonprefix
 from typing import Any
 
 from reports import palette
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import Interval, alike, interval
 
 Summary = Mapping[str, Any]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from reports import palette
 from reports.palette import KINDS
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import alike
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from reports.html.tables import Texts
 from reports.lives.event_log import NOTHING as NONE
 from reports.lives.event_log import REFUSE, EventLog
 from reports.lives.spans import Lives
-from reports.rundir import Columns
+from reports.rundir.formats import Columns
 from sim.workload import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ from typing import Any
 from reports import palette
 from reports.html.words import group_label, grouped
 from reports.palette import Summary, count, figures, number, seconds
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import alike, difference, interval
 from reports.seeds.tables import with_spread
 from reports.terminal import Row, percent_text

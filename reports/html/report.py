@@ -16,7 +16,7 @@ from reports.html.page import page
 from reports.lives import words as life_words
 from reports.lives.event_log import EVENTS, read_events
 from reports.lives.spans import STATES, lives
-from reports.rundir import Run, read_runs
+from reports.rundir.run import Run, read_runs
 from sim import __version__
 from sim.errors import KvsimError
 

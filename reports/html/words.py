@@ -7,7 +7,7 @@ from typing import Any
 
 from reports import palette
 from reports.palette import Summary, count, figures, number
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.seeds.intervals import alike, interval
 from reports.seeds.tables import with_spread
 from reports.seeds.words import difference_lines, differences

@@ -16,7 +16,7 @@ from reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE,
 from reports.lives.spans import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
 from reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
 from reports.palette import number, seconds
-from reports.rundir import Run
+from reports.rundir.run import Run
 from sim.workload import PS_PER_S
 
 _NUMBERED = ("no room", "watermark")

@@ -40,7 +40,8 @@ from reports.lives.event_log import (
     Int64,
     whole_ps,
 )
-from reports.rundir import Columns, Run
+from reports.rundir.formats import Columns
+from reports.rundir.run import Run
 from sim import __version__
 from sim.errors import KvsimError
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from reports.lives.lines import Line, Teller
 from reports.lives.spans import STATES, Lives, Span
-from reports.rundir import Run
+from reports.rundir.run import Run
 from sim.errors import KvsimError
 from sim.workload import PS_PER_S
 

@@ -10,7 +10,7 @@ from reports.papers.checks import AGREES, Judged
 from reports.papers.declared import Paper
 from reports.papers.running import Findings
 from reports.papers.terminal import less
-from reports.rundir import whole_directory
+from reports.rundir.whole import whole_directory
 from sim import __version__
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.rundir import seed_name, whole_directory, write_together
+from reports.rundir.run import seed_name
+from reports.rundir.whole import whole_directory
+from reports.rundir.writing import write_together
 from reports.seeds.intervals import CONFIDENCE, equal, merged
 from sim.errors import KvsimError
 

@@ -31,7 +31,7 @@ from reports.lives.spans import HEAD, PREEMPTED, STATES, Lives
 from reports.lives.words import STATES as LOOKS
 from reports.lives.words import reason_name
 from reports.palette import KINDS, number
-from reports.rundir import Run
+from reports.rundir.run import Run
 from reports.timeline.steps import Steps, step_slices
 from reports.timeline.text import instant, micro, named, quoted
 from sim.errors import KvsimError
