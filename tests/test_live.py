@@ -252,10 +252,10 @@ def test_before_a_run_there_is_nothing_to_see():
 @pytest.mark.parametrize(
     ("allocator", "traffic"),
     [
-        ("paged", {"num_prompts": 3000}),
-        ("paged", {"num_prompts": 1000, "n": 3}),
-        ("buddy:pow2", {"num_prompts": 3000}),
-        ("dynamic", {"num_prompts": 2000}),
+        ("paged", {"num_prompts": 1200}),
+        ("paged", {"num_prompts": 400, "n": 3}),
+        ("buddy:pow2", {"num_prompts": 1200}),
+        ("dynamic", {"num_prompts": 800}),
     ],
 )
 def test_looking_while_it_runs_never_fails_and_changes_nothing(allocator, traffic):
