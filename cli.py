@@ -516,7 +516,7 @@ class Seeds:
         output.report(found, partial(seeds_table, compared=compared), target)
 
 
-@app.command()
+@app.command(short_help="Simulate one server: its KV memory, its speed.")
 @_flat
 def run(  # noqa: PLR0917 - typer passes them by name
     ctx: typer.Context,
@@ -580,7 +580,7 @@ def compare(
     output.report(summaries, compare_table, target)
 
 
-@app.command()
+@app.command(short_help="Draw figures of earlier runs, side by side.")
 def plot(  # noqa: PLR0917 - typer passes them by name
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs or comparisons.")],
     out: Annotated[
@@ -628,7 +628,7 @@ def plot(  # noqa: PLR0917 - typer passes them by name
         print(path)
 
 
-@app.command()
+@app.command(short_help="Make one HTML page of runs, with the memory map.")
 def report(
     directories: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Runs or comparisons, best with --record-map.")
@@ -644,7 +644,7 @@ def report(
     print(write_report(directories, out or directories[0] / "report.html"))
 
 
-@app.command()
+@app.command(short_help="Tell the life of one request: why it waited.")
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
     request: Annotated[
@@ -721,7 +721,7 @@ def trace_events(
     print(f"{written.events:,} events, {written.bytes / 1e6:.1f} MB: open it in ui.perfetto.dev\n{target}")
 
 
-@app.command()
+@app.command(short_help="Simulate the figures of a paper, beside its own.")
 def reproduce(  # noqa: PLR0917 - typer passes them by name
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which one: pagedattention.")],
     figure: Annotated[
@@ -901,7 +901,7 @@ def models() -> None:
     )
 
 
-@app.command()
+@app.command(short_help="List the GPUs, and measured profiles.")
 def gpus() -> None:
     """List the GPUs: datasheets of those built in, and measured profiles."""
     from reports.listing import gpus_table, profiles_table
@@ -931,7 +931,7 @@ def allocators() -> None:
     _show(names_table(ALLOCATORS), "Your own: --allocator package.module:Class")
 
 
-@app.command("check-allocator")
+@app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")
 def check_allocator(
     allocator: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
@@ -977,7 +977,7 @@ def schedulers() -> None:
 
 
 traces_app = typer.Typer(cls=_Front, help="List the traces, look at one, convert it, fetch a public one.")
-app.add_typer(traces_app, name="traces")
+app.add_typer(traces_app, name="traces", short_help="List the traces; show, convert or fetch one.")
 
 _Tokenizer = Annotated[
     str | None,

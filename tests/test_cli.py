@@ -620,6 +620,14 @@ def test_every_option_is_whole_in_80_columns_of_help(sim, command):
         assert getattr(option, "hidden", False) or f" {option.opts[0]} " in out, option.opts[0]
 
 
+@pytest.mark.parametrize("words", [[], ["traces"], ["calibrate"]])
+def test_what_a_command_does_fits_in_a_line(sim, words):
+    code, out, _ = sim(*words, "--help")
+    assert code == 0 and "\nCommands:\n" in out
+    listed = out.split("\nCommands:\n")[1].splitlines()
+    assert listed and all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
 @pytest.mark.parametrize("command", ["models", "gpus", "allocators", "schedulers", "traces"])
 def test_lists_fit_in_80_columns(sim, command):
     code, out, err = sim(command)
