@@ -580,25 +580,27 @@ def compare(
     output.report(summaries, compare_table, target)
 
 
+_Format = Annotated[
+    str | None,
+    typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
+]
+_Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
+
+
 @app.command(short_help="Draw figures of earlier runs, side by side.")
 def plot(  # noqa: PLR0917 - typer passes them by name
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs or comparisons.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
     ] = None,
-    fmt: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"
-        ),
-    ] = None,
+    fmt: _Format = None,
     figure: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...", help="Which, as in memory,waste.", show_default="all that can be drawn"
         ),
     ] = None,
-    style: Annotated[str, typer.Option(metavar="paper|screen|dark", help="How they look.")] = "screen",
+    style: _Style = "screen",
     at: Annotated[
         float | None,
         typer.Option(metavar="S", help="The instant of the memory map.", show_default="the fullest"),
@@ -799,49 +801,20 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
         if given := _given(ctx):
             raise KvsimError(f"{', '.join(given)} must be left out with calibrate {ctx.invoked_subcommand}")
         return
-    from kernels.calibration.calibrate import begin, finish
-    from kernels.calibration.earlier import kept_as, write_beside
     from kernels.calibration.errors import CalibrationError, NoGpuError
-    from kernels.calibration.overview import held_by_others, left_out, overview
-    from kernels.calibration.plan import plan
-    from kernels.calibration.stopping import exit_code, terminable
     from reports.calibration.profile import fit_of
-    from reports.calibration.watch import outcome, plan_report, watched
+    from reports.calibration.watch import outcome
     from sim.profile_files import read_profile
-    from sim.profile_place import called_by, new_profile
+    from sim.profile_place import called_by
 
-    journal = None
     try:
-        with terminable():
-            planned = plan(quick, interpret)
-            gpu = planned.sheet.gpu if planned.sheet else None
-            target = new_profile(planned.device.name, gpu, out, name, quick=quick, rehearsal=interpret)
-            earlier, path = kept_as(target), target.with_name(f"{target.name}.journal")
-            journal = begin(planned, path, fresh=fresh)
-            facts, since = journal.head["device"], str(journal.head["date"])[:10]
-            parts, held = overview(planned, journal), held_by_others(planned)
-            shown = plan_report(facts, parts, left_out(planned), since, held)
-            remark = f"It will be written to {target}."
-            if earlier is not None:
-                remark += f" The profile that is there is kept as {earlier.name}."
-            _show(shown, f"{remark} Ctrl-C keeps what is measured.\n", stderr=True)
-            with watched(len(planned.points)) as heard:
-                profile = finish(
-                    planned, journal, name=name or target.stem,
-                    progress=lambda at: heard(at.part, at.done, at.left_s),
-                )  # fmt: skip
-            kept = write_beside(profile, target, path)
+        target, kept = _measured(out, name, quick=quick, interpret=interpret, fresh=fresh)
     except NoGpuError as error:
         raise KvsimError(
             f"{error}: use a datasheet by name, as in sim run --gpu h200, or rehearse with --interpret"
         ) from error
     except CalibrationError as error:
         raise KvsimError(str(error)) from error
-    except KeyboardInterrupt as stop:
-        if journal is None:
-            raise
-        measured = f"{len(journal.samples):,} of {len(planned.points):,} points are measured and kept"
-        raise _Stopped(f"interrupted: {measured}; the same command goes on", exit_code(stop)) from None
     found = read_profile(target)
     _show(outcome(fit_of(found)))
     called = shlex.quote(called_by(found))
@@ -860,13 +833,8 @@ def show_profile(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")
     ] = None,
-    fmt: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"
-        ),
-    ] = None,
-    style: Annotated[str, typer.Option(metavar="paper|screen|dark", help="How it looks.")] = "screen",
+    fmt: _Format = None,
+    style: _Style = "screen",
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
 ) -> None:
     """Show a profile: what was measured, how well it fits."""
@@ -1238,6 +1206,46 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     if compared:
         return _write_comparison(target, simulations, traffic, output, carry_out)
     return [_write_run(target, simulations[0], output, carry_out)]
+
+
+def _measured(
+    out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool
+) -> tuple[Path, Path | None]:
+    """Calibrate while somebody watches: the profile's file, and where the one that was there is kept."""
+    from kernels.calibration.calibrate import begin, finish
+    from kernels.calibration.earlier import kept_as, write_beside
+    from kernels.calibration.overview import held_by_others, left_out, overview
+    from kernels.calibration.plan import plan
+    from kernels.calibration.stopping import exit_code, terminable
+    from reports.calibration.watch import plan_report, watched
+    from sim.profile_place import new_profile
+
+    journal = None
+    try:
+        with terminable():
+            planned = plan(quick, interpret)
+            gpu = planned.sheet.gpu if planned.sheet else None
+            target = new_profile(planned.device.name, gpu, out, name, quick=quick, rehearsal=interpret)
+            earlier, path = kept_as(target), target.with_name(f"{target.name}.journal")
+            journal = begin(planned, path, fresh=fresh)
+            facts, since = journal.head["device"], str(journal.head["date"])[:10]
+            parts, held = overview(planned, journal), held_by_others(planned)
+            shown = plan_report(facts, parts, left_out(planned), since, held)
+            remark = f"It will be written to {target}."
+            if earlier is not None:
+                remark += f" The profile that is there is kept as {earlier.name}."
+            _show(shown, f"{remark} Ctrl-C keeps what is measured.\n", stderr=True)
+            with watched(len(planned.points)) as heard:
+                profile = finish(
+                    planned, journal, name=name or target.stem,
+                    progress=lambda at: heard(at.part, at.done, at.left_s),
+                )  # fmt: skip
+            return target, write_beside(profile, target, path)
+    except KeyboardInterrupt as stop:
+        if journal is None:
+            raise
+        measured = f"{len(journal.samples):,} of {len(planned.points):,} points are measured and kept"
+        raise _Stopped(f"interrupted: {measured}; the same command goes on", exit_code(stop)) from None
 
 
 def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":

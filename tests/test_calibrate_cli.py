@@ -102,8 +102,9 @@ def rehearsed(tmp_path_factory):
 
 
 def test_terminated_it_keeps_what_is_measured_and_says_so(rehearsed):
-    assert rehearsed.stopped == 143
+    assert rehearsed.stopped == 143, rehearsed.said
     points = re.search(r"interrupted: (\d+) of (\d+) points are measured and kept; the same", rehearsed.said)
+    assert points, rehearsed.said
     assert int(points[1]) == len(rehearsed.before) < int(points[2])
     assert "nothing was written" not in rehearsed.said
 
