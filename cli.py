@@ -32,16 +32,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 import typer
 from typer.core import TyperGroup
 
-from sim import __version__
-from sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scenario
-from sim.errors import KvsimError
+from kvsim.sim import __version__
+from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scenario
+from kvsim.sim.errors import KvsimError
 
 if TYPE_CHECKING:
-    from reports.rundir.run import Run
-    from reports.timeline.events import Traced
-    from sim.run import Outcome, Simulation
-    from sim.workload import Workload
-    from workloads.lengths import Lengths
+    from kvsim.reports.rundir.run import Run
+    from kvsim.reports.timeline.events import Traced
+    from kvsim.sim.run import Outcome, Simulation
+    from kvsim.sim.workload import Workload
+    from kvsim.workloads.lengths import Lengths
 
     CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
 
@@ -204,14 +204,14 @@ class Traffic:
 
     def build(self) -> "Workload":
         """The requests."""
-        import workloads
+        from kvsim import workloads
 
         given = self._named() | {"trace": self._lengths}
         return workloads.build(**{name: given[name] for name in given if name not in ("tokenizer", "turns")})
 
     def _named(self) -> dict[str, Any]:
         """All options, also those that were left open; None where there is nothing to choose."""
-        import workloads
+        from kvsim import workloads
 
         given = asdict(self)
         usual = workloads.usual(self._lengths, given)
@@ -333,9 +333,9 @@ class Server:
 
     def scenario(self) -> Scenario:
         """The scenario, its allocator yet to be chosen."""
-        from sim.build import engine_defaults
-        from sim.catalog import model_named
-        from sim.profile_files import gpu_and_cost
+        from kvsim.sim.build import engine_defaults
+        from kvsim.sim.catalog import model_named
+        from kvsim.sim.profile_files import gpu_and_cost
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if self.no_enable_prefix_caching:
@@ -381,7 +381,7 @@ class Output:
         self, scenario: Scenario, traffic: Traffic, workload: "Workload", events: bool = False
     ) -> "Simulation":
         """The simulation, in the mode asked for; with its events, or where a map is asked for."""
-        from sim.run import prepare
+        from kvsim.sim.run import prepare
 
         if self.record_map is not None and self.record_map < 1:
             raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
@@ -397,7 +397,7 @@ class Output:
 
     def target(self, name: str) -> Path:
         """The directory asked for, else the first free one in `runs`; sure to take the results."""
-        from reports.rundir.whole import check_target
+        from kvsim.reports.rundir.whole import check_target
 
         target = self.out or Path("runs", name)
         number = 1
@@ -419,12 +419,12 @@ class Output:
     def _show(self) -> "Callable[[Simulation, list[Outcome], int], AbstractContextManager[None]]":
         """What is seen of a run: a dashboard, or a progress bar where it takes long."""
         if self.live and not (self.quiet or self.json):
-            from reports import live
+            from kvsim.reports import live
 
             if live.can_show():
                 return live.of_several
             print("--live needs a terminal that can be drawn on: running without it", file=sys.stderr)
-        from reports.progress import progress
+        from kvsim.reports.progress import progress
 
         return lambda simulation, *_: progress(
             simulation.label, len(simulation.engine.workload), simulation.done
@@ -493,9 +493,9 @@ class Seeds:
         self, scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool
     ) -> None:
         """Carry all out, write a directory with one per seed, and report them together."""
-        from reports.seeds.runs import carry_out_seeds, summary_of
-        from reports.seeds.tables import seeds_table
-        from sim.run import label, resolved
+        from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
+        from kvsim.reports.seeds.tables import seeds_table
+        from kvsim.sim.run import label, resolved
 
         if output.live:
             raise KvsimError(f"live must be left out with seeds {self.seeds}, which run side by side")
@@ -533,8 +533,8 @@ def run(  # noqa: PLR0917 - typer passes them by name
     ] = None,
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
-    from reports.terminal import run_table
-    from sim.run import with_allocator
+    from kvsim.reports.terminal import run_table
+    from kvsim.sim.run import with_allocator
 
     if config is None:
         scenario = with_allocator(server.scenario(), allocator)
@@ -566,8 +566,8 @@ def compare(
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from reports.terminal import compare_table
-    from sim.run import side_by_side
+    from kvsim.reports.terminal import compare_table
+    from kvsim.sim.run import side_by_side
 
     scenarios = side_by_side(server.scenario(), allocator.split(","))
     if seeds.several:
@@ -615,10 +615,10 @@ def plot(  # noqa: PLR0917 - typer passes them by name
     ] = None,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
-    from reports.figures import Choices, Latency, check, draw, style_named
-    from reports.labels import told_apart
-    from reports.rundir.run import read_runs
-    from reports.rundir.writing import write_figures
+    from kvsim.reports.figures import Choices, Latency, check, draw, style_named
+    from kvsim.reports.labels import told_apart
+    from kvsim.reports.rundir.run import read_runs
+    from kvsim.reports.rundir.writing import write_figures
 
     choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
     names = figure.split(",") if figure is not None else None
@@ -641,7 +641,7 @@ def report(
     ] = None,
 ) -> None:
     """Make one HTML page of runs, with the memory map: works offline."""
-    from reports.html.report import write_report
+    from kvsim.reports.html.report import write_report
 
     print(write_report(directories, out or directories[0] / "report.html"))
 
@@ -657,10 +657,10 @@ def explain(
     ] = False,
 ) -> None:
     """Tell the life of one request: what happened when, and why it waited."""
-    from reports.lives.event_log import event_log, read_events
-    from reports.lives.spans import lives
-    from reports.lives.story import chosen, story
-    from reports.rundir.run import read_runs
+    from kvsim.reports.lives.event_log import event_log, read_events
+    from kvsim.reports.lives.spans import lives
+    from kvsim.reports.lives.story import chosen, story
+    from kvsim.reports.rundir.run import read_runs
 
     runs = read_runs(run)
     number, how = chosen(runs, request)
@@ -676,7 +676,7 @@ def explain(
         found = [each.as_json() for each in stories]
         print(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
     else:
-        from reports.lives.view import stories_view, story_view
+        from kvsim.reports.lives.view import stories_view, story_view
 
         _show(stories_view(stories) if len(stories) > 1 else story_view(stories[0]))
 
@@ -708,8 +708,8 @@ def trace_events(
     ] = None,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
-    from reports.rundir.run import read_runs
-    from reports.timeline.events import chosen_requests, write_trace
+    from kvsim.reports.rundir.run import read_runs
+    from kvsim.reports.timeline.events import chosen_requests, write_trace
 
     first, last = chosen_requests(requests)
     target = run / "trace-events.json" if out is None else out
@@ -743,9 +743,9 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
     """Simulate the figures of a paper, and put what was published beside them."""
     from rich.console import Console
 
-    import workloads
-    from reports.papers import checks, declared, report, running, terminal
-    from reports.papers.cells import cache_directory
+    from kvsim import workloads
+    from kvsim.reports.papers import checks, declared, report, running, terminal
+    from kvsim.reports.papers.cells import cache_directory
 
     found = declared.read_paper(paper)
     figures = declared.chosen_figures(found, figure)
@@ -801,11 +801,11 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
         if given := _given(ctx):
             raise KvsimError(f"{', '.join(given)} must be left out with calibrate {ctx.invoked_subcommand}")
         return
-    from kernels.calibration.errors import CalibrationError, NoGpuError
-    from reports.calibration.profile import fit_of
-    from reports.calibration.watch import outcome
-    from sim.profile_files import read_profile
-    from sim.profile_place import called_by
+    from kvsim.kernels.calibration.errors import CalibrationError, NoGpuError
+    from kvsim.reports.calibration.profile import fit_of
+    from kvsim.reports.calibration.watch import outcome
+    from kvsim.sim.profile_files import read_profile
+    from kvsim.sim.profile_place import called_by
 
     try:
         target, kept = _measured(out, name, quick=quick, interpret=interpret, fresh=fresh)
@@ -838,11 +838,11 @@ def show_profile(
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
 ) -> None:
     """Show a profile: what was measured, how well it fits."""
-    from reports.calibration.profile import Fit, any_profile
-    from reports.calibration.tables import report_of
-    from reports.figures import check, style_named
-    from reports.figures.calibration import draw_calibration
-    from reports.rundir.writing import write_figures
+    from kvsim.reports.calibration.profile import Fit, any_profile
+    from kvsim.reports.calibration.tables import report_of
+    from kvsim.reports.figures import check, style_named
+    from kvsim.reports.figures.calibration import draw_calibration
+    from kvsim.reports.rundir.writing import write_figures
 
     look = style_named(style)
     check(fmt, None)
@@ -860,7 +860,7 @@ def show_profile(
 @app.command()
 def models() -> None:
     """List the built-in models."""
-    from reports.listing import models_table
+    from kvsim.reports.listing import models_table
 
     _show(
         models_table(),
@@ -872,9 +872,9 @@ def models() -> None:
 @app.command(short_help="List the GPUs, and measured profiles.")
 def gpus() -> None:
     """List the GPUs: datasheets of those built in, and measured profiles."""
-    from reports.listing import gpus_table, profiles_table
-    from sim.cost_profile import profile_names
-    from sim.profile_files import directory, profile_files
+    from kvsim.reports.listing import gpus_table, profiles_table
+    from kvsim.sim.cost_profile import profile_names
+    from kvsim.sim.profile_files import directory, profile_files
 
     _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
     published = ", ".join(f"--cost {name}" for name in profile_names())
@@ -893,8 +893,8 @@ def gpus() -> None:
 @app.command()
 def allocators() -> None:
     """List the KV-cache allocators."""
-    from allocators import ALLOCATORS
-    from reports.listing import names_table
+    from kvsim.allocators import ALLOCATORS
+    from kvsim.reports.listing import names_table
 
     _show(names_table(ALLOCATORS), "Your own: --allocator package.module:Class")
 
@@ -908,11 +908,11 @@ def check_allocator(
     seed: Annotated[int, typer.Option(help="The same seed makes the same calls.")] = 0,
 ) -> None:
     """Try an allocator on random calls: does it keep every rule of the contract?"""
-    from allocators import contract
-    from allocators.base import InvariantError
-    from allocators.options import Options
-    from reports.listing import rules_table
-    from sim.build import allocator_class
+    from kvsim.allocators import contract
+    from kvsim.allocators.base import InvariantError
+    from kvsim.allocators.options import Options
+    from kvsim.reports.listing import rules_table
+    from kvsim.sim.build import allocator_class
 
     if calls < 1:
         raise KvsimError(f"calls must be at least 1, got {calls}")
@@ -938,8 +938,8 @@ def check_allocator(
 @app.command()
 def schedulers() -> None:
     """List the schedulers."""
-    from reports.listing import names_table, releases
-    from sim.schedulers import SCHEDULERS
+    from kvsim.reports.listing import names_table, releases
+    from kvsim.sim.schedulers import SCHEDULERS
 
     _show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")
 
@@ -959,8 +959,8 @@ def traces(ctx: typer.Context) -> None:
     """List the traces, look at one, convert it, fetch a public one."""
     if ctx.invoked_subcommand is not None:
         return
-    from reports.traces import list_tables
-    from workloads.listing import listed
+    from kvsim.reports.traces import list_tables
+    from kvsim.workloads.listing import listed
 
     _show(
         list_tables(listed()),
@@ -981,8 +981,8 @@ def show_trace(
     turns: _Turns = "first",
 ) -> None:
     """Show a trace in numbers, and draw it."""
-    from reports.traces import draw, show_table
-    from workloads.statistics import QUANTILES, statistics
+    from kvsim.reports.traces import draw, show_table
+    from kvsim.workloads.statistics import QUANTILES, statistics
 
     lengths = _counted(trace, tokenizer, turns)
     _show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
@@ -1001,9 +1001,9 @@ def convert_trace(
     turns: _Turns = "first",
 ) -> None:
     """Write a trace in kvsim's own format."""
-    from reports.progress import progress
-    from workloads.convert import convert
-    from workloads.tokenized import file_of
+    from kvsim.reports.progress import progress
+    from kvsim.workloads.convert import convert
+    from kvsim.workloads.tokenized import file_of
 
     source = file_of(trace) or trace
     texts = tokenizer is not None or turns != "first"
@@ -1026,8 +1026,8 @@ def fetch_trace(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of those to fetch, see: sim traces.")],
 ) -> None:
     """Download a public trace, once, into the platform's cache."""
-    from reports.progress import progress
-    from workloads.catalogue import Bytes, fetch
+    from kvsim.reports.progress import progress
+    from kvsim.workloads.catalogue import Bytes, fetch
 
     arrived = Bytes()
     with progress(name, lambda: arrived.total, lambda: arrived.done, "bytes"):
@@ -1114,7 +1114,7 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
 
 def _choices(config: Path) -> tuple[Scenario, Traffic]:
     """What a config.json says."""
-    from sim.run import read_config
+    from kvsim.sim.run import read_config
 
     try:
         scenario, traffic = read_config(config.read_text(encoding="utf-8"))
@@ -1129,9 +1129,9 @@ def _choices(config: Path) -> tuple[Scenario, Traffic]:
 
 def _traced(run: "Run", steps: bool | None) -> "Traced":
     """A run with its events and its steps, recorded or carried out again; without steps if there are many."""
-    from reports.lives.event_log import event_log, read_events
-    from reports.lives.spans import lives
-    from reports.timeline.events import Traced
+    from kvsim.reports.lives.event_log import event_log, read_events
+    from kvsim.reports.lives.spans import lives
+    from kvsim.reports.timeline.events import Traced
 
     log, found = read_events(run.path), run.path / "steps.parquet"
     many = (run.summary["engine"].get("steps") or 0) > MANY_STEPS
@@ -1150,7 +1150,7 @@ def _traced(run: "Run", steps: bool | None) -> "Traced":
 
 def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
     """The outcome of an earlier run once more, with its events; sure to be the same."""
-    from reports.lives.spans import check_same
+    from kvsim.reports.lives.spans import check_same
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
     try:
@@ -1168,7 +1168,7 @@ def _write_run(
     target: Path, simulation: "Simulation", output: Output, carry_out: "CarryOut"
 ) -> dict[str, Any]:
     """Carry out one run and write it: returns its summary."""
-    from reports.rundir.writing import write_run
+    from kvsim.reports.rundir.writing import write_run
 
     (outcome,) = carry_out([simulation])
     return write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force).summary
@@ -1178,7 +1178,7 @@ def _write_comparison(
     target: Path, simulations: "Sequence[Simulation]", traffic: Traffic, output: Output, carry_out: "CarryOut"
 ) -> list[dict[str, Any]]:
     """Carry out a comparison and write it: returns the summaries."""
-    from reports.rundir.writing import write_comparison
+    from kvsim.reports.rundir.writing import write_comparison
 
     outcomes = carry_out(simulations)
     configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
@@ -1212,13 +1212,13 @@ def _measured(
     out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool
 ) -> tuple[Path, Path | None]:
     """Calibrate while somebody watches: the profile's file, and where the one that was there is kept."""
-    from kernels.calibration.calibrate import begin, finish
-    from kernels.calibration.earlier import kept_as, write_beside
-    from kernels.calibration.overview import held_by_others, left_out, overview
-    from kernels.calibration.plan import plan
-    from kernels.calibration.stopping import exit_code, terminable
-    from reports.calibration.watch import plan_report, watched
-    from sim.profile_place import new_profile
+    from kvsim.kernels.calibration.calibrate import begin, finish
+    from kvsim.kernels.calibration.earlier import kept_as, write_beside
+    from kvsim.kernels.calibration.overview import held_by_others, left_out, overview
+    from kvsim.kernels.calibration.plan import plan
+    from kvsim.kernels.calibration.stopping import exit_code, terminable
+    from kvsim.reports.calibration.watch import plan_report, watched
+    from kvsim.sim.profile_place import new_profile
 
     journal = None
     try:
@@ -1250,8 +1250,8 @@ def _measured(
 
 def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
     """The trace; counting its texts, where it holds some, shows how far it is."""
-    from reports.progress import progress
-    from workloads.tokenized import file_of, load_counted
+    from kvsim.reports.progress import progress
+    from kvsim.workloads.tokenized import file_of, load_counted
 
     path = file_of(trace) if tokenizer else None
     counted = 0

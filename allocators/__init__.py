@@ -1,10 +1,10 @@
 """KV-cache allocators: pure bookkeeping on integers. One file each, one line each in `ALLOCATORS`."""
 
 ALLOCATORS: dict[str, str] = {
-    "contiguous": "allocators.contiguous:Contiguous",
-    "dynamic": "allocators.dynamic:Dynamic",
-    "buddy": "allocators.buddy:Buddy",
-    "paged": "allocators.paged:Paged",
-    "radix": "allocators.radix:Radix",
+    "contiguous": "kvsim.allocators.contiguous:Contiguous",
+    "dynamic": "kvsim.allocators.dynamic:Dynamic",
+    "buddy": "kvsim.allocators.buddy:Buddy",
+    "paged": "kvsim.allocators.paged:Paged",
+    "radix": "kvsim.allocators.radix:Radix",
 }
 """Name on the command line -> where the class is."""

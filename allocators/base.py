@@ -4,7 +4,7 @@ A *slot* holds the key and the value of one token in all layers (where layers ar
 group of them). An allocator owns an arena of `capacity_slots` slots, numbered from 0, and lends them to
 *sequences*, which it knows by integer ids, and by nothing else: no requests, no clock.
 
-What holds for every allocator (`allocators.contract.check_allocator` tries it on any class):
+What holds for every allocator (`kvsim.allocators.contract.check_allocator` tries it on any class):
 
 1. "No room" is a return value. A refused call changes nothing.
 2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
-from allocators.options import Options
+from kvsim.allocators.options import Options
 
 T = TypeVar("T")
 

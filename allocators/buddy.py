@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import ClassVar
 
-from allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.base import Allocator, Holdings, Region
 
 
 class Buddy(Allocator):

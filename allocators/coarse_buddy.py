@@ -6,7 +6,7 @@ Waste of a sequence: that of `buddy`, and `16 - bound` for those that need less.
 PagedAttention paper's baselines works on blocks of 16 slots; `sim reproduce` uses this one for them.
 """
 
-from allocators.buddy import Buddy
+from kvsim.allocators.buddy import Buddy
 
 SMALLEST_ORDER = 4
 

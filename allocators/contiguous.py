@@ -10,9 +10,9 @@ slots between extents are lost (external) to any request that fits none of them.
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from allocators.base import Allocator, Region
-from allocators.extents import ExtentArena
-from allocators.options import Options
+from kvsim.allocators.base import Allocator, Region
+from kvsim.allocators.extents import ExtentArena
+from kvsim.allocators.options import Options
 
 
 class Contiguous(Allocator):

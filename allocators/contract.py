@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from allocators.base import Allocator, InvariantError
-from allocators.walk import NEEDS, State, Step, Walk
+from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.walk import NEEDS, State, Step, Walk
 
 ARENAS = (15_744, 4_096, 1_000, 37)
 

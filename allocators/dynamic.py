@@ -8,8 +8,8 @@ exist side by side while the copy is made, so a sequence may find no room where 
 Waste of a sequence: less than `tokens` (half the extent), plus the holes (external).
 """
 
-from allocators.base import Holdings
-from allocators.contiguous import Contiguous
+from kvsim.allocators.base import Holdings
+from kvsim.allocators.contiguous import Contiguous
 
 
 class Dynamic(Contiguous):

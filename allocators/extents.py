@@ -7,7 +7,7 @@ two free extents never touch.
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from allocators.base import Holdings, Region
+from kvsim.allocators.base import Holdings, Region
 
 
 class ExtentArena:

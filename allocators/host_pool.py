@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from allocators.base import Holdings
+from kvsim.allocators.base import Holdings
 
 
 class HostPool:

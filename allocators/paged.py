@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
-from allocators.base import Allocator, Holdings, InvariantError, Region
-from allocators.host_pool import HostPool
-from allocators.options import Options, Order
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
+from kvsim.allocators.host_pool import HostPool
+from kvsim.allocators.options import Options, Order
 
 
 class Paged(Allocator):
@@ -44,13 +44,13 @@ class Paged(Allocator):
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         if options.cache is not None:
-            from allocators.prefix import PagedPrefix
+            from kvsim.allocators.prefix import PagedPrefix
 
             return PagedPrefix(
                 capacity_slots, options.block_size, options.order, options.cache, options.host_slots
             )
         if options.groups is not None:
-            from allocators.windowed import Windowed
+            from kvsim.allocators.windowed import Windowed
 
             return Windowed(capacity_slots, options.groups, options.block_size, options.order)
         return cls(capacity_slots, options.block_size, options.order, options.host_slots)

@@ -14,9 +14,9 @@ ledger. Equal blocks are not merged; a look-up goes block by block and stops at 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from allocators.base import Content, InvariantError, Match, Region
-from allocators.options import CacheRules, Order
-from allocators.paged import Paged
+from kvsim.allocators.base import Content, InvariantError, Match, Region
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.paged import Paged
 
 Key = int | tuple[int, int]
 """A number for text that may be shared; (own, index of the block) for the private rest of a sequence."""

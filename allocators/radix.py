@@ -24,8 +24,8 @@ Where private text follows text that nobody else has asked for yet, the two are 
 from collections.abc import Iterator, Sequence
 from itertools import count, groupby
 
-from allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
-from allocators.radix_tree import Node, RadixTree, cut
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
+from kvsim.allocators.radix_tree import Node, RadixTree, cut
 
 
 class Holding:

@@ -12,7 +12,7 @@ locked, cached or free is for the owner of the tree to count.
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from allocators.base import Content, InvariantError, Run
+from kvsim.allocators.base import Content, InvariantError, Run
 
 
 class Node:

@@ -2,14 +2,14 @@
 
 A `Walk` admits, grows, forks and releases sequences of random sizes, and now and then makes a mistake
 that no caller may make. Each call becomes a `Step`: the call, its outcome, the state before and after.
-`allocators.contract` judges the steps.
+`kvsim.allocators.contract` judges the steps.
 """
 
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
-from allocators.base import Allocator, InvariantError, Ledger, Region
+from kvsim.allocators.base import Allocator, InvariantError, Ledger, Region
 
 NEEDS = (1, 2, 5, 16, 60, 256, 1_000)
 """Sizes of the head of the queue at which `external_slots` is looked at."""

@@ -27,8 +27,8 @@ or goes itself; only the order of the free blocks may differ. Ignored: fork, pre
 
 from collections.abc import Iterator
 
-from allocators.base import Allocator, Holdings, InvariantError, Region
-from allocators.options import Groups, Order
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
+from kvsim.allocators.options import Groups, Order
 
 
 class Holding:

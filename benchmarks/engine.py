@@ -28,15 +28,15 @@ from statistics import median
 
 import numpy as np
 
-import workloads
-from sim.build import build_engine, engine_defaults
-from sim.catalog import gpu_named, model_named
-from sim.config import EngineConfig, Scenario
-from sim.memory import kv_capacity
-from sim.profile_files import read_profile
-from sim.recorder import Result
-from sim.roofline import Roofline
-from sim.workload import Workload
+from kvsim import workloads
+from kvsim.sim.build import build_engine, engine_defaults
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.memory import kv_capacity
+from kvsim.sim.profile_files import read_profile
+from kvsim.sim.recorder import Result
+from kvsim.sim.roofline import Roofline
+from kvsim.sim.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("speed", "reference", "linearity", "prefix", "engines", "others", "trace", "calibrated")
@@ -171,7 +171,7 @@ def load_reference():
 
 def run_reference(reference, where: Scenario, work: Workload) -> float:
     """CPU seconds of the naive simulator."""
-    from allocators.paged import Paged
+    from kvsim.allocators.paged import Paged
 
     rows = zip(
         work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True

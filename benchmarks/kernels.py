@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)  # not this folder, where `kernels` is this file
+sys.path[0] = str(ROOT)
 if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -34,8 +34,8 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error.name} is not installed: pip install 'kvsim[gpu]'")
 
-from kernels.calibration.layer import read
-from kernels.calibration.timing import (
+from kvsim.kernels.calibration.layer import read
+from kvsim.kernels.calibration.timing import (
     LEAST_LAUNCHES,
     captured,
     clocks,
@@ -46,12 +46,12 @@ from kernels.calibration.timing import (
     refusal,
     spread,
 )
-from kernels.copy import copy_blocks
-from kernels.decode import decode_attention
-from kernels.launch import Tiling
-from kernels.prefill import prefill_attention
-from kernels.swap import gather_blocks, scatter_blocks
-from kernels.write import write_kv
+from kvsim.kernels.copy import copy_blocks
+from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.launch import Tiling
+from kvsim.kernels.prefill import prefill_attention
+from kvsim.kernels.swap import gather_blocks, scatter_blocks
+from kvsim.kernels.write import write_kv
 
 PARTS = ("ceilings", "decode", "blocks", "prefill", "moves", "tune")
 

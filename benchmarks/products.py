@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder, where `kernels` is a file
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from kernels.calibration.assemble import PRODUCT_TILES  # noqa: E402
-from kernels.calibration.fit import Bounds, Measured, fit_form  # noqa: E402
-from kernels.calibration.form import form_s, interpolate  # noqa: E402
-from kernels.calibration.points import MAIN, Point, features  # noqa: E402
+from kvsim.kernels.calibration.assemble import PRODUCT_TILES  # noqa: E402
+from kvsim.kernels.calibration.fit import Bounds, Measured, fit_form  # noqa: E402
+from kvsim.kernels.calibration.form import form_s, interpolate  # noqa: E402
+from kvsim.kernels.calibration.points import MAIN, Point, features  # noqa: E402
 
 TABLE = "a100_h100_linear_ops_ms_per_layer.csv"
 TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu_tables"

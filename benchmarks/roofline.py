@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.catalog import gpu_named, model_named
-from sim.roofline import ATTENTION_LATENCY_S, Roofline
-from sim.step_cost import StepShape
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.roofline import ATTENTION_LATENCY_S, Roofline
+from kvsim.sim.step_cost import StepShape
 
 TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu_tables"
 FILES = {

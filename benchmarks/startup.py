@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
-SIM = (sys.executable, "-c", "import sys, cli; sys.exit(cli.main())")
+SIM = (sys.executable, "-c", "import sys; from kvsim import cli; sys.exit(cli.main())")
 COMMANDS = {
     "sim --help": ("--help",),
     "sim run --num-prompts 1000 --no-plots": ("run", "--num-prompts", "1000", "--no-plots"),

@@ -15,8 +15,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FP8, HALVES, INTEGERS, expect_between, expect_pool, expect_runnable, expect_tensor
-from kernels.launch import INTERPRETED, Launch
+from kvsim.kernels.checks import (
+    FP8,
+    HALVES,
+    INTEGERS,
+    expect_between,
+    expect_pool,
+    expect_runnable,
+    expect_tensor,
+)
+from kvsim.kernels.launch import INTERPRETED, Launch
 
 WORD = torch.int64
 WORDS = 1024

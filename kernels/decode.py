@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import (
+from kvsim.kernels.checks import (
     HALVES,
     INTEGERS,
     expect_between,
@@ -31,7 +31,7 @@ from kernels.checks import (
     expect_runnable,
     expect_tensor,
 )
-from kernels.launch import (
+from kvsim.kernels.launch import (
     INTERPRETED,
     Gpu,
     Launch,
@@ -41,7 +41,7 @@ from kernels.launch import (
     next_power_of_2,
     split_count,
 )
-from kernels.tiles import fold, load_rows, scores_of, slots_of
+from kvsim.kernels.tiles import fold, load_rows, scores_of, slots_of
 
 LOG2_E = 1.4426950408889634
 

@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import (
+from kvsim.kernels.checks import (
     HALVES,
     INTEGERS,
     expect_between,
@@ -30,9 +30,9 @@ from kernels.checks import (
     expect_runnable,
     expect_tensor,
 )
-from kernels.decode import LOG2_E
-from kernels.launch import INTERPRETED, Gpu, Launch, Tiling, gpu_of, next_power_of_2, prefill_tiling
-from kernels.tiles import fold, load_rows, scores_of, slots_of
+from kvsim.kernels.decode import LOG2_E
+from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, gpu_of, next_power_of_2, prefill_tiling
+from kvsim.kernels.tiles import fold, load_rows, scores_of, slots_of
 
 
 @triton.jit(do_not_specialize=["home_stride", "window"])

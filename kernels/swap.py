@@ -13,9 +13,9 @@ kernel is that of copy.py, with one side in order. Blocks to be scattered differ
 
 import torch
 
-from kernels.checks import INTEGERS, expect_between, expect_pool, expect_runnable, expect_tensor
-from kernels.copy import POOL_DTYPES, plan_move
-from kernels.launch import INTERPRETED, Launch
+from kvsim.kernels.checks import INTEGERS, expect_between, expect_pool, expect_runnable, expect_tensor
+from kvsim.kernels.copy import POOL_DTYPES, plan_move
+from kvsim.kernels.launch import INTERPRETED, Launch
 
 
 def gather_blocks(

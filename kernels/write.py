@@ -13,8 +13,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FP8, HALVES, INTEGERS, expect_between, expect_pool, expect_runnable, expect_tensor
-from kernels.launch import INTERPRETED, Gpu, Launch, gpu_of
+from kvsim.kernels.checks import (
+    FP8,
+    HALVES,
+    INTEGERS,
+    expect_between,
+    expect_pool,
+    expect_runnable,
+    expect_tensor,
+)
+from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, gpu_of
 
 ELEMENTS = 1024
 """Of a row, that a program writes at once: one 16-byte load a thread in 4 warps."""

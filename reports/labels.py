@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os.path import commonpath
 
-from reports.rundir.run import Run
+from kvsim.reports.rundir.run import Run
 
 
 def told_apart(runs: Sequence[Run]) -> list[Run]:

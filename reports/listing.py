@@ -8,10 +8,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
-from sim.config import ModelSpec
-from sim.errors import KvsimError
-from sim.profile_files import ProfileFile
+from kvsim.sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
+from kvsim.sim.config import ModelSpec
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.profile_files import ProfileFile
 
 
 def models_table() -> Table:

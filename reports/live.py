@@ -22,11 +22,11 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from reports.live_chart import LEVELS, WIDEST, Chart, slice_means
-from reports.palette import KINDS, count, figures, seconds, shares, waste
-from reports.terminal import LedgerBar
-from sim.glance import Glance, glance
-from sim.run import Outcome, Simulation
+from kvsim.reports.live_chart import LEVELS, WIDEST, Chart, slice_means
+from kvsim.reports.palette import KINDS, count, figures, seconds, shares, waste
+from kvsim.reports.terminal import LedgerBar
+from kvsim.sim.glance import Glance, glance
+from kvsim.sim.run import Outcome, Simulation
 
 REFRESH_S = 0.3
 MOST_SHARE = 1 / 50  # of the CPU seconds, for drawing

@@ -10,8 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
-from reports.palette import KINDS
-from sim.recorder import TIMELINE_COLUMNS
+from kvsim.reports.palette import KINDS
+from kvsim.sim.recorder import TIMELINE_COLUMNS
 
 WIDEST = 120  # columns
 LEVELS = " ▁▂▃▄▅▆▇█"

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

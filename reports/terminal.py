@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from reports import palette
-from reports.palette import KINDS, Summary, count, figures, number, seconds
+from kvsim.reports import palette
+from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
 
 LATENCIES = {
     "ttft_s": "time to first token",

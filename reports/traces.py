@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from reports.palette import count, figures
+from kvsim.reports.palette import count, figures
 
 Facts = Mapping[str, Any]
 """What workloads/listing.py says of a trace, or workloads/statistics.py."""
@@ -91,9 +91,9 @@ def draw(
     arrival_s: npt.NDArray[np.float64] | None,
 ) -> list[Path]:
     """Draw the figures of a trace into a directory, made if need be; arrivals only where it has some."""
-    from reports.figures import draw_picture
-    from reports.figures.arrivals import paint_arrivals
-    from reports.figures.lengths import lengths_headline, paint_lengths
+    from kvsim.reports.figures import draw_picture
+    from kvsim.reports.figures.arrivals import paint_arrivals
+    from kvsim.reports.figures.lengths import lengths_headline, paint_lengths
 
     directory.mkdir(parents=True, exist_ok=True)
     paths = [directory / "lengths.png"]

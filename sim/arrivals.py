@@ -11,11 +11,11 @@ from collections.abc import Generator
 
 import simpy
 
-from sim.recorder import Recorder
-from sim.request import Group, Request
-from sim.schedulers.base import Scheduler
-from sim.server import Server
-from sim.workload import Chain, Clients, Workload
+from kvsim.sim.recorder import Recorder
+from kvsim.sim.request import Group, Request
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
+from kvsim.sim.workload import Chain, Clients, Workload
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""

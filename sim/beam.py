@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sim.errors import KvsimError
-from sim.workload import Beam
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Beam
 
 DRAWS_AT_ONCE = 4096
 

@@ -8,22 +8,22 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TypeVar
 
-from allocators import ALLOCATORS
-from allocators.base import Allocator
-from allocators.options import Groups, Options
-from sim.catalog import GIB
-from sim.config import EngineConfig, Scenario
-from sim.cost import cost_named
-from sim.engine import Engine
-from sim.errors import KvsimError, unknown
-from sim.events import Events
-from sim.kv_groups import KvGroups, kv_groups
-from sim.memory import kv_capacity
-from sim.memory_map import MemoryMap
-from sim.reservation import reservation
-from sim.schedulers import SCHEDULERS
-from sim.schedulers.base import Scheduler
-from sim.workload import Workload
+from kvsim.allocators import ALLOCATORS
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.options import Groups, Options
+from kvsim.sim.catalog import GIB
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.cost import cost_named
+from kvsim.sim.engine import Engine
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.events import Events
+from kvsim.sim.kv_groups import KvGroups, kv_groups
+from kvsim.sim.memory import kv_capacity
+from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.reservation import reservation
+from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.workload import Workload
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from sim.config import GpuSpec, ModelSpec
-from sim.errors import KvsimError, unknown
-from sim.huggingface import read_model
+from kvsim.sim.config import GpuSpec, ModelSpec
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.huggingface import read_model
 
 GIB = 2**30
 
@@ -54,13 +54,13 @@ def _normal(name: str) -> str:
 
 @cache
 def _models() -> Mapping[str, ModelSpec]:
-    table = tomllib.loads(files("sim").joinpath("models.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(files("kvsim.sim").joinpath("models.toml").read_text(encoding="utf-8"))
     return {name: ModelSpec(name=name, **entry) for name, entry in table.items()}
 
 
 @cache
 def _gpus() -> Mapping[str, GpuSpec]:
-    table = tomllib.loads(files("sim").joinpath("gpus.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(files("kvsim.sim").joinpath("gpus.toml").read_text(encoding="utf-8"))
     return {
         name: GpuSpec(
             name=name,

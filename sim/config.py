@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")

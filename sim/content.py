@@ -21,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from allocators.base import Content, Run
-from sim.workload import Int64Column, gathered
+from kvsim.allocators.base import Content, Run
+from kvsim.sim.workload import Int64Column, gathered
 
 VOCABULARY = 0
 """Name of the stream whose positions are token ids; all other names are text."""

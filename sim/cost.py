@@ -11,13 +11,13 @@ What the engine asks them is in sim/step_cost.py.
 from collections.abc import Sequence
 from math import isfinite
 
-from sim.calibrated.model import Calibrated
-from sim.config import Scenario
-from sim.cost_profile import AnalyticProfile, profile_names
-from sim.errors import KvsimError, unknown
-from sim.roofline import Roofline
-from sim.step_cost import CostModel, StepShape
-from sim.workload import PS_PER_S
+from kvsim.sim.calibrated.model import Calibrated
+from kvsim.sim.config import Scenario
+from kvsim.sim.cost_profile import AnalyticProfile, profile_names
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.roofline import Roofline
+from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.workload import PS_PER_S
 
 LONGEST_STEP_S = 86_400
 

@@ -30,10 +30,10 @@ from importlib import resources
 from math import ceil
 from typing import Any
 
-from sim.catalog import model_named
-from sim.config import Scenario
-from sim.errors import KvsimError, unknown
-from sim.step_cost import CostModel, StepShape
+from kvsim.sim.catalog import model_named
+from kvsim.sim.config import Scenario
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.step_cost import CostModel, StepShape
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
@@ -42,7 +42,7 @@ VARIANTS = ("", "context", "both", "waiting")
 
 def profile_names() -> list[str]:
     """The analytic profiles that are built in."""
-    files = (entry.name for entry in resources.files("sim.profiles").iterdir())
+    files = (entry.name for entry in resources.files("kvsim.sim.profiles").iterdir())
     names = sorted(name.removesuffix(".json") for name in files if name.endswith(".json"))
     return [name for name in names if _read(name).get("kind") == "analytic"]
 
@@ -54,7 +54,7 @@ def analytic_profile(name: str) -> Mapping[str, Any]:
 
 def _read(name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads(
-        resources.files("sim.profiles").joinpath(f"{name}.json").read_text(encoding="utf-8")
+        resources.files("kvsim.sim.profiles").joinpath(f"{name}.json").read_text(encoding="utf-8")
     )
     return found
 

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from allocators.base import Allocator
-from sim.growth import GrowthCalendar
-from sim.request import Request, State
-from sim.spread import Contexts
+from kvsim.allocators.base import Allocator
+from kvsim.sim.growth import GrowthCalendar
+from kvsim.sim.request import Request, State
+from kvsim.sim.spread import Contexts
 
 SEQ_BITS = 40
 """A finish is one integer, clock << SEQ_BITS | seq: the heap sorts by clock, then by admission."""

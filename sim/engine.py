@@ -19,18 +19,18 @@ from math import inf
 
 import simpy
 
-from allocators.base import InvariantError
-from sim.arrivals import Arrivals
-from sim.errors import KvsimError
-from sim.events import NO_ROOM, Events
-from sim.memory_map import MemoryMap
-from sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
-from sim.request import Request, State
-from sim.schedulers.base import Scheduler
-from sim.server import Server
-from sim.spread import Contexts
-from sim.step_cost import CostModel
-from sim.workload import LATEST_PS, PS_PER_S, Workload
+from kvsim.allocators.base import InvariantError
+from kvsim.sim.arrivals import Arrivals
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.events import NO_ROOM, Events
+from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
+from kvsim.sim.request import Request, State
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
+from kvsim.sim.spread import Contexts
+from kvsim.sim.step_cost import CostModel
+from kvsim.sim.workload import LATEST_PS, PS_PER_S, Workload
 
 UNLIMITED = 1 << 40
 

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from allocators.base import Allocator
-from sim.request import Request
-from sim.workload import Int64Column
+from kvsim.allocators.base import Allocator
+from kvsim.sim.request import Request
+from kvsim.sim.workload import Int64Column
 
 NO_ROOM = "no room"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")

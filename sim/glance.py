@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engine import Engine
-from sim.recorder import TIMELINE_COLUMNS
-from sim.workload import PS_PER_S
+from kvsim.sim.engine import Engine
+from kvsim.sim.recorder import TIMELINE_COLUMNS
+from kvsim.sim.workload import PS_PER_S
 
 LATEST = 1000
 """Requests whose time to first token is told."""

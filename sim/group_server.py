@@ -7,9 +7,9 @@ in the calendar of growth.
 
 from collections.abc import Callable, Sequence
 
-from allocators.base import Allocator, InvariantError
-from sim.request import Group, Request, State
-from sim.server import Server
+from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.request import Group, Request, State
+from kvsim.sim.server import Server
 
 
 class GroupServer(Server):

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.config import ModelSpec
-from sim.errors import KvsimError
+from kvsim.sim.config import ModelSpec
+from kvsim.sim.errors import KvsimError
 
 KEYS: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),

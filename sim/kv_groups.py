@@ -29,7 +29,7 @@ larger count where it is less than 1.25 (then 1.5) times the smaller; windows of
 
 from dataclasses import dataclass
 
-from sim.config import ModelSpec
+from kvsim.sim.config import ModelSpec
 
 
 @dataclass(frozen=True)

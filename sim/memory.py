@@ -24,10 +24,10 @@ whole blocks is the allocators' work.
 
 from dataclasses import dataclass
 
-from sim.catalog import GIB, gpu_named, model_named
-from sim.config import Scenario, can_split
-from sim.errors import KvsimError
-from sim.kv_groups import KvGroups
+from kvsim.sim.catalog import GIB, gpu_named, model_named
+from kvsim.sim.config import Scenario, can_split
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv_groups import KvGroups
 
 RUNTIME_BYTES = 3 * GIB // 10
 

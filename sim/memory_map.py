@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from allocators.base import Allocator, Region
-from sim.events import TextColumn, Texts
-from sim.request import Request
-from sim.workload import Int64Column
+from kvsim.allocators.base import Allocator, Region
+from kvsim.sim.events import TextColumn, Texts
+from kvsim.sim.request import Request
+from kvsim.sim.workload import Int64Column
 
 Range = tuple[int, int, str, int, bool]
 """(start, size, owners, filled, cached)"""

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from sim.events import NONE, Events, Texts
-from sim.memory_map import MemoryMap
-from sim.recorder import Integrals, Result
-from sim.workload import PS_PER_S, Int64Column
+from kvsim.sim.events import NONE, Events, Texts
+from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.recorder import Integrals, Result
+from kvsim.sim.workload import PS_PER_S, Int64Column
 
 Float64Column = npt.NDArray[np.float64]
 Column = npt.NDArray[np.generic]

@@ -19,9 +19,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sim.catalog import gpu_named, gpu_names
-from sim.config import GpuSpec
-from sim.errors import KvsimError, unknown
+from kvsim.sim.catalog import gpu_named, gpu_names
+from kvsim.sim.config import GpuSpec
+from kvsim.sim.errors import KvsimError, unknown
 
 FORMAT = 1
 KINDS = ("calibrated", "rehearsal")
@@ -231,7 +231,7 @@ def _worth(found: ProfileFile | KvsimError) -> tuple[bool, str]:
 
 
 def _shipped() -> Iterator[ProfileFile]:
-    for entry in sorted(resources.files("sim.profiles").iterdir(), key=lambda entry: entry.name):
+    for entry in sorted(resources.files("kvsim.sim.profiles").iterdir(), key=lambda entry: entry.name):
         if not entry.name.endswith(".json"):
             continue
         data = entry.read_bytes()

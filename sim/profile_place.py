@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from sim.catalog import gpu_names
-from sim.errors import KvsimError
-from sim.profile_files import ProfileFile, directory, find_profile
+from kvsim.sim.catalog import gpu_names
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.profile_files import ProfileFile, directory, find_profile
 
 NAMES = re.compile(r"[A-Za-z0-9][\w.-]*")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Protocol
 
-from sim.config import POLICIES
-from sim.errors import unknown
-from sim.request import Request
+from kvsim.sim.config import POLICIES
+from kvsim.sim.errors import unknown
+from kvsim.sim.request import Request
 
 
 class Queue(Protocol):

@@ -13,10 +13,10 @@ from operator import add, mul, sub
 
 import numpy as np
 
-from sim.histogram import Histogram
-from sim.request import Request
-from sim.server import Server
-from sim.workload import Int64Column, Workload
+from kvsim.sim.histogram import Histogram
+from kvsim.sim.request import Request
+from kvsim.sim.server import Server
+from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE = 1024

@@ -7,7 +7,7 @@ as a Group.
 
 from enum import Enum
 
-from allocators.base import Content, InvariantError
+from kvsim.allocators.base import Content, InvariantError
 
 
 class State(Enum):

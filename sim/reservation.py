@@ -6,8 +6,8 @@ baselines. Allocators that grow on demand ignore the reservation.
 
 from collections.abc import Callable
 
-from sim.errors import unknown
-from sim.request import Request
+from kvsim.sim.errors import unknown
+from kvsim.sim.request import Request
 
 
 def _pow2(request: Request) -> int:

@@ -6,9 +6,9 @@ in O(1).
 
 from collections.abc import Sequence
 
-from sim.config import GpuSpec, ModelSpec
-from sim.step_cost import CostModel, StepShape
-from sim.workload import PS_PER_S
+from kvsim.sim.config import GpuSpec, ModelSpec
+from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.workload import PS_PER_S
 
 KERNELS_PER_LAYER = 10
 """Norm, QKV, rotary, KV write, attention, out, norm, up, activation, down: as vLLM fuses them."""

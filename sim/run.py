@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from sim import __version__, metrics
-from sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
-from sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
-from sim.engine import Engine
-from sim.errors import KvsimError
-from sim.memory import KvCapacity, kv_capacity
-from sim.profile_files import REHEARSAL
-from sim.recorder import Result
-from sim.workload import Workload
+from kvsim.sim import __version__, metrics
+from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
+from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
+from kvsim.sim.engine import Engine
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.memory import KvCapacity, kv_capacity
+from kvsim.sim.profile_files import REHEARSAL
+from kvsim.sim.recorder import Result
+from kvsim.sim.workload import Workload
 
 Json = dict[str, object]
 

@@ -10,12 +10,12 @@ request never comes back, and the last of `running` is the latest admission.
 from collections.abc import Callable
 from itertools import islice
 
-from allocators.base import Allocator, InvariantError, Match
-from sim.decoding import Decoding
-from sim.events import Events, Refusal
-from sim.queues import Queue, queue_named
-from sim.request import Request, State
-from sim.step_cost import StepShape
+from kvsim.allocators.base import Allocator, InvariantError, Match
+from kvsim.sim.decoding import Decoding
+from kvsim.sim.events import Events, Refusal
+from kvsim.sim.queues import Queue, queue_named
+from kvsim.sim.request import Request, State
+from kvsim.sim.step_cost import StepShape
 
 
 class Server(Decoding):

@@ -10,7 +10,7 @@ right there, and right in the mean in between.
 
 from heapq import heappop, heappush
 
-from sim.step_cost import Spread
+from kvsim.sim.step_cost import Spread
 
 
 class Contexts:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from allocators.base import Content
-from sim.errors import KvsimError
+from kvsim.allocators.base import Content
+from kvsim.sim.errors import KvsimError
 
 Int64Column = npt.NDArray[np.int64]
 

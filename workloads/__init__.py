@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.content import shared_content
-from sim.errors import KvsimError, unknown
-from sim.workload import Beam, Samples, Workload, gathered
-from workloads.lengths import MOST_SAMPLES, Lengths, take, within_clock
-from workloads.prefixes import with_shared_prefix
-from workloads.replay import part_of
-from workloads.synthetic import USUAL_LENGTHS, draw_lengths
-from workloads.when import TRACE, When
+from kvsim.sim.content import shared_content
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.workload import Beam, Samples, Workload, gathered
+from kvsim.workloads.lengths import MOST_SAMPLES, Lengths, take, within_clock
+from kvsim.workloads.prefixes import with_shared_prefix
+from kvsim.workloads.replay import part_of
+from kvsim.workloads.synthetic import USUAL_LENGTHS, draw_lengths
+from kvsim.workloads.when import TRACE, When
 
 TRACES: dict[str, str] = {
-    "sharegpt": "workloads.sharegpt:load_lengths",
-    "alpaca": "workloads.histogram:load_alpaca",
-    "sharegpt-paper": "workloads.histogram:load_sharegpt_paper",
-    "synthetic": "workloads.synthetic:load_lengths",
+    "sharegpt": "kvsim.workloads.sharegpt:load_lengths",
+    "alpaca": "kvsim.workloads.histogram:load_alpaca",
+    "sharegpt-paper": "kvsim.workloads.histogram:load_sharegpt_paper",
+    "synthetic": "kvsim.workloads.synthetic:load_lengths",
 }
 """Name of a trace -> `module:function` that returns its Lengths; imported only when asked for."""
 
@@ -82,11 +82,11 @@ def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = 
         An unknown trace, or a file that cannot be used.
     """
     if (os.path.exists(trace) and trace not in TRACES) or os.sep in trace or trace.endswith(FILE_ENDINGS):
-        from workloads.formats import load_file
+        from kvsim.workloads.formats import load_file
 
         return load_file(trace, count=count, turns=turns)
     if trace not in TRACES and ":" not in trace:
-        from workloads.catalogue import entries, kept
+        from kvsim.workloads.catalogue import entries, kept
 
         if trace not in entries():
             near = get_close_matches(trace, entries(), 1) and not get_close_matches(trace, TRACES, 1)
@@ -100,7 +100,7 @@ def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = 
     lengths = made() if callable(made) else made
     if not isinstance(lengths, Lengths):
         raise KvsimError(
-            f"trace {trace!r} must return workloads.lengths.Lengths, got {type(lengths).__name__}"
+            f"trace {trace!r} must return kvsim.workloads.lengths.Lengths, got {type(lengths).__name__}"
         )
     return lengths
 

@@ -21,9 +21,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import KvsimError
-from sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Int64Column
-from workloads.choices import chosen
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Int64Column
+from kvsim.workloads.choices import chosen
 
 FloatColumn = npt.NDArray[np.float64]
 

@@ -7,9 +7,9 @@
 Arrivals count from the earliest row. Says nothing of what the prompts have in common.
 """
 
-from workloads.delimited import read_csv
-from workloads.lengths import Lengths
-from workloads.usable import requests
+from kvsim.workloads.delimited import read_csv
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import requests
 
 
 def load_azure(path: str) -> Lengths:

@@ -10,9 +10,9 @@ What a turn repeats of those before it is in the ids.
 
 import numpy as np
 
-from workloads.hashed import read_hash_rows
-from workloads.lengths import Lengths
-from workloads.usable import FloatColumn, requests
+from kvsim.workloads.hashed import read_hash_rows
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import FloatColumn, requests
 
 BLOCK_TOKENS = 16
 

@@ -7,9 +7,9 @@ A response of 0 tokens is a failed call. Arrivals count from the earliest row, a
 (v2 with 19440110.0). Ignores the session: nothing says how much of it a prompt repeats.
 """
 
-from workloads.delimited import read_csv
-from workloads.lengths import Lengths
-from workloads.usable import from_first, requests
+from kvsim.workloads.delimited import read_csv
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import from_first, requests
 
 
 def load_burstgpt(path: str) -> Lengths:

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError, unknown
 
 CHUNK_BYTES = 1 << 20
 
@@ -52,7 +52,7 @@ class Entry:
 @cache
 def entries() -> dict[str, Entry]:
     """All by name, in the order of the list."""
-    text = resources.files("workloads.data").joinpath("catalogue.toml").read_text(encoding="utf-8")
+    text = resources.files("kvsim.workloads.data").joinpath("catalogue.toml").read_text(encoding="utf-8")
     return {name: Entry(name, **found) for name, found in tomllib.loads(text).items()}
 
 

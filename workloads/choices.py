@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import isfinite
 
-from sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError
 
 
 def chosen(option: str, text: str, forms: Mapping[str, str]) -> tuple[str, list[float]]:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.errors import KvsimError
-from sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column
-from workloads.choices import chosen
-from workloads.lengths import Lengths
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column
+from kvsim.workloads.choices import chosen
+from kvsim.workloads.lengths import Lengths
 
 THINK_TIMES = {"fixed": "S", "exponential": "MEAN_S"}
 """Name of a distribution of think times -> its parameter."""

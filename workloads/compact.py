@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.errors import KvsimError, unknown
-from sim.workload import Int64Column
-from workloads.conversations import whole_prompts
-from workloads.hashed import BlockTexts
-from workloads.lengths import Lengths
-from workloads.mooncake import BLOCK_TOKENS, rounded
-from workloads.usable import FloatColumn, all_possible, allowed, possible, requests
-from workloads.values import shown
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.conversations import whole_prompts
+from kvsim.workloads.hashed import BlockTexts
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.mooncake import BLOCK_TOKENS, rounded
+from kvsim.workloads.usable import FloatColumn, all_possible, allowed, possible, requests
+from kvsim.workloads.values import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

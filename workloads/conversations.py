@@ -10,9 +10,9 @@ Ignores what a chat template adds, and assistants that forget the beginning.
 
 import numpy as np
 
-from sim.content import Texts
-from sim.workload import Int64Column
-from workloads.usable import FloatColumn
+from kvsim.sim.content import Texts
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.usable import FloatColumn
 
 
 def whole_prompts(

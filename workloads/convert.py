@@ -25,15 +25,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import KvsimError
-from sim.workload import LATEST_ARRIVAL_S
-from workloads import load
-from workloads.delimited import csv_parts, has_column
-from workloads.formats import recognised
-from workloads.lengths import Lengths, within_clock
-from workloads.native import FIELDS
-from workloads.rows import read_rows
-from workloads.usable import FloatColumn, unusable
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import LATEST_ARRIVAL_S
+from kvsim.workloads import load
+from kvsim.workloads.delimited import csv_parts, has_column
+from kvsim.workloads.formats import recognised
+from kvsim.workloads.lengths import Lengths, within_clock
+from kvsim.workloads.native import FIELDS
+from kvsim.workloads.rows import read_rows
+from kvsim.workloads.usable import FloatColumn, unusable
 
 ROWS_AT_ONCE = 1 << 16
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import KvsimError
-from workloads.usable import FloatColumn, all_possible, allowed, possible
-from workloads.values import shown
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads.usable import FloatColumn, all_possible, allowed, possible
+from kvsim.workloads.values import shown
 
 NOTHING = ("", "NaN", "nan", "NAN", "null", "NULL", "None", "NA", "N/A")
 """Cells without a value."""

@@ -17,14 +17,14 @@ from importlib import import_module
 from json import JSONDecodeError, JSONDecoder
 from typing import NamedTuple
 
-from sim.errors import KvsimError
-from workloads.lengths import Lengths
-from workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
-from workloads.values import shown
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
+from kvsim.workloads.values import shown
 
 
 class Format(NamedTuple):
-    """How files of a format begin, and the `module:function` that reads them."""
+    """How files of a format begin, and the `module:function` of this package that reads them."""
 
     container: str
     names: tuple[str, ...]
@@ -32,25 +32,21 @@ class Format(NamedTuple):
 
 
 FORMATS: dict[str, Format] = {
-    "Azure": Format("CSV", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "workloads.azure:load_azure"),
-    "BurstGPT": Format(
-        "CSV", ("Timestamp", "Request tokens", "Response tokens"), "workloads.burstgpt:load_burstgpt"
-    ),
-    "Vidur": Format("CSV", ("num_prefill_tokens", "num_decode_tokens"), "workloads.vidur:load_vidur"),
+    "Azure": Format("CSV", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "azure:load_azure"),
+    "BurstGPT": Format("CSV", ("Timestamp", "Request tokens", "Response tokens"), "burstgpt:load_burstgpt"),
+    "Vidur": Format("CSV", ("num_prefill_tokens", "num_decode_tokens"), "vidur:load_vidur"),
     "Splitwise": Format(
-        "CSV", ("arrival_timestamp", "prompt_size", "token_size"), "workloads.splitwise:load_splitwise"
+        "CSV", ("arrival_timestamp", "prompt_size", "token_size"), "splitwise:load_splitwise"
     ),
     "Bailian": Format(
-        "JSON", ("chat_id", "timestamp", "input_length", "output_length"), "workloads.bailian:load_bailian"
+        "JSON", ("chat_id", "timestamp", "input_length", "output_length"), "bailian:load_bailian"
     ),
-    "Mooncake": Format(
-        "JSON", ("timestamp", "input_length", "output_length"), "workloads.mooncake:load_mooncake"
-    ),
-    "ShareGPT": Format("JSON", ("conversations",), "workloads.sharegpt_json:load_sharegpt"),
-    "hash ids": Format("parquet", ("hash_ids",), "workloads.compact:load_compact"),
-    "conversations": Format("parquet", ("conversation_id",), "workloads.compact:load_compact"),
-    "kvsim": Format("JSON", (), "workloads.native:load_native"),
-    "kvsim in parquet": Format("parquet", (), "workloads.native:load_native"),
+    "Mooncake": Format("JSON", ("timestamp", "input_length", "output_length"), "mooncake:load_mooncake"),
+    "ShareGPT": Format("JSON", ("conversations",), "sharegpt_json:load_sharegpt"),
+    "hash ids": Format("parquet", ("hash_ids",), "compact:load_compact"),
+    "conversations": Format("parquet", ("conversation_id",), "compact:load_compact"),
+    "kvsim": Format("JSON", (), "native:load_native"),
+    "kvsim in parquet": Format("parquet", (), "native:load_native"),
 }
 """Name of a format -> how it is recognised and who reads it; the first that fits."""
 
@@ -77,7 +73,7 @@ def load_file(path: str, *, count: Callable[[str], int] | None = None, turns: st
     """
     name = recognised(path)
     module, function = FORMATS[name].loader.split(":")
-    loader: Callable[..., Lengths] = getattr(import_module(module), function)
+    loader: Callable[..., Lengths] = getattr(import_module(f"kvsim.workloads.{module}"), function)
     return loader(path, count, turns) if name in TEXT_FORMATS else loader(path)
 
 

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.content import Texts
-from sim.errors import KvsimError
-from sim.workload import Int64Column
-from workloads.rows import json_objects
-from workloads.usable import FloatColumn, allowed, possible
-from workloads.values import LARGEST, shown
+from kvsim.sim.content import Texts
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.rows import json_objects
+from kvsim.workloads.usable import FloatColumn, allowed, possible
+from kvsim.workloads.values import LARGEST, shown
 
 ROWS_AT_ONCE = 4096
 

@@ -12,8 +12,8 @@ from importlib import resources
 
 import numpy as np
 
-from sim.workload import Int64Column
-from workloads.lengths import Lengths
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.lengths import Lengths
 
 ROWS = 52_000
 """About the rows of Alpaca itself."""
@@ -32,7 +32,7 @@ def load_sharegpt_paper() -> Lengths:
 
 
 def _drawn(name: str, data_set: str) -> Lengths:
-    text = resources.files("workloads.data").joinpath("figure11.json").read_text(encoding="utf-8")
+    text = resources.files("kvsim.workloads.data").joinpath("figure11.json").read_text(encoding="utf-8")
     bars = json.loads(text)[name]
     rng = np.random.default_rng(SEED)
     prompts, outputs = (_column(bars[column], rng) for column in ("prompt_tokens", "output_tokens"))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from json import JSONDecodeError, JSONDecoder
 
-from sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError
 
 WINDOW = 1 << 18
 LARGEST_OBJECT = 1 << 24

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from sim.content import Texts
-from sim.errors import KvsimError
-from sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
+from kvsim.sim.content import Texts
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sim.errors import KvsimError
-from workloads import TRACES, load
-from workloads.catalogue import Entry, entries, file_key
-from workloads.formats import TEXT_FORMATS
-from workloads.lengths import Lengths
-from workloads.statistics import statistics
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads import TRACES, load
+from kvsim.workloads.catalogue import Entry, entries, file_key
+from kvsim.workloads.formats import TEXT_FORMATS
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.statistics import statistics
 
 NUMBERS = ("rows", "prompt_tokens", "output_tokens", "span_s", "requests_per_s", "burstiness")
 

@@ -8,9 +8,9 @@ then come at once, which is no property of the traffic. A note says so.
 
 import numpy as np
 
-from workloads.hashed import read_hash_rows
-from workloads.lengths import Lengths
-from workloads.usable import FloatColumn, requests
+from kvsim.workloads.hashed import read_hash_rows
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import FloatColumn, requests
 
 BLOCK_TOKENS = 512
 

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.content import TextBuilder, Texts
-from sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
-from workloads.lengths import MOST_SAMPLES, Lengths
-from workloads.rows import Rows, read_rows
-from workloads.values import (
+from kvsim.sim.content import TextBuilder, Texts
+from kvsim.sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
+from kvsim.workloads.lengths import MOST_SAMPLES, Lengths
+from kvsim.workloads.rows import Rows, read_rows
+from kvsim.workloads.values import (
     SMALLEST,
     Name,
     Numbers,

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.content import behind
-from sim.errors import KvsimError
-from sim.workload import Int64Column
-from workloads.lengths import Lengths
-from workloads.synthetic import MOST_RANKS, MOST_TOKENS, zipf_ranks
+from kvsim.sim.content import behind
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.synthetic import MOST_RANKS, MOST_TOKENS, zipf_ranks
 
 
 def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengths:

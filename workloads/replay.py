@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.errors import KvsimError
-from workloads.lengths import Lengths
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads.lengths import Lengths
 
 
 def part_of(lengths: Lengths, start_s: float, duration_s: float | None) -> Lengths:

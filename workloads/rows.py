@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError, unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

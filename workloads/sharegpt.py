@@ -8,14 +8,14 @@ from importlib import resources
 
 import numpy as np
 
-from workloads.lengths import Lengths
+from kvsim.workloads.lengths import Lengths
 
 
 def load_lengths() -> Lengths:
     """The built-in table, in file order."""
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    with resources.files("workloads.data").joinpath("sharegpt.parquet").open("rb") as file:
+    with resources.files("kvsim.workloads.data").joinpath("sharegpt.parquet").open("rb") as file:
         table = pq.ParquetFile(file).read(use_threads=False)  # its threads may outlive a quick exit
     return Lengths(
         name="sharegpt",

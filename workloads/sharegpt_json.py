@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.errors import KvsimError
-from workloads.conversations import whole_prompts
-from workloads.json_stream import ObjectStream
-from workloads.lengths import Lengths
-from workloads.usable import requests
-from workloads.values import shown
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads.conversations import whole_prompts
+from kvsim.workloads.json_stream import ObjectStream
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import requests
+from kvsim.workloads.values import shown
 
 SPEAKERS = {
     "human": "human",

@@ -5,9 +5,9 @@
 Ignores the other columns, which are the same in all rows.
 """
 
-from workloads.delimited import read_csv
-from workloads.lengths import Lengths
-from workloads.usable import requests
+from kvsim.workloads.delimited import read_csv
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import requests
 
 
 def load_splitwise(path: str) -> Lengths:

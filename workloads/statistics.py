@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sim.content import ROWS_AT_ONCE
-from sim.workload import Int64Column
-from workloads.lengths import Lengths
+from kvsim.sim.content import ROWS_AT_ONCE
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.lengths import Lengths
 
 Text = tuple[tuple[int, int, int], ...]
 

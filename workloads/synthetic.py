@@ -14,10 +14,10 @@ import math
 
 import numpy as np
 
-from sim.errors import KvsimError
-from sim.workload import Int64Column
-from workloads.choices import chosen, whole
-from workloads.lengths import Lengths
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.choices import chosen, whole
+from kvsim.workloads.lengths import Lengths
 
 DISTRIBUTIONS = {"fixed": "TOKENS", "uniform": "LOW:HIGH", "lognormal": "MEAN:SIGMA", "zipf": "ALPHA:MAX"}
 """Name of a distribution -> its parameters."""

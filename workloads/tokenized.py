@@ -14,11 +14,11 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from sim.errors import KvsimError
-from workloads import load
-from workloads.formats import TEXT_FORMATS, recognised
-from workloads.lengths import Lengths
-from workloads.sharegpt_json import FEWEST_TOKENS, TURNS
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads import load
+from kvsim.workloads.formats import TEXT_FORMATS, recognised
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.sharegpt_json import FEWEST_TOKENS, TURNS
 
 TEXTS_AT_ONCE = 1024
 
@@ -61,8 +61,8 @@ def load_counted(
 
 def file_of(trace: str) -> str | None:
     """The file that a trace's name stands for, if it is one and is there."""
-    from workloads import TRACES
-    from workloads.catalogue import entries
+    from kvsim.workloads import TRACES
+    from kvsim.workloads.catalogue import entries
 
     if trace in TRACES:
         return None

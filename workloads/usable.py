@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sim.content import Texts
-from sim.errors import KvsimError
-from workloads.lengths import Lengths
+from kvsim.sim.content import Texts
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads.lengths import Lengths
 
 FloatColumn = npt.NDArray[np.float64]
 

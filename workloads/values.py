@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import KvsimError
-from sim.workload import Int64Column
-from workloads.rows import Rows
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.rows import Rows
 
 Name = str | int
 Wrong = Callable[[int, str], KvsimError]

@@ -5,9 +5,9 @@
 Ignores what follows from these (`num_total_tokens`, `pd_ratio`).
 """
 
-from workloads.delimited import has_column, read_csv
-from workloads.lengths import Lengths
-from workloads.usable import requests
+from kvsim.workloads.delimited import has_column, read_csv
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.usable import requests
 
 
 def load_vidur(path: str) -> Lengths:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.errors import KvsimError
-from sim.workload import PS_PER_S, Chain, Clients, Int64Column
-from workloads.arrivals import PROCESSES, arrival_times_ps
-from workloads.closed import USUAL_THINK_TIME, closed_loop, closed_sessions, in_words
-from workloads.lengths import Lengths
-from workloads.replay import replayed
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column
+from kvsim.workloads.arrivals import PROCESSES, arrival_times_ps
+from kvsim.workloads.closed import USUAL_THINK_TIME, closed_loop, closed_sessions, in_words
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.replay import replayed
 
 USUAL_PROCESS = "gamma"
 USUAL_RATE_AND_BURSTINESS = (2.0, 1.0)
@@ -38,7 +38,7 @@ class Arrivals(NamedTuple):
 
 @dataclass(frozen=True)
 class When:
-    """The choices, as `workloads.build` has them; None where nothing is said."""
+    """The choices, as `kvsim.workloads.build` has them; None where nothing is said."""
 
     arrivals: str | None = None
     request_rate: float | None = None

@@ -1,14 +1,15 @@
 """Measure a GPU and fit what a simulator needs: the measuring half of `sim calibrate`.
 
-    from kernels.calibration.plan import plan                    # imports torch only when called
-    from kernels.calibration.calibrate import Progress, calibrate
-    from kernels.calibration.profile import write_profile
+    from kvsim.kernels.calibration.plan import plan                    # imports torch only when called
+    from kvsim.kernels.calibration.calibrate import Progress, calibrate
+    from kvsim.kernels.calibration.profile import write_profile
 
     planned = plan(quick=False, interpret=False)                 # parts, points, estimated_s(), device
     profile = calibrate(planned, journal, progress=print)        # resumes the journal; Ctrl-C keeps it
     write_profile(profile, path, journal)                        # and removes the journal
 
-The same from a shell, with nothing of kvsim but this package: `python -m kernels.calibration --out PROFILE`.
+The same from a shell, with nothing of kvsim but the kernels:
+`python -m kvsim.kernels.calibration --out PROFILE`.
 
     profile.py     the file that comes out, described field by field; writing it
     form.py        the fitted forms: bytes and work of each part, tables of ratios

@@ -1,15 +1,15 @@
-"""`python -m kernels.calibration --out PROFILE [--quick] [--interpret] [--journal FILE] [--fresh]`."""
+"""`python -m kvsim.kernels.calibration --out PROFILE [--quick] [--interpret] [--journal FILE] [--fresh]`."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from kernels.calibration.calibrate import Progress, begin, finish
-from kernels.calibration.earlier import kept_as, write_beside
-from kernels.calibration.errors import CalibrationError
-from kernels.calibration.overview import left_out, overview
-from kernels.calibration.plan import plan
-from kernels.calibration.stopping import exit_code, terminable
+from kvsim.kernels.calibration.calibrate import Progress, begin, finish
+from kvsim.kernels.calibration.earlier import kept_as, write_beside
+from kvsim.kernels.calibration.errors import CalibrationError
+from kvsim.kernels.calibration.overview import left_out, overview
+from kvsim.kernels.calibration.plan import plan
+from kvsim.kernels.calibration.stopping import exit_code, terminable
 
 
 def show(progress: Progress) -> None:
@@ -28,7 +28,9 @@ show.part = None
 
 def options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m kernels.calibration", description="Calibrate a GPU.")
+    parser = argparse.ArgumentParser(
+        prog="python -m kvsim.kernels.calibration", description="Calibrate a GPU."
+    )
     parser.add_argument("--out", type=Path, required=True, help="the profile to write, a JSON file")
     parser.add_argument("--quick", action="store_true", help="fewer points, under a minute")
     parser.add_argument("--interpret", action="store_true", help="rehearse on the CPU: no measurement")

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import distributed, multiprocessing
 
-from kernels.calibration.points import Point, Sample
-from kernels.calibration.timing import LEAST_LAUNCHES, captured, interleaved, on_host_clock
+from kvsim.kernels.calibration.points import Point, Sample
+from kvsim.kernels.calibration.timing import LEAST_LAUNCHES, captured, interleaved, on_host_clock
 
 FAILURES = (
     RuntimeError,

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kernels.calibration.device import Device
-from kernels.calibration.fit import Bounds, Measured, described, error_of, fit_part
-from kernels.calibration.form import predict_s
-from kernels.calibration.journal import Journal
-from kernels.calibration.plan import Plan
-from kernels.calibration.points import components, features, useful
-from kernels.calibration.profile import FORMAT
-from kernels.calibration.timing import Datasheet, refusal
+from kvsim.kernels.calibration.device import Device
+from kvsim.kernels.calibration.fit import Bounds, Measured, described, error_of, fit_part
+from kvsim.kernels.calibration.form import predict_s
+from kvsim.kernels.calibration.journal import Journal
+from kvsim.kernels.calibration.plan import Plan
+from kvsim.kernels.calibration.points import components, features, useful
+from kvsim.kernels.calibration.profile import FORMAT
+from kvsim.kernels.calibration.timing import Datasheet, refusal
 
 PRODUCTS = ("product", "lm_head")
 NO_PARTS = ("ceilings", "launch", "composed")
@@ -89,7 +89,7 @@ def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[s
 
 def constants_of(part: str, device: Device) -> dict[str, Any]:
     """What form.py needs to compute the work of a part: how the kernels are launched on this device."""
-    from kernels.launch import (
+    from kvsim.kernels.launch import (
         DECODE,
         LEAST_CHUNK_TOKENS,
         PROGRAMS_PER_MULTIPROCESSOR,

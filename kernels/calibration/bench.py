@@ -10,11 +10,11 @@ from typing import Protocol
 import torch
 from triton.errors import TritonError
 
-from kernels.calibration import launches, steps
-from kernels.calibration.all_reduce import all_reduce_seconds
-from kernels.calibration.points import Point, Sample
-from kernels.calibration.room import Room
-from kernels.calibration.timing import captured, graph_of, interleaved, on_gpu_clock, on_host_clock
+from kvsim.kernels.calibration import launches, steps
+from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
+from kvsim.kernels.calibration.points import Point, Sample
+from kvsim.kernels.calibration.room import Room
+from kvsim.kernels.calibration.timing import captured, graph_of, interleaved, on_gpu_clock, on_host_clock
 
 REPEATS = 9
 FAILURES = (torch.OutOfMemoryError, MemoryError, TritonError)

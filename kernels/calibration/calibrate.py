@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernels.calibration.assemble import profile_of
-from kernels.calibration.journal import Journal
-from kernels.calibration.plan import Plan
-from kernels.calibration.timing import clocks
+from kvsim.kernels.calibration.assemble import profile_of
+from kvsim.kernels.calibration.journal import Journal
+from kvsim.kernels.calibration.plan import Plan
+from kvsim.kernels.calibration.timing import clocks
 
 if TYPE_CHECKING:
-    from kernels.calibration.bench import Stopwatch
+    from kvsim.kernels.calibration.bench import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def finish(
 ) -> dict[str, Any]:
     """Measure what the journal does not have yet, and fit."""
     if stopwatch is None:
-        from kernels.calibration.bench import Bench
+        from kvsim.kernels.calibration.bench import Bench
 
         stopwatch = Bench(planned.device.rehearsal)
     measure(planned, journal, stopwatch, progress, read_clocks)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from kernels.calibration.errors import CalibrationError, NoGpuError, NotInstalledError
+from kvsim.kernels.calibration.errors import CalibrationError, NoGpuError, NotInstalledError
 
 MULTIPROCESSORS_OF_A_REHEARSAL = 2
 
@@ -82,7 +82,7 @@ def found_device(interpret: bool) -> Device:
 def _choose_interpreter(interpret: bool) -> None:
     """Set TRITON_INTERPRET before triton is imported: afterwards it has no effect."""
     if "triton" in sys.modules:
-        from kernels.launch import INTERPRETED
+        from kvsim.kernels.launch import INTERPRETED
 
         if interpret == INTERPRETED:
             return

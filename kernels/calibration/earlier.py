@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernels.calibration.errors import CalibrationError
-from kernels.calibration.profile import write_profile
+from kvsim.kernels.calibration.errors import CalibrationError
+from kvsim.kernels.calibration.profile import write_profile
 
 
 def kept_as(path: Path) -> Path | None:

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from kernels.calibration.choice import Choice, Row, paces
-from kernels.calibration.form import NORMS, form_s, interpolate, padded_head, predict_s
-from kernels.calibration.least_squares import least_squares
-from kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
-from kernels.calibration.timing import spread
+from kvsim.kernels.calibration.choice import Choice, Row, paces
+from kvsim.kernels.calibration.form import NORMS, form_s, interpolate, padded_head, predict_s
+from kvsim.kernels.calibration.least_squares import least_squares
+from kvsim.kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
+from kvsim.kernels.calibration.timing import spread
 
 SHAPES_COUNT = 0.5
 """What the points that only shape the form weigh together, beside all points of the grid."""

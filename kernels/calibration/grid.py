@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from math import sqrt
 
-from kernels.calibration.device import Device
-from kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
-from kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
+from kvsim.kernels.calibration.device import Device
+from kvsim.kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
+from kvsim.kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 
 LEAST_BYTES_OF_A_TOKEN = 32 * 1024
 """Of a small model with few KV heads, all layers together: what bounds the contexts of a batch."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels.calibration.errors import JournalError
-from kernels.calibration.points import Point, Sample
+from kvsim.kernels.calibration.errors import JournalError
+from kvsim.kernels.calibration.points import Point, Sample
 
 NAMES = {"device": "device", "plan": "plan (its points, quick or not)"}
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from kernels.calibration import layer
-from kernels.calibration.points import BYTES, Arguments, Point, lengths_of, useful
-from kernels.calibration.room import Room
-from kernels.copy import copy_blocks
-from kernels.decode import decode_attention
-from kernels.prefill import prefill_attention
-from kernels.swap import gather_blocks, scatter_blocks
-from kernels.write import write_kv
+from kvsim.kernels.calibration import layer
+from kvsim.kernels.calibration.points import BYTES, Arguments, Point, lengths_of, useful
+from kvsim.kernels.calibration.room import Room
+from kvsim.kernels.copy import copy_blocks
+from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.prefill import prefill_attention
+from kvsim.kernels.swap import gather_blocks, scatter_blocks
+from kvsim.kernels.write import write_kv
 
 Call = Callable[[], object]
 

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import Launch, next_power_of_2
+from kvsim.kernels.launch import Launch, next_power_of_2
 
 STRETCH = 1024
 """Elements of a row that a program of the activation takes."""

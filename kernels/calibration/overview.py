@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from kernels.calibration.grid import points
-from kernels.calibration.journal import Journal
-from kernels.calibration.plan import Plan
-from kernels.calibration.points import Point
+from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.journal import Journal
+from kvsim.kernels.calibration.plan import Plan
+from kvsim.kernels.calibration.points import Point
 
 Values = tuple[float, float] | tuple[str, ...]
 """(least, most) of numbers; of texts each one."""

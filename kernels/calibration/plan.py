@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from kernels.calibration.device import Device, found_device
-from kernels.calibration.grid import points
-from kernels.calibration.points import Point, components, launches_of, useful
-from kernels.calibration.profile import FORMAT
-from kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
+from kvsim.kernels.calibration.device import Device, found_device
+from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.points import Point, components, launches_of, useful
+from kvsim.kernels.calibration.profile import FORMAT
+from kvsim.kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
 
 GROUP = 6
 """Points of a part that take turns."""

@@ -11,8 +11,8 @@ from math import ceil, exp
 from random import Random
 from typing import Any
 
-from kernels.calibration import form
-from kernels.calibration.timing import launches_wanted
+from kvsim.kernels.calibration import form
+from kvsim.kernels.calibration.timing import launches_wanted
 
 Arguments = Mapping[str, Any]
 Features = tuple[float, float, Mapping[str, float]]

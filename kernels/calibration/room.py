@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from kernels.calibration.points import launches_of
+from kvsim.kernels.calibration.points import launches_of
 
 SHARE_OF_FREE_MEMORY = 0.55
 ELEMENTS_OF_A_REHEARSAL = 2**19

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.calibration import layer
-from kernels.calibration.launches import Call, block_tables, pools, sample
-from kernels.calibration.points import Arguments, Point, lengths_of, useful
-from kernels.calibration.room import Room
-from kernels.decode import decode_attention
-from kernels.prefill import prefill_attention
-from kernels.write import write_kv
+from kvsim.kernels.calibration import layer
+from kvsim.kernels.calibration.launches import Call, block_tables, pools, sample
+from kvsim.kernels.calibration.points import Arguments, Point, lengths_of, useful
+from kvsim.kernels.calibration.room import Room
+from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.prefill import prefill_attention
+from kvsim.kernels.write import write_kv
 
 
 def composed(room: Room, x: Arguments) -> list[Call]:

@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from sim.calibrated.parts import Part
-from sim.catalog import gpu_named, gpu_names
-from sim.config import GpuSpec
-from sim.cost_profile import analytic_profile, profile_names
-from sim.errors import KvsimError, unknown
-from sim.profile_files import ProfileFile, find_profile, is_path, profile_files
-from sim.workload import PS_PER_S
+from kvsim.sim.calibrated.parts import Part
+from kvsim.sim.catalog import gpu_named, gpu_names
+from kvsim.sim.config import GpuSpec
+from kvsim.sim.cost_profile import analytic_profile, profile_names
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.profile_files import ProfileFile, find_profile, is_path, profile_files
+from kvsim.sim.workload import PS_PER_S
 
 PARTS = {
     "ceilings": "ceilings",

@@ -14,11 +14,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.calibration.profile import Analytic, Fit, Fitted, Timed
-from reports.calibration.words import batch, duration, layer, percent, rate, size, span
-from reports.palette import count
-from sim.config import GpuSpec
-from sim.profile_place import called_by
+from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
+from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
+from kvsim.reports.palette import count
+from kvsim.sim.config import GpuSpec
+from kvsim.sim.profile_place import called_by
 
 MOST_ERROR = 0.05
 """Of composed steps, in the mean: above it a profile deserves a note."""

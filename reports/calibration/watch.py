@@ -14,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from reports.calibration.profile import PARTS, Fit
-from reports.calibration.tables import ceilings_table, errors_table, notes
-from reports.calibration.words import size, span
-from reports.palette import count
+from kvsim.reports.calibration.profile import PARTS, Fit
+from kvsim.reports.calibration.tables import ceilings_table, errors_table, notes
+from kvsim.reports.calibration.words import size, span
+from kvsim.reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]
 """(least, most) of numbers; of texts each one."""

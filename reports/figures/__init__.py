@@ -11,10 +11,10 @@
 A figure is a function of the systems and the choices that gives a matplotlib Figure, a line in the catalogue.
 """
 
-from reports.figures.catalogue import FIGURES, USUAL, check, draw
-from reports.figures.choices import CannotDraw, Choices, Latency
-from reports.figures.sheet import draw_picture
-from reports.figures.style import STYLES, style_named
+from kvsim.reports.figures.catalogue import FIGURES, USUAL, check, draw
+from kvsim.reports.figures.choices import CannotDraw, Choices, Latency
+from kvsim.reports.figures.sheet import draw_picture
+from kvsim.reports.figures.style import STYLES, style_named
 
 __all__ = [
     "FIGURES",

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from reports import palette
-from reports.figures import pieces
-from reports.figures.arena_panel import EMPTY_HATCH, Panel, colours_of, hatch_colour, pale
-from reports.figures.choices import CannotDraw, Choices
-from reports.figures.sheet import new_sheet
-from reports.figures.style import Style
-from reports.figures.systems import System, spread, which_seed
-from reports.memory_map import FILE, Arena, MemoryMap, owners_of
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.arena_panel import EMPTY_HATCH, Panel, colours_of, hatch_colour, pale
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.systems import System, spread, which_seed
+from kvsim.reports.memory_map import FILE, Arena, MemoryMap, owners_of
 
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3

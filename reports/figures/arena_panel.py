@@ -16,10 +16,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patheffects import withStroke
 
-from reports.figures import pieces
-from reports.figures.pieces import FloatArray
-from reports.figures.style import Style
-from reports.memory_map import Arena, Int64, owners_of
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.pieces import FloatArray
+from kvsim.reports.figures.style import Style
+from kvsim.reports.memory_map import Arena, Int64, owners_of
 
 OWNERS = (
     *("#4477AA", "#EE8866", "#44AA77", "#DDCC55", "#AA4477", "#77BBDD", "#A0522D", "#99AA44"),

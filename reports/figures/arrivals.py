@@ -3,10 +3,10 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from reports import palette
-from reports.figures import pieces
-from reports.figures.pieces import FloatArray
-from reports.figures.style import SCREEN
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.pieces import FloatArray
+from kvsim.reports.figures.style import SCREEN
 
 _SLICES = 200
 _MOST_POINTS = 400

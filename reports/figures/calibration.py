@@ -18,11 +18,11 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from reports.calibration.profile import Fit, Fitted, Timed
-from reports.calibration.words import layer, percent
-from reports.figures.scales import in_bytes, in_time, log_scale, make_room, plain
-from reports.figures.sheet import new_sheet, save
-from reports.figures.style import Look, Style
+from kvsim.reports.calibration.profile import Fit, Fitted, Timed
+from kvsim.reports.calibration.words import layer, percent
+from kvsim.reports.figures.scales import in_bytes, in_time, log_scale, make_room, plain
+from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures.style import Look, Style
 
 Line = tuple[str, Sequence[Timed]]
 """What sets a line apart from the others of its panel, and its points."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from reports.figures import arena, latency, ledger, lengths, occupancy, requests, seeds, sweeps
-from reports.figures.choices import CannotDraw, Choices
-from reports.figures.sheet import check_format, save
-from reports.figures.systems import System, systems
-from reports.rundir.run import Run
-from sim.errors import KvsimError, unknown
+from kvsim.reports.figures import arena, latency, ledger, lengths, occupancy, requests, seeds, sweeps
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.sheet import check_format, save
+from kvsim.reports.figures.systems import System, systems
+from kvsim.reports.rundir.run import Run
+from kvsim.sim.errors import KvsimError, unknown
 
 Draw = Callable[[Sequence[System], Choices], Figure]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Self
 
-from reports.figures.style import SCREEN, Style
-from sim.errors import KvsimError, unknown
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.sim.errors import KvsimError, unknown
 
 LATENCIES = {
     "normalized": ("normalized_s_per_token", "normalised latency", "s/token"),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from reports.figures.systems import spread
-from reports.rundir.run import Run
-from reports.seeds.intervals import Interval
+from kvsim.reports.figures.systems import spread
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import Interval
 
 _BESIDE = ("seed", "num_prompts", "start", "duration", "num_gpu_blocks", "kv_tokens", "source")
 """What may differ within a curve: another sample of the same traffic, the same memory in other units."""

@@ -7,15 +7,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports import palette
-from reports.figures import pieces
-from reports.figures.choices import Choices
-from reports.figures.pieces import FloatArray
-from reports.figures.sheet import new_sheet
-from reports.figures.style import Look, Style
-from reports.figures.systems import System, short, spread
-from reports.seeds.intervals import Interval
-from reports.seeds.words import with_spread
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import Choices
+from kvsim.reports.figures.pieces import FloatArray
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.figures.systems import System, short, spread
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.words import with_spread
 
 _POINTS = 400
 _MOST_ABOVE = 6  # with numbers, above every panel

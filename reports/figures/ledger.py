@@ -9,16 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 
-from reports.figures import pieces
-from reports.figures.choices import Choices
-from reports.figures.over_time import duration, ends, slice_means
-from reports.figures.sheet import new_sheet
-from reports.figures.style import Style
-from reports.figures.systems import System, which_seed
-from reports.palette import KINDS
-from reports.rundir.run import Run
-from reports.seeds.intervals import Interval
-from reports.seeds.words import with_spread
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import Choices
+from kvsim.reports.figures.over_time import duration, ends, slice_means
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.systems import System, which_seed
+from kvsim.reports.palette import KINDS
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.words import with_spread
 
 
 def memory(systems: Sequence[System], choices: Choices) -> Figure:

@@ -8,13 +8,13 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports import palette
-from reports.figures import pieces
-from reports.figures.choices import Choices
-from reports.figures.sheet import new_sheet
-from reports.figures.style import SCREEN, Style
-from reports.figures.systems import System, short, spread
-from reports.rundir.run import Run
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import Choices
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.systems import System, short, spread
+from kvsim.reports.rundir.run import Run
 
 Tokens = npt.NDArray[np.integer[Any]]
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, StepPatch
 
-from reports.figures import pieces
-from reports.figures.choices import CannotDraw, Choices
-from reports.figures.over_time import (
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.over_time import (
     Curve,
     capacity,
     duration,
@@ -22,11 +22,11 @@ from reports.figures.over_time import (
     time_mean,
     time_words,
 )
-from reports.figures.sheet import new_sheet
-from reports.figures.style import Style
-from reports.figures.systems import System, spread, which_seed
-from reports.rundir.run import Run
-from reports.seeds.words import with_spread
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.systems import System, spread, which_seed
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.words import with_spread
 
 _LARGEST = "largest_free_extent"
 _FREE = ("external", "cached", "free")

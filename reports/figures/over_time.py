@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from reports.figures.pieces import FloatArray, panel_columns
-from reports.figures.style import Look, Style
-from reports.figures.systems import System
-from reports.palette import KINDS
-from reports.rundir.run import Run
+from kvsim.reports.figures.pieces import FloatArray, panel_columns
+from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import KINDS
+from kvsim.reports.rundir.run import Run
 
 _SLICES = 700
 

@@ -19,12 +19,12 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from reports.figures.sheet import wrapped
-from reports.figures.style import Look, Style
-from reports.figures.systems import short
-from reports.palette import KINDS
-from reports.seeds.intervals import Interval
-from reports.seeds.words import Shown, with_spread
+from kvsim.reports.figures.sheet import wrapped
+from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.figures.systems import short
+from kvsim.reports.palette import KINDS
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.words import Shown, with_spread
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -8,15 +8,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from reports import palette
-from reports.figures import pieces
-from reports.figures.choices import Choices
-from reports.figures.over_time import Curve, longest, time_words
-from reports.figures.sheet import new_sheet
-from reports.figures.systems import System
-from reports.palette import Summary
-from reports.seeds.intervals import Interval
-from reports.seeds.words import with_spread
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import Choices
+from kvsim.reports.figures.over_time import Curve, longest, time_words
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import Summary
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.words import with_spread
 
 
 def requests(systems: Sequence[System], choices: Choices) -> Figure:

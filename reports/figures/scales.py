@@ -6,8 +6,8 @@ from math import ceil, floor, log10
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from reports.calibration.words import duration, size
-from reports.figures.style import Style
+from kvsim.reports.calibration.words import duration, size
+from kvsim.reports.figures.style import Style
 
 LEFT = 0.65
 """Of the width of a panel: how far the names of its lines reach."""

@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from reports import palette
-from reports.figures import pieces
-from reports.figures.choices import CannotDraw, Choices
-from reports.figures.sheet import new_sheet, save
-from reports.figures.style import SCREEN, Style
-from reports.figures.systems import System
-from reports.palette import number
-from reports.seeds.intervals import alike, interval
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import number
+from kvsim.reports.seeds.intervals import alike, interval
 
 Summary = Mapping[str, Any]
 Named = Mapping[str, Sequence[Summary]]

@@ -10,8 +10,8 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from reports.figures.style import SCREEN, Style
-from sim.errors import KvsimError
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.sim.errors import KvsimError
 
 _NO_TRACES: dict[str, dict[str, Any]] = {
     "png": {"Software": None},

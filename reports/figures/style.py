@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reports import palette
-from reports.palette import KINDS, Kind
-from sim.errors import unknown
+from kvsim.reports import palette
+from kvsim.reports.palette import KINDS, Kind
+from kvsim.sim.errors import unknown
 
 Dash = str | tuple[int, tuple[float, ...]]
 

@@ -6,15 +6,15 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports import palette
-from reports.figures import joined, pieces
-from reports.figures.choices import CannotDraw, Choices, Latency
-from reports.figures.joined import Curve
-from reports.figures.sheet import new_sheet, wrapped
-from reports.figures.style import Style
-from reports.figures.systems import System, short
-from reports.rundir.run import Run
-from reports.seeds.intervals import Interval
+from kvsim.reports import palette
+from kvsim.reports.figures import joined, pieces
+from kvsim.reports.figures.choices import CannotDraw, Choices, Latency
+from kvsim.reports.figures.joined import Curve
+from kvsim.reports.figures.sheet import new_sheet, wrapped
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.systems import System, short
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import Interval
 
 LOADS = {
     "request_rate": "request rate (requests/s)",

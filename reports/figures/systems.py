@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any
 
-from reports import palette
-from reports.rundir.run import Run
-from reports.seeds.intervals import Interval, alike, interval
+from kvsim.reports import palette
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import Interval, alike, interval
 
 Summary = Mapping[str, Any]
 _MOST_LETTERS = 28

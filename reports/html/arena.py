@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports.html.packing import Pack
-from reports.memory_map import MemoryMap, owners_of
+from kvsim.reports.html.packing import Pack
+from kvsim.reports.memory_map import MemoryMap, owners_of
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

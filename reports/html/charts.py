@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports import palette
-from reports.palette import KINDS
-from reports.rundir.run import Run
-from reports.seeds.intervals import alike
+from kvsim.reports import palette
+from kvsim.reports.palette import KINDS
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import alike
 
 Floats = npt.NDArray[np.float64]
 

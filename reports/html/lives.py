@@ -7,13 +7,13 @@ spans are those of reports/lives, so that the page tells what `sim explain` tell
 import numpy as np
 import numpy.typing as npt
 
-from reports.html.packing import NOTHING, Column, Pack
-from reports.html.tables import Texts
-from reports.lives.event_log import NOTHING as NONE
-from reports.lives.event_log import REFUSE, EventLog
-from reports.lives.spans import Lives
-from reports.rundir.formats import Columns
-from sim.workload import PS_PER_S
+from kvsim.reports.html.packing import NOTHING, Column, Pack
+from kvsim.reports.html.tables import Texts
+from kvsim.reports.lives.event_log import NOTHING as NONE
+from kvsim.reports.lives.event_log import REFUSE, EventLog
+from kvsim.reports.lives.spans import Lives
+from kvsim.reports.rundir.formats import Columns
+from kvsim.sim.workload import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reports import palette
-from reports.html.words import group_label, grouped
-from reports.palette import Summary, count, figures, number, seconds
-from reports.rundir.run import Run
-from reports.seeds.intervals import alike, difference, interval
-from reports.seeds.tables import with_spread
-from reports.terminal import Row, percent_text
+from kvsim.reports import palette
+from kvsim.reports.html.words import group_label, grouped
+from kvsim.reports.palette import Summary, count, figures, number, seconds
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import alike, difference, interval
+from kvsim.reports.seeds.tables import with_spread
+from kvsim.reports.terminal import Row, percent_text
 
 Values = list[float | None]
 

@@ -64,4 +64,4 @@ def _text(name: str) -> str:
 
 
 def _bytes(name: str) -> bytes:
-    return resources.files("reports.html").joinpath(name).read_bytes()
+    return resources.files("kvsim.reports.html").joinpath(name).read_bytes()

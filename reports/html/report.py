@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports import palette
-from reports.html import words
-from reports.html.arena import Arena, read_arena
-from reports.html.charts import chart_data, end_s
-from reports.html.lives import SAID, STATUS, packed_events, packed_requests, packed_spans, tick_s
-from reports.html.numbers import numbers
-from reports.html.packing import Pack
-from reports.html.page import page
-from reports.lives import words as life_words
-from reports.lives.event_log import EVENTS, read_events
-from reports.lives.spans import STATES, lives
-from reports.rundir.run import Run, read_runs
-from sim import __version__
-from sim.errors import KvsimError
+from kvsim.reports import palette
+from kvsim.reports.html import words
+from kvsim.reports.html.arena import Arena, read_arena
+from kvsim.reports.html.charts import chart_data, end_s
+from kvsim.reports.html.lives import SAID, STATUS, packed_events, packed_requests, packed_spans, tick_s
+from kvsim.reports.html.numbers import numbers
+from kvsim.reports.html.packing import Pack
+from kvsim.reports.html.page import page
+from kvsim.reports.lives import words as life_words
+from kvsim.reports.lives.event_log import EVENTS, read_events
+from kvsim.reports.lives.spans import STATES, lives
+from kvsim.reports.rundir.run import Run, read_runs
+from kvsim.sim import __version__
+from kvsim.sim.errors import KvsimError
 
 LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library

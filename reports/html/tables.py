@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from reports.html.packing import Column
-from sim.errors import KvsimError
+from kvsim.reports.html.packing import Column
+from kvsim.sim.errors import KvsimError
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reports import palette
-from reports.palette import Summary, count, figures, number
-from reports.rundir.run import Run
-from reports.seeds.intervals import alike, interval
-from reports.seeds.tables import with_spread
-from reports.seeds.words import difference_lines, differences
-from reports.terminal import headline, percent_text, verdict
+from kvsim.reports import palette
+from kvsim.reports.palette import Summary, count, figures, number
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import alike, interval
+from kvsim.reports.seeds.tables import with_spread
+from kvsim.reports.seeds.words import difference_lines, differences
+from kvsim.reports.terminal import headline, percent_text, verdict
 
 _SEED = re.compile(r", seed \d+")
 

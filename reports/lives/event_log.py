@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports.html.tables import read_columns
-from sim.errors import KvsimError
-from sim.workload import PS_PER_S
+from kvsim.reports.html.tables import read_columns
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
-from reports.lives.spans import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
-from reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
-from reports.palette import number, seconds
-from reports.rundir.run import Run
-from sim.workload import PS_PER_S
+from kvsim.reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
+from kvsim.reports.lives.spans import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
+from kvsim.reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
+from kvsim.reports.palette import number, seconds
+from kvsim.reports.rundir.run import Run
+from kvsim.sim.workload import PS_PER_S
 
 _NUMBERED = ("no room", "watermark")
 _COPYING = ("paged", "dynamic")

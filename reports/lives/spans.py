@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reports.lives.event_log import (
+from kvsim.reports.lives.event_log import (
     ADMIT,
     DECODE,
     EVENTS,
@@ -40,10 +40,10 @@ from reports.lives.event_log import (
     Int64,
     whole_ps,
 )
-from reports.rundir.formats import Columns
-from reports.rundir.run import Run
-from sim import __version__
-from sim.errors import KvsimError
+from kvsim.reports.rundir.formats import Columns
+from kvsim.reports.rundir.run import Run
+from kvsim.sim import __version__
+from kvsim.sim.errors import KvsimError
 
 Bools = npt.NDArray[np.bool_]
 

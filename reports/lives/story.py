@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from reports.lives.lines import Line, Teller
-from reports.lives.spans import STATES, Lives, Span
-from reports.rundir.run import Run
-from sim.errors import KvsimError
-from sim.workload import PS_PER_S
+from kvsim.reports.lives.lines import Line, Teller
+from kvsim.reports.lives.spans import STATES, Lives, Span
+from kvsim.reports.rundir.run import Run
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import PS_PER_S
 
 CHOICES = ("slowest", "median", "most-preempted")
 _KNOWN = {"request", "arrival_s", "prompt_tokens", "output_tokens", "status", "num_preemptions"}

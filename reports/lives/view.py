@@ -13,13 +13,13 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from reports.lives.lines import Line
-from reports.lives.spans import STATES as STATE_NAMES
-from reports.lives.story import Part, Story
-from reports.lives.words import STATES, Look, reason_name
-from reports.palette import count, seconds
-from reports.terminal import ruled_table
-from sim.workload import PS_PER_S
+from kvsim.reports.lives.lines import Line
+from kvsim.reports.lives.spans import STATES as STATE_NAMES
+from kvsim.reports.lives.story import Part, Story
+from kvsim.reports.lives.words import STATES, Look, reason_name
+from kvsim.reports.palette import count, seconds
+from kvsim.reports.terminal import ruled_table
+from kvsim.sim.workload import PS_PER_S
 
 _WIDEST = 110
 _MOST_LINES, _FIRST_LINES = 36, 20

@@ -21,21 +21,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim import __version__, metrics
-from sim.build import build_engine, engine_defaults
-from sim.catalog import gpu_named, model_named
-from sim.config import EngineConfig, Scenario
-from sim.recorder import Result
-from sim.request import Request
-from sim.reservation import reservation
-from sim.workload import PS_PER_S, Workload
+from kvsim.sim import __version__, metrics
+from kvsim.sim.build import build_engine, engine_defaults
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.recorder import Result
+from kvsim.sim.request import Request
+from kvsim.sim.reservation import reservation
+from kvsim.sim.workload import PS_PER_S, Workload
 
 Cell = dict[str, Any]
 Numbers = dict[str, float | None]
 Builder = Callable[..., Workload]
-"""`workloads.build`: handed in, as reports know no trace."""
+"""`kvsim.workloads.build`: handed in, as reports know no trace."""
 
-SOURCES = ("sim", "allocators", "workloads")
+SOURCES = ("kvsim.sim", "kvsim.allocators", "kvsim.workloads")
 
 
 @dataclass(frozen=True)

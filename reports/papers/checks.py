@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from reports.papers.declared import Figure, Paper, Table
-from reports.papers.running import Findings
+from kvsim.reports.papers.declared import Figure, Paper, Table
+from kvsim.reports.papers.running import Findings
 
 AGREES, MISSES = "agrees", "misses"
 NOT_NUMBERS = ("points", "cell", "settings", "beyond")

@@ -14,7 +14,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError, unknown
 
 Table = dict[str, Any]
 
@@ -93,7 +93,7 @@ class Paper:
 
 def shelf() -> Traversable:
     """The folder of the papers: each is a folder of its own, with a `paper.toml` and a file per figure."""
-    return resources.files("reports.papers")
+    return resources.files("kvsim.reports.papers")
 
 
 def paper_names() -> list[str]:

@@ -10,11 +10,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from reports import palette
-from reports.figures import draw_picture
-from reports.papers.checks import NOT_NUMBERS, Judged, Row
-from reports.papers.declared import Paper
-from reports.papers.running import Findings
+from kvsim.reports import palette
+from kvsim.reports.figures import draw_picture
+from kvsim.reports.papers.checks import NOT_NUMBERS, Judged, Row
+from kvsim.reports.papers.declared import Paper
+from kvsim.reports.papers.running import Findings
 
 GREY, RANGE = "#888888", "#9CC9E5"
 COMPARED = 5

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports import palette
-from reports.papers.checks import AGREES, Judged
-from reports.papers.declared import Paper
-from reports.papers.running import Findings
-from reports.papers.terminal import less
-from reports.rundir.whole import whole_directory
-from sim import __version__
+from kvsim.reports import palette
+from kvsim.reports.papers.checks import AGREES, Judged
+from kvsim.reports.papers.declared import Paper
+from kvsim.reports.papers.running import Findings
+from kvsim.reports.papers.terminal import less
+from kvsim.reports.rundir.whole import whole_directory
+from kvsim.sim import __version__
 
 
 def write_report(
@@ -28,7 +28,7 @@ def write_report(
     with whole_directory(directory, force) as part:
         pictures: dict[str, str] = {}
         if draw:
-            from reports.papers import pictures as drawing  # late: it imports matplotlib
+            from kvsim.reports.papers import pictures as drawing  # late: it imports matplotlib
 
             pictures = drawing.draw(part, paper, findings, results)
         text = _markdown(paper, findings, results, pictures, quick)

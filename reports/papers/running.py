@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.papers.cells import Bench, Builder
-from reports.papers.declared import Figure, Paper
-from reports.papers.series import Found, Series, all_series, find
-from sim.errors import KvsimError
+from kvsim.reports.papers.cells import Bench, Builder
+from kvsim.reports.papers.declared import Figure, Paper
+from kvsim.reports.papers.series import Found, Series, all_series, find
+from kvsim.sim.errors import KvsimError
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def carry_out_all(
     Parameters
     ----------
     build : callable
-        `workloads.build`.
+        `kvsim.workloads.build`.
     jobs : int
         Processes.
     store : Path or None
@@ -56,7 +56,7 @@ def carry_out_all(
         raise KvsimError(f"jobs must be at least 1, got {jobs}")
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
-    from reports.progress import progress
+    from kvsim.reports.progress import progress
 
     if store is not None:
         store.mkdir(parents=True, exist_ok=True)

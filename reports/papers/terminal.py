@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports import palette
-from reports.papers.checks import AGREES, Judged, Row
+from kvsim.reports import palette
+from kvsim.reports.papers.checks import AGREES, Judged, Row
 
 SWEEPS = ("sweep", "swap")
 """What is read off at each value of a setting: a column for each."""

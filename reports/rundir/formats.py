@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import KvsimError
-from sim.events import Texts
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.events import Texts
 
 Columns = dict[str, npt.NDArray[Any]]
 Table = Mapping[str, npt.NDArray[Any] | Texts]

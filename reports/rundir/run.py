@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reports.rundir.formats import Columns, load_json, read_columns, read_json
-from sim.errors import KvsimError
+from kvsim.reports.rundir.formats import Columns, load_json, read_columns, read_json
+from kvsim.sim.errors import KvsimError
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
 _REQUEST_COLUMNS = ("request", "arrival_s", "status", "ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token")

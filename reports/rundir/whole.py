@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError
 
 
 def check_target(directory: Path, force: bool = False) -> None:

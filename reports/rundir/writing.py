@@ -5,9 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from reports.rundir.formats import Columns, Table, plain, read_json, write_columns, write_json
-from reports.rundir.run import Run, seed_name
-from reports.rundir.whole import explained, real, whole_directory
+from kvsim.reports.rundir.formats import Columns, Table, plain, read_json, write_columns, write_json
+from kvsim.reports.rundir.run import Run, seed_name
+from kvsim.reports.rundir.whole import explained, real, whole_directory
 
 
 def write_run(
@@ -79,7 +79,7 @@ def _fill(part: Path, run: Run, extra: Mapping[str, Table | None]) -> None:
 
 
 def _draw(runs: Sequence[Run], part: Path) -> None:
-    from reports import figures  # late: it imports matplotlib
+    from kvsim.reports import figures  # late: it imports matplotlib
 
     figures.draw(runs, part)
 

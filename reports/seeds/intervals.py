@@ -15,7 +15,7 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Self
 
-from reports.palette import number, shares
+from kvsim.reports.palette import number, shares
 
 CONFIDENCE = 0.95
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.rundir.run import seed_name
-from reports.rundir.whole import whole_directory
-from reports.rundir.writing import write_together
-from reports.seeds.intervals import CONFIDENCE, equal, merged
-from sim.errors import KvsimError
+from kvsim.reports.rundir.run import seed_name
+from kvsim.reports.rundir.whole import whole_directory
+from kvsim.reports.rundir.writing import write_together
+from kvsim.reports.seeds.intervals import CONFIDENCE, equal, merged
+from kvsim.sim.errors import KvsimError
 
 Summary = Mapping[str, Any]
 One = Callable[[int, Path], list[Summary]]
@@ -51,7 +51,7 @@ def carry_out_seeds(
         runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
         write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))
         if draw:
-            from reports.figures.seeds import draw_seeds  # late: it imports matplotlib
+            from kvsim.reports.figures.seeds import draw_seeds  # late: it imports matplotlib
 
             draw_seeds(runs, part / "seeds.png")
     return runs
@@ -59,7 +59,7 @@ def carry_out_seeds(
 
 def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[str, Any]:
     """What `summary.json` holds of several seeds."""
-    from reports.seeds.words import differences
+    from kvsim.reports.seeds.words import differences
 
     by_allocator = [list(each) for each in zip(*runs, strict=True)]
     return {
@@ -77,7 +77,7 @@ def _in_parallel(one: One, targets: Mapping[int, Path], jobs: int, label: str) -
         BrokenProcessPool,
     )
 
-    from reports.progress import progress
+    from kvsim.reports.progress import progress
 
     found: dict[int, list[Summary]] = {}
     with progress(label, len(targets), lambda: len(found), "seeds"):

@@ -13,11 +13,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports import palette
-from reports.palette import KINDS, Summary, count, figures, number, seconds
-from reports.seeds.intervals import Interval, alike, difference, equal, interval
-from reports.seeds.words import Shown, difference_lines, half_width, with_spread
-from reports.terminal import (
+from kvsim.reports import palette
+from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
+from kvsim.reports.seeds.intervals import Interval, alike, difference, equal, interval
+from kvsim.reports.seeds.words import Shown, difference_lines, half_width, with_spread
+from kvsim.reports.terminal import (
     LATENCIES,
     POINTS,
     Comparison,

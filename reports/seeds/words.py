@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from reports import palette
-from reports.palette import count, figures, number
-from reports.seeds.intervals import Interval, alike, difference, ratio
+from kvsim.reports import palette
+from kvsim.reports.palette import count, figures, number
+from kvsim.reports.seeds.intervals import Interval, alike, difference, ratio
 
 Summary = Mapping[str, Any]
 Shown = Callable[[float | None], str]

@@ -26,15 +26,15 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
-from reports.lives.spans import HEAD, PREEMPTED, STATES, Lives
-from reports.lives.words import STATES as LOOKS
-from reports.lives.words import reason_name
-from reports.palette import KINDS, number
-from reports.rundir.run import Run
-from reports.timeline.steps import Steps, step_slices
-from reports.timeline.text import instant, micro, named, quoted
-from sim.errors import KvsimError
+from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
+from kvsim.reports.lives.spans import HEAD, PREEMPTED, STATES, Lives
+from kvsim.reports.lives.words import STATES as LOOKS
+from kvsim.reports.lives.words import reason_name
+from kvsim.reports.palette import KINDS, number
+from kvsim.reports.rundir.run import Run
+from kvsim.reports.timeline.steps import Steps, step_slices
+from kvsim.reports.timeline.text import instant, micro, named, quoted
+from kvsim.sim.errors import KvsimError
 
 MOST_REQUESTS = 1000
 """Tracks that a viewer still scrolls through."""

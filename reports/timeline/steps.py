@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from reports.timeline.text import micro, quoted
-from sim.errors import KvsimError
+from kvsim.reports.timeline.text import micro, quoted
+from kvsim.sim.errors import KvsimError
 
 Steps = Path | Mapping[str, Any]
 """A steps.parquet, or its columns."""

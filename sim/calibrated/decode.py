@@ -14,7 +14,7 @@ The form, and a ratio by sequences x KV heads and by the mean context:
 from collections.abc import Mapping
 from typing import Any
 
-from sim.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
+from kvsim.sim.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
 
 
 class DecodePart:

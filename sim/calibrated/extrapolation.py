@@ -7,7 +7,7 @@ planned longer than it became.
 
 from collections.abc import Mapping
 
-from sim.calibrated.parts import Place, Priced
+from kvsim.sim.calibrated.parts import Place, Priced
 
 
 class Extrapolation:

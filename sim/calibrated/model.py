@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from sim.calibrated.extrapolation import Extrapolation
-from sim.calibrated.parts import Place, Priced
-from sim.calibrated.step import StepParts
-from sim.config import Scenario
-from sim.errors import KvsimError
-from sim.profile_files import REHEARSAL, Profile
-from sim.step_cost import CostModel, Spread, StepShape
-from sim.workload import PS_PER_S
+from kvsim.sim.calibrated.extrapolation import Extrapolation
+from kvsim.sim.calibrated.parts import Place, Priced
+from kvsim.sim.calibrated.step import StepParts
+from kvsim.sim.config import Scenario
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.profile_files import REHEARSAL, Profile
+from kvsim.sim.step_cost import CostModel, Spread, StepShape
+from kvsim.sim.workload import PS_PER_S
 
 GRAPH_SEQS = 512
 """Largest batch that vLLM captures in a CUDA graph unless told otherwise."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, inf, log2, sqrt
 from typing import Any, NamedTuple
 
-from sim.workload import PS_PER_S
+from kvsim.sim.workload import PS_PER_S
 
 Axis = Mapping[str, Any]
 Ratio = Any

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from sim.calibrated.parts import Part, Priced, Surface, by_head_dim
+from kvsim.sim.calibrated.parts import Part, Priced, Surface, by_head_dim
 
 
 class PrefillPart:

@@ -15,13 +15,13 @@ roofline.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim.calibrated.decode import DecodePart
-from sim.calibrated.parts import Along, Part, Place, Priced, Product, total
-from sim.calibrated.prefill import PrefillPart
-from sim.config import ModelSpec, Scenario
-from sim.roofline import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S
-from sim.step_cost import StepShape
-from sim.workload import PS_PER_S
+from kvsim.sim.calibrated.decode import DecodePart
+from kvsim.sim.calibrated.parts import Along, Part, Place, Priced, Product, total
+from kvsim.sim.calibrated.prefill import PrefillPart
+from kvsim.sim.config import ModelSpec, Scenario
+from kvsim.sim.roofline import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S
+from kvsim.sim.step_cost import StepShape
+from kvsim.sim.workload import PS_PER_S
 
 BLOCK_SIZE = 16
 """Of those that keep keys and values in one piece: what the profile's main tables were measured with."""

@@ -1,10 +1,10 @@
 """Schedulers: who enters, who computes, who is evicted. One file per engine, one line in `SCHEDULERS`."""
 
 SCHEDULERS: dict[str, str] = {
-    "vllm-v1": "sim.schedulers.vllm_v1:VllmV1",
-    "vllm-v0": "sim.schedulers.vllm_v0:VllmV0",
-    "nano-vllm": "sim.schedulers.nano_vllm:NanoVllm",
-    "orca": "sim.schedulers.orca:Orca",
-    "static": "sim.schedulers.static:Static",
+    "vllm-v1": "kvsim.sim.schedulers.vllm_v1:VllmV1",
+    "vllm-v0": "kvsim.sim.schedulers.vllm_v0:VllmV0",
+    "nano-vllm": "kvsim.sim.schedulers.nano_vllm:NanoVllm",
+    "orca": "kvsim.sim.schedulers.orca:Orca",
+    "static": "kvsim.sim.schedulers.static:Static",
 }
 """Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""

@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from allocators.base import Allocator
-from allocators.options import CacheRules, Order
-from sim.config import EngineConfig
-from sim.errors import KvsimError, unknown
-from sim.request import Request
-from sim.server import Server
-from sim.workload import Beam
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.request import Request
+from kvsim.sim.server import Server
+from kvsim.sim.workload import Beam
 
 
 class Scheduler(ABC):

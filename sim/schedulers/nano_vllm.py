@@ -12,12 +12,12 @@ Prefixes can be found from the end of the step that computes them. An answer doe
 
 from collections.abc import Mapping, Sequence
 
-from allocators.options import CacheRules, Order
-from sim.config import EngineConfig
-from sim.errors import KvsimError
-from sim.request import Request
-from sim.schedulers.base import Scheduler
-from sim.server import Server
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.request import Request
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
 
 
 class NanoVllm(Scheduler):

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import ClassVar
 
-from allocators.base import Allocator
-from sim.config import EngineConfig
-from sim.errors import KvsimError
-from sim.request import Request
-from sim.schedulers.base import Scheduler
-from sim.server import Server
+from kvsim.allocators.base import Allocator
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.request import Request
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
 
 
 class Orca(Scheduler):

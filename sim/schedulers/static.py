@@ -5,10 +5,10 @@ length; prefill them together and run until the *longest* is done. Who finishes 
 memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
 """
 
-from sim.config import EngineConfig
-from sim.request import Request
-from sim.schedulers.base import Scheduler
-from sim.server import Server
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.request import Request
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
 
 
 class Static(Scheduler):

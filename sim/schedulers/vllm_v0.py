@@ -23,17 +23,17 @@ budget); 0.1.7: prompts apart; neither has chunked prefill or a prefix cache; 0.
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from allocators.base import Allocator
-from allocators.options import CacheRules, Order
-from sim.beam import Survivors
-from sim.config import EngineConfig
-from sim.errors import KvsimError
-from sim.events import NO_ROOM
-from sim.group_server import GroupServer
-from sim.request import Group, Request, State
-from sim.schedulers.base import Scheduler
-from sim.server import Server
-from sim.workload import Beam
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.beam import Survivors
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.events import NO_ROOM
+from kvsim.sim.group_server import GroupServer
+from kvsim.sim.request import Group, Request, State
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
+from kvsim.sim.workload import Beam
 
 EARLY = ("0.1.0", "0.1.7")
 

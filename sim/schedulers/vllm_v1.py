@@ -21,12 +21,12 @@ Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from allocators.options import CacheRules, Order
-from sim.config import EngineConfig
-from sim.errors import KvsimError
-from sim.request import Request, State
-from sim.schedulers.base import Scheduler
-from sim.server import Server
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.request import Request, State
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.server import Server
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from kernels import checks
-from kernels.copy import copy_blocks
-from kernels.decode import decode_attention, plan_decode
-from kernels.launch import Gpu
-from kernels.prefill import prefill_attention
-from kernels.swap import gather_blocks
-from kernels.write import write_kv
+from kvsim.kernels import checks
+from kvsim.kernels.copy import copy_blocks
+from kvsim.kernels.decode import decode_attention, plan_decode
+from kvsim.kernels.launch import Gpu
+from kvsim.kernels.prefill import prefill_attention
+from kvsim.kernels.swap import gather_blocks
+from kvsim.kernels.write import write_kv
 
 AMPERE = Gpu((8, 0), 108)
 

@@ -12,18 +12,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from paged_case import DEVICE, random, relative_error
-from synthetic_gpu import H200, SyntheticGpu
+from support.paged_case import DEVICE, random, relative_error
+from support.synthetic_gpu import H200, SyntheticGpu
 
-from kernels.calibration import launches, layer, steps
-from kernels.calibration.all_reduce import all_reduce_seconds
-from kernels.calibration.bench import Bench
-from kernels.calibration.calibrate import calibrate
-from kernels.calibration.errors import CalibrationError, JournalError, NoGpuError
-from kernels.calibration.grid import points
-from kernels.calibration.plan import Plan, plan
-from kernels.calibration.points import Point, components
-from kernels.calibration.room import Room
+from kvsim.kernels.calibration import launches, layer, steps
+from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
+from kvsim.kernels.calibration.bench import Bench
+from kvsim.kernels.calibration.calibrate import calibrate
+from kvsim.kernels.calibration.errors import CalibrationError, JournalError, NoGpuError
+from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.plan import Plan, plan
+from kvsim.kernels.calibration.points import Point, components
+from kvsim.kernels.calibration.room import Room
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERPRETED = DEVICE.type == "cpu"
@@ -145,10 +145,10 @@ def test_nothing_is_measured_where_kernels_are_interpreted():
 @needs_interpreter
 def test_rehearsal_from_end_to_end(tmp_path):
     """As a program, in a process of its own that has nothing of kvsim but the kernels."""
-    (tmp_path / "kernels").symlink_to(ROOT / "kernels")
+    (tmp_path / "kvsim").symlink_to(ROOT / "kvsim")
     out = tmp_path / "out.json"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.calibration", "--interpret", "--out", str(out)]
+    command = [sys.executable, "-m", "kvsim.kernels.calibration", "--interpret", "--out", str(out)]
     found = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
@@ -234,7 +234,7 @@ def test_a_composed_step_launches_what_it_is_said_to_consist_of(room, monkeypatc
 
 
 def plan_of_toys():
-    from kernels.calibration.device import Device
+    from kvsim.kernels.calibration.device import Device
 
     return points(Device("CPU", 2**34, (9, 0), 2, 1, None, "", "", ""), False)
 

@@ -11,18 +11,18 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from synthetic_gpu import H200, SyntheticGpu, true_s
+from support.synthetic_gpu import H200, SyntheticGpu, true_s
 
-from kernels.calibration import form
-from kernels.calibration.calibrate import calibrate
-from kernels.calibration.choice import Choice, paces
-from kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
-from kernels.calibration.grid import points
-from kernels.calibration.least_squares import residuals
-from kernels.calibration.plan import Plan
-from kernels.calibration.points import Point, features, launches_of, lengths_of, pairs_of
-from kernels.calibration.profile import text_of, write_profile
-from kernels.calibration.timing import (
+from kvsim.kernels.calibration import form
+from kvsim.kernels.calibration.calibrate import calibrate
+from kvsim.kernels.calibration.choice import Choice, paces
+from kvsim.kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
+from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.least_squares import residuals
+from kvsim.kernels.calibration.plan import Plan
+from kvsim.kernels.calibration.points import Point, features, launches_of, lengths_of, pairs_of
+from kvsim.kernels.calibration.profile import text_of, write_profile
+from kvsim.kernels.calibration.timing import (
     DATASHEETS,
     Datasheet,
     datasheet_of,
@@ -30,7 +30,7 @@ from kernels.calibration.timing import (
     refusal,
     spread,
 )
-from sim.catalog import gpu_named
+from kvsim.sim.catalog import gpu_named
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 TILES = {"token_tile": 64, "output_tile": 128}

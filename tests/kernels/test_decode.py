@@ -5,10 +5,19 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from paged_case import DEVICE, TOLERANCE, Batch, guarded, padded, poison, relative_error, shuffled_tables
+from support.paged_case import (
+    DEVICE,
+    TOLERANCE,
+    Batch,
+    guarded,
+    padded,
+    poison,
+    relative_error,
+    shuffled_tables,
+)
 
-from kernels.decode import decode_attention
-from kernels.launch import Tiling
+from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.launch import Tiling
 
 HALVES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp16", "bf16"])
 

@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from kernels.decode import plan_decode
-from kernels.launch import (
+from kvsim.kernels.decode import plan_decode
+from kvsim.kernels.launch import (
     DECODE,
     PREFILL,
     PREFILL_IN_REGISTERS,

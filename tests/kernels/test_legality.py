@@ -23,7 +23,7 @@ def reports(tmp_path_factory):
     """What every kernel of every variant looks like, compiled in processes without the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(Path(__file__).with_name("ahead_of_time.py"))]
+    command = [sys.executable, str(ROOT / "tests/support/ahead_of_time.py")]
     options = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     names = subprocess.run(command, check=True, **options).stdout.splitlines()
     running = [subprocess.Popen([*command, *names[part::PROCESSES]], **options) for part in range(PROCESSES)]

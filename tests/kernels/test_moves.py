@@ -5,12 +5,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from paged_case import DEVICE, poison, random
+from support.paged_case import DEVICE, poison, random
 
-from kernels import reference
-from kernels.copy import POOL_DTYPES, copy_blocks
-from kernels.swap import gather_blocks, scatter_blocks
-from kernels.write import write_kv
+from kvsim.kernels import reference
+from kvsim.kernels.copy import POOL_DTYPES, copy_blocks
+from kvsim.kernels.swap import gather_blocks, scatter_blocks
+from kvsim.kernels.write import write_kv
 
 ALL = pytest.mark.parametrize("dtype", POOL_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 SHAPES = pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from paged_case import DEVICE, TOLERANCE, padded, poison, relative_error
+from support.paged_case import DEVICE, TOLERANCE, padded, poison, relative_error
 
-from allocators.paged import Paged
-from allocators.prefix import PagedPrefix
-from kernels import reference
-from kernels.copy import copy_blocks
-from kernels.decode import decode_attention
-from kernels.prefill import prefill_attention
-from kernels.swap import gather_blocks, scatter_blocks
-from kernels.write import write_kv
+from kvsim.allocators.paged import Paged
+from kvsim.allocators.prefix import PagedPrefix
+from kvsim.kernels import reference
+from kvsim.kernels.copy import copy_blocks
+from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.prefill import prefill_attention
+from kvsim.kernels.swap import gather_blocks, scatter_blocks
+from kvsim.kernels.write import write_kv
 
 BLOCK, HEADS, KV_HEADS, HEAD_DIM, DTYPE = 4, 4, 2, 32, torch.float16
 

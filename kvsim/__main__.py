@@ -1,0 +1,7 @@
+"""`python -m kvsim`: the command `sim`."""
+
+import sys
+
+from kvsim.cli import main
+
+sys.exit(main())

@@ -1,0 +1,370 @@
+"""The documents say what the program does: every name, option, column and number, and every example runs.
+
+Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
+file and in one directory per file, in which `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl` and
+`path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended and, except
+beside `--config`, `steps.jsonl` and `--closed-sessions`, also `--num-prompts 20`, which replaces their own.
+"""
+
+import importlib
+import json
+import re
+import shlex
+import struct
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from kvsim import cli
+from kvsim.allocators import ALLOCATORS
+from kvsim.allocators.contract import check_allocator
+from kvsim.reports.figures import FIGURES, USUAL
+from kvsim.sim import __version__, recorder
+from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES
+from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.workloads import TRACES
+
+ROOT = Path(cli.__file__).resolve().parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = typer.main.get_command(cli.app).commands
+ALL_COMMANDS = {
+    **COMMANDS,
+    **{
+        f"{name} {sub}": each
+        for name in COMMANDS
+        for sub, each in getattr(COMMANDS[name], "commands", {}).items()
+    },
+}
+"""With the commands of a group, as `traces show`; they share the heading of the group."""
+SHARED_OPTIONS = "Options of run and compare"
+HF_CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+
+
+def named(page):
+    """A page of docs by its name without the ending."""
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def blocks(text, language):
+    """The fenced blocks of that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def prose(text):
+    """The text without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def sections(text):
+    """Each heading of the second level -> the text below it."""
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def scheduler(name):
+    """The class behind a name."""
+    module, _, attribute = SCHEDULERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def first_column(text):
+    """What stands in backticks in the first column of the tables."""
+    return [re.findall(r"`([^`]+)`", line.split(" | ")[0]) for line in text.splitlines() if line[:3] == "| `"]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """An empty directory with the files that the examples name, 100 columns, no trace left in sys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    Path("mine.py").write_text(blocks(README.read_text(encoding="utf-8"), "python")[0], encoding="utf-8")
+    Path("pages.py").write_text(blocks(named("allocators"), "python")[0], encoding="utf-8")
+    Path("chat.jsonl").write_text(blocks(named("traces"), "json")[0], encoding="utf-8")
+    Path("steps.jsonl").write_text(blocks(named("schedulers"), "json")[0], encoding="utf-8")
+    Path("path/to").mkdir(parents=True)
+    Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
+    yield tmp_path
+    for name in ("mine", "pages"):
+        sys.modules.pop(name, None)
+
+
+def carry_out(command, capsys):
+    """What a `sim ...` line prints, blanks at the ends of lines left out; it must succeed."""
+    assert cli.main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+# -- every name has help and a heading ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_command_has_help_and_a_heading(command):
+    assert ALL_COMMANDS[command].help
+    assert f"sim {command}" in sections(named("commands"))[command.split()[0]]
+
+
+def test_no_heading_names_a_command_that_is_not_there():
+    assert sections(named("commands")).keys() == {*COMMANDS, SHARED_OPTIONS}
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_option_has_help_and_is_described_with_its_default(command):
+    parts = sections(named("commands"))
+    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
+    described = {
+        re.match(r"[-\w.]+", name)[0]: line
+        for line, names in zip(
+            [line for line in text.splitlines() if line[:3] == "| `"], first_column(text), strict=True
+        )
+        for name in names
+    }
+    for option in ALL_COMMANDS[command].params:
+        if option.name == "help":
+            continue
+        assert option.help or option.hidden, option.name
+        spellings = [*option.opts, *option.secondary_opts]
+        for spelling in spellings if option.param_type_name == "option" else [option.metavar]:
+            assert spelling in described or f"`{spelling} FILE`" in text, spelling
+        line = described.get(option.opts[0], "")
+        if isinstance(option.default, str | int | float) and not isinstance(option.default, bool):
+            default = "paged" if command == "compare" and option.name == "allocator" else option.default
+            assert re.search(rf"\| `?{re.escape(str(default))}`? \|", line), (option.name, line)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_where_a_scheduler_has_another_default_it_stands_beside_the_common_one(name):
+    lines = [line for line in named("commands").splitlines() if line.startswith("| `--")]
+    for version in scheduler(name).VERSIONS or ("",):
+        for key, value in scheduler(name).defaults(version, 2048).items():
+            option = f"| `--{key.replace('_', '-')}"
+            (described,) = (
+                line.split(" | ")[1] for line in lines if line.startswith((f"{option}`", f"{option} "))
+            )
+            shown = ("off", "on")[value] if isinstance(value, bool) else value
+            assert any(f"`{who}` {shown}" in described for who in (name, f"{name}@{version}")), option
+
+
+def test_no_option_is_described_that_is_not_there():
+    there = {
+        spelling
+        for command in ALL_COMMANDS.values()
+        for option in command.params
+        for spelling in (*option.opts, *option.secondary_opts)
+    }
+    there |= {"--help", "-h", "--version"}
+    for page in PAGES:
+        text = re.sub(r"`?pip install[^\n]*", "", page.read_text(encoding="utf-8"))
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
+
+
+def test_the_default_of_compare_is_described():
+    option = next(option for option in COMMANDS["compare"].params if option.name == "allocator")
+    assert f"`{option.default}`" in sections(named("commands"))["compare"]
+
+
+@pytest.mark.parametrize(
+    ("page", "names", "others"),
+    [
+        ("allocators", ALLOCATORS, {"Your own"}),
+        ("schedulers", SCHEDULERS, {"Against a real engine"}),
+        ("traces", TRACES, {"Arrivals", "Closed loops", "Shared system prompts", "Your own trace"}),
+    ],
+)
+def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
+    page, names, others, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert sections(named(page)).keys() == {*names, *others}
+    listed = carry_out(f"sim {page}", capsys)
+    for name in names:
+        assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_the_page_shows_the_bar_and_the_waste_of_each_allocator(name):
+    text = sections(named("allocators"))[name]
+    assert "\n    " in text and "|####" in text
+    assert "Waste of a sequence" in text
+
+
+def test_every_reservation_and_fit_is_described():
+    text = named("allocators")
+    assert [name for names in first_column(text)[: len(RESERVES)] for name in names] == list(RESERVES)
+    assert all(f"--fit {fit}" in text for fit in FITS)
+
+
+def test_every_policy_preemption_release_and_beam_process_is_described():
+    text = named("schedulers")
+    assert all(f"`{policy}`" in text for policy in POLICIES)
+    assert f"`--preemption {PREEMPTIONS[0]}\\|{PREEMPTIONS[1]}`" in named("commands")
+    assert all(f"`{name}@{version}`" in text for name in SCHEDULERS for version in scheduler(name).VERSIONS)
+    processes = [name for (name,) in first_column(sections(named("engine"))["Several answers and beams"])]
+    assert processes == ["replace:P", "uniform"]
+
+
+# -- every column and key is described, and no other ----------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A run directory with all its files."""
+    directory = tmp_path_factory.mktemp("docs") / "run"
+    small = ["--num-prompts", "20", "--step-log", "--cost", "constant:0.03", "--request-rate", "inf", "-q"]
+    small += ["--record-map", "5"]
+    assert cli.main(["run", "--out", str(directory), "--n", "2", *small]) == 0
+    return directory
+
+
+def columns_of(path):
+    """The names of a parquet file's columns."""
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(path).schema_arrow.names
+
+
+@pytest.mark.parametrize("file", ["requests.parquet", "samples.parquet", "timeline.parquet", "steps.parquet"])
+def test_every_column_is_described_in_order_with_its_unit(file, result):
+    text = sections(named("output"))[file]
+    assert [name for (name,) in first_column(text)] == columns_of(result / file)
+    units = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", text, flags=re.MULTILINE))
+    assert all(units[name] == "s" for name in units if name.endswith("_s"))
+
+
+def test_every_key_of_the_summary_is_described_in_order(result):
+    summary = json.loads((result / "summary.json").read_text())
+    keys = []
+    for section, value in summary.items():
+        keys += [f"{section}.{key}" for key in value] if isinstance(value, dict) else [section]
+    described = [names[0] for names in first_column(sections(named("output"))["summary.json"])]
+    assert sorted(described) == sorted(keys)
+    assert [key.split(".")[0] for key in described] == [key.split(".")[0] for key in keys]
+
+
+def test_every_statistic_and_kind_is_named(result):
+    summary = json.loads((result / "summary.json").read_text())
+    text = sections(named("output"))["summary.json"]
+    for names in (summary["latency"]["ttft_s"], summary["memory"]["average"]):
+        assert ", ".join(f"`{name}`" for name in names) in text
+
+
+def test_every_file_and_figure_is_described(result):
+    text = named("output")
+    assert {path.name for path in result.iterdir()} == {
+        name for names in first_column(text.split("## Words")[0]) for name in names
+    }
+    assert [name for (name,) in first_column(sections(text)["Figures"])] == list(FIGURES)
+    assert {f"{name}.png" for name in USUAL} == {path.name for path in result.glob("*.png")}
+    config = json.loads((result / "config.json").read_text())
+    assert all(f"`{key}`" in text.split("## Words")[0] for key in config)
+    assert f"{recorder.TIMELINE_ROWS:,} rows" in text
+
+
+# -- every example runs ---------------------------------------------------------------------------
+
+
+def examples(page):
+    """The `sim` lines of a page."""
+    lines = "".join(blocks(page.read_text(encoding="utf-8"), "sh")).splitlines()
+    return [line for line in lines if line.startswith("sim ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.name)
+def test_every_example_runs(page, workplace, capsys):
+    for command in examples(page):
+        short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
+        whole = any(name in command for name in ("--config", "steps.jsonl", "--closed-sessions"))
+        few = " --num-prompts 20" if short and not whole else ""
+        carry_out(command + short + few, capsys)
+
+
+def test_the_output_in_the_readme_is_what_the_program_prints(workplace, capsys):
+    """Line by line and in order; `...` stands for what is left out."""
+    text = README.read_text(encoding="utf-8")
+    commands = ["sim run --allocator paged --trace sharegpt", examples(README)[0]]
+    for command, shown in zip(commands, blocks(text, "text"), strict=True):
+        assert command in text
+        printed = iter(carry_out(command, capsys))
+        for line in shown.splitlines():
+            assert line == "..." or line in printed, line
+
+
+def test_the_numbers_in_the_text_of_the_readme_are_those_of_the_runs(workplace, capsys):
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    printed = " ".join(carry_out(f"{examples(README)[0]} --no-plots", capsys))
+    best = re.search(r"holds ([\d.]+ times) .* finishes ([\d.]+ times) ", printed)
+    assert f"it holds {best[1]} as many requests at once and finishes {best[2]} as many" in text
+    own = carry_out(f"{examples(README)[-1]} --no-plots", capsys)
+    for kind in ("internal", "external"):
+        row = next(line for line in own if line.startswith(f"  {kind} "))
+        before, after = re.findall(r"([\d.]+) %", row)
+        assert re.search(rf"{kind} waste \w+ from {before} to {after} %", text.lower()), row
+
+
+def test_the_readmes_own_allocator_keeps_the_contract(workplace):
+    check_allocator(importlib.import_module("mine").Rounded, arenas=(15_744, 4_096, 1_000), calls=100)
+
+
+def test_the_allocator_from_nothing_keeps_the_contract(workplace):
+    check_allocator(importlib.import_module("pages").Pages, arenas=(15_744, 4_096, 1_000), calls=100)
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+def anchors(text):
+    """The anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(text), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page.read_text(encoding="utf-8"))):
+        if re.match(r"https?:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.is_file() and target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_every_page_is_linked_from_the_readme():
+    text = README.read_text(encoding="utf-8")
+    assert all(f"({page.relative_to(ROOT).as_posix()})" in text for page in PAGES if page != README)
+
+
+def test_the_readme_is_short_and_its_picture_small():
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 150
+    picture = (ROOT / "docs/images/waste.png").read_bytes()
+    assert len(picture) < 100_000
+    assert struct.unpack(">I", picture[16:20])[0] == 1200
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "kvsim.sim.__version__"}
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest[1] == __version__
+
+
+def test_the_readme_has_one_block_for_each_step_of_ci():
+    text = README.read_text(encoding="utf-8")
+    for step in ("run", "test"):
+        assert len(re.findall(rf"<!-- ci: {step} -->\n```sh\n[^`]+```\n", text)) == 1

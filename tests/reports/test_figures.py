@@ -1,0 +1,727 @@
+"""The figures: of whatever runs there are each is a picture, or says what it needs; and it is true."""
+
+import itertools
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+from PIL import Image
+from support.fake_run import CAPACITY, fake_run
+
+from kvsim import cli
+from kvsim.reports import figures, palette
+from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
+from kvsim.reports.figures.choices import CannotDraw, Latency
+from kvsim.reports.figures.style import DARK, PAPER, SCREEN, STYLES
+from kvsim.reports.figures.systems import systems
+from kvsim.reports.labels import told_apart
+from kvsim.reports.memory_map import FILE
+from kvsim.reports.rundir.formats import write_columns
+from kvsim.reports.rundir.run import Run, read_runs
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.sim.errors import KvsimError
+
+USUAL = ["memory.png", "waste.png", "requests.png", "latency.png"]
+PICKY = {
+    "throughput": "two or more request rates",
+    "block-size": "two or more block sizes",
+    "seeds": "two or more seeds",
+}
+COARSE = {name: replace(style, dpi=30) for name, style in STYLES.items()}
+
+
+def run_of(path, name=None, **how):
+    made = fake_run(**how)
+    return Run(path, name or made["summary"]["label"], **made)
+
+
+def figure_of(name, runs, **choices):
+    """A figure as the catalogue draws it, before it is saved."""
+    choices = Choices(**choices)
+    with matplotlib.rc_context(choices.style.settings):
+        return figures.FIGURES[name].draw(systems(runs), choices)
+
+
+def headline_of(*how, **choices):
+    return figure_of(*how, **choices).get_suptitle().replace("\u00a0", " ").replace("\n", " ")
+
+
+@pytest.fixture
+def three(tmp_path):
+    return [run_of(tmp_path, label=label, requests=200) for label in ("contiguous", "buddy", "paged")]
+
+
+def texts(figure):
+    """All text of a figure that is not a tick."""
+    axes = figure.axes
+    found = [text.get_text() for ax in axes for text in (*ax.texts, ax.title, ax.xaxis.label, ax.yaxis.label)]
+    legends = [legend for legend in [*figure.legends, *(ax.get_legend() for ax in axes)] if legend]
+    found += [text.get_text() for legend in legends for text in legend.get_texts()]
+    return [text.replace("\u00a0", " ") for text in (figure.get_suptitle(), *found)]
+
+
+def record(directory, rows):
+    """A memory map in a directory."""
+    names = ("time_s", "start", "size", "owners", "filled", "cached")
+    directory.mkdir(exist_ok=True)
+    columns = {
+        name: np.array(column, dtype=object if name == "owners" else None)
+        for name, column in zip(names, zip(*rows, strict=True) if rows else [[]] * 6, strict=True)
+    }
+    write_columns(columns, directory / FILE)
+    return directory
+
+
+ROWS = [(0.0, 0, 4096, "7", 100, 0), (0.0, 4096, 512, "7 8.2", 512, 0), (0.0, 4608, 11_136, "", 0, 1)]
+
+
+# -- whatever the runs, a picture or a clear message -----------------------------------------------
+
+SHAPES = {
+    "one run": ["run"],
+    "several runs": ["compare", "--allocator", "contiguous,paged"],
+    "several seeds": ["run", "--seeds", "2", "--jobs", "1"],
+}
+NOTHING_MUCH = {
+    "one request": ["--num-prompts", "1"],
+    "rejected only": ["--num-prompts", "4", "--kv-tokens", "32"],
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Runs of hardly anything, carried out by the command line: (case, shape) -> directory."""
+    few = ["--cost", "constant:0.03", "--no-plots", "-q", "--record-map", "5"]
+    found = {}
+    for case, how in NOTHING_MUCH.items():
+        for shape, command in SHAPES.items():
+            found[case, shape] = tmp_path_factory.mktemp("run") / "made"
+            assert cli.main([*command, *few, *how, "--out", str(found[case, shape])]) == 0
+    return found
+
+
+def empty_runs(tmp_path, shape):
+    """Without a request; the command line does not make them."""
+    hows = {"one run": [{}], "several runs": [{"label": "buddy"}, {}], "several seeds": [{}, {"seed": 1}]}
+    rows = [] if shape == "one run" else [(0.0, 0, 1, "", 0, 0)]
+    return [
+        run_of(record(tmp_path / str(place), rows), requests=0, **how)
+        for place, how in enumerate(hows[shape])
+    ]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("case", ["no request", *NOTHING_MUCH])
+def test_every_figure_of_hardly_anything_is_a_picture_or_a_clear_message(recorded, tmp_path, case, shape):
+    runs = read_runs(recorded[case, shape]) if case in NOTHING_MUCH else empty_runs(tmp_path, shape)
+    for name in figures.FIGURES:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                (path,) = figures.draw(runs, tmp_path, names=[name], choices=Choices(COARSE["screen"]))
+            except CannotDraw as error:
+                assert re.fullmatch(
+                    rf"figure {name} needs runs .*{PICKY[name]}.*, got {len(runs)} run.*", str(error)
+                )
+                continue
+        with Image.open(path) as picture:
+            assert picture.width == 30 * SCREEN.width_in
+            assert len(picture.convert("RGB").getcolors(99_999)) > 20
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_command_on_hardly_anything_gives_pictures_or_one_line(
+    recorded, tmp_path, monkeypatch, capsys, shape
+):
+    for name, style in COARSE.items():
+        monkeypatch.setitem(STYLES, name, style)
+    made = str(recorded["rejected only", shape])
+    assert cli.main(["plot", made, "--out", str(tmp_path / "all")]) == 0
+    drawn = [Path(line).stem for line in capsys.readouterr().out.split()]
+    assert sorted({*figures.FIGURES} - {*drawn}) == sorted(
+        {*PICKY} - ({"seeds"} if "seeds" in shape else set())
+    )
+    assert cli.main(["plot", made, "--figure", "throughput"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: figure throughput needs runs at two or more request rates"
+    )
+
+
+def test_a_run_without_rows_says_so(tmp_path):
+    (run,) = empty_runs(tmp_path, "one run")
+    empty = {name: column[:0] for name, column in run.timeline.items()}
+    run = Run(run.path, run.label, run.config, run.summary, run.requests, empty)
+    assert "the run took no time: no memory to show" in texts(figure_of("memory", [run]))
+    assert "the run took no time: no memory to show" in texts(figure_of("fragmentation", [run]))
+    assert "no run took any time: no memory to show" in texts(figure_of("utilisation", [run]))
+    assert "no request was ever waiting" in texts(figure_of("requests", [run]))
+    assert "no request finished" in texts(figure_of("latency", [run]))
+    assert "nothing was recorded" in texts(figure_of("map", [run]))
+
+
+# -- every style -----------------------------------------------------------------------------------
+
+
+def many_runs(tmp_path, how):
+    """What a sheet may have to hold: all that there is to draw of a few, or very many with long names."""
+    if how == "many":
+        hows = {f"{at} $x_[/b]$ a long name that nobody cut": {"request_rate": 2**at} for at in range(9)}
+    else:
+        hows = {
+            f"{label}, {rate}, seed {seed}": {
+                "label": label,
+                "seed": seed,
+                "request_rate": rate,
+                "block_size": rate,
+            }
+            for label in ("contiguous", "paged")
+            for rate in (1, 8)
+            for seed in range(2)
+        }
+    return [
+        run_of(record(tmp_path / str(at), ROWS), name, requests=60, **each)
+        for at, (name, each) in enumerate(hows.items())
+    ]
+
+
+def drawn_texts(figure, monkeypatch):
+    """All texts that are drawn, with the places that they take."""
+    seen = []
+    draw = Text.draw
+
+    def noted(text, renderer):
+        if text.get_visible() and text.get_text():
+            seen.append((text.get_text(), text.get_window_extent(renderer)))
+        draw(text, renderer)
+
+    monkeypatch.setattr(Text, "draw", noted)
+    FigureCanvasAgg(figure).draw()
+    monkeypatch.undo()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("style", "how"), [*((style, "few") for style in STYLES), ("paper", "many"), ("screen", "many")]
+)
+def test_no_text_is_cut_and_none_lies_on_another(tmp_path, monkeypatch, style, how):
+    runs, drawn = many_runs(tmp_path, how), set()
+    for name in figures.FIGURES:
+        try:
+            figure = figure_of(name, runs, style=replace(STYLES[style], dpi=72))
+        except CannotDraw:
+            continue
+        seen = drawn_texts(figure, monkeypatch)
+        (_, _), (right, top) = figure.bbox.get_points()
+        for text, box in seen:
+            assert box.x0 > -1 and box.y0 > -1 and box.x1 < right + 1 and box.y1 < top + 1, (name, text)
+        for (text, one), (other_text, other) in itertools.combinations(seen, 2):
+            apart = min(one.x1, other.x1) - max(one.x0, other.x0) < 1
+            apart |= min(one.y1, other.y1) - max(one.y0, other.y0) < 2
+            assert apart, (name, text, other_text)
+        drawn.add(name)
+    assert drawn == {*figures.FIGURES} - ({"seeds", "block-size"} if how == "many" else set())
+
+
+# -- the catalogue ---------------------------------------------------------------------------------
+
+
+def test_the_usual_figures_are_1200_pixels_wide(tmp_path, three):
+    paths = figures.draw(three, tmp_path)
+    assert [path.name for path in paths] == USUAL
+    for path in paths:
+        with Image.open(path) as picture:
+            assert picture.width == 1200
+            assert 300 < picture.height < 1300
+
+
+def test_what_is_not_there_is_refused(tmp_path):
+    runs = [run_of(tmp_path)]
+    with pytest.raises(KvsimError, match="figure format must be one of png, svg, pdf, got 'gif'"):
+        figures.draw(runs, tmp_path, "gif")
+    with pytest.raises(KvsimError, match="at least one"):
+        figures.draw([], tmp_path)
+    with pytest.raises(KvsimError, match="figure 'wast' is unknown; did you mean 'waste'"):
+        figures.draw(runs, tmp_path, names=["memory", "wast"])
+    with pytest.raises(
+        KvsimError, match=r"figure map needs map.parquet, which --record-map writes; .*: paged"
+    ):
+        figures.draw(runs, tmp_path, names=["map"])
+    with pytest.raises(KvsimError, match="figure map needs"):
+        figures.draw(runs, tmp_path, names=None, choices=Choices(at_s=1.0))
+    with pytest.raises(KvsimError, match="latency must be left out: no figure throughput or block-size"):
+        figures.draw(runs, tmp_path, names=["waste"], choices=Choices(latency=Latency("ttft", "p99")))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "names"), [("svg", None), ("png", ["memory", "map"]), ("pdf", ["lengths", "map"])]
+)
+def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
+    style = {"png": replace(DARK, dpi=30), "svg": DARK, "pdf": PAPER}[fmt]
+    runs = many_runs(tmp_path, "few")
+    paths = figures.draw(runs, tmp_path, fmt, names, Choices(style))
+    assert [path.stem for path in paths] == (names or list(figures.FIGURES))
+    first = [path.read_bytes() for path in paths]
+    for data in first:
+        if fmt == "pdf":
+            assert data.startswith(b"%PDF") and data.endswith(b"%%EOF\n")
+        elif fmt == "svg":
+            assert ElementTree.fromstring(data).tag.endswith("svg")
+    dates = re.compile(rb"CreationDate|dc:date")
+    assert not [path.name for path, data in zip(paths, first, strict=True) if dates.search(data)]
+    assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, fmt, names, Choices(style))]
+
+
+def test_paper_is_a_vector_as_wide_as_a_column_unless_something_else_is_asked_for(tmp_path):
+    runs = [run_of(tmp_path)]
+    (path,) = figures.draw(runs, tmp_path, names=["waste"], choices=Choices(PAPER))
+    width_pt = float(re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ", path.read_bytes())[1])
+    assert path.name == "waste.pdf" and width_pt == pytest.approx(72 * 3.33)
+    assert PAPER.small_pt > 6
+    (path,) = figures.draw(runs, tmp_path, "png", ["waste"], Choices(replace(PAPER, dpi=30)))
+    with Image.open(path) as picture:
+        assert picture.getpixel((2, 2))[3] == 0  # no background
+
+
+# -- styles ----------------------------------------------------------------------------------------
+
+
+def lightness(colour):
+    red, green, blue = (part**2.2 for part in to_rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+def test_no_two_of_24_runs_look_alike(style):
+    assert len({style.look(place) for place in range(24)}) == 24
+
+
+def test_paper_tells_everything_apart_without_colour():
+    looks = [PAPER.look(place) for place in range(8)]
+    assert len({str(look.dash) for look in looks}) == len({look.marker for look in looks}) == 8
+    assert len({look.hatch for look in looks}) == 8
+    kinds = list(PAPER.kinds.values())
+    for one in kinds:
+        for other in kinds:
+            apart = abs(lightness(one.colour) - lightness(other.colour)) > 0.3
+            assert one is other or one.hatch != other.hatch or apart
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+def test_text_and_lines_stand_out_from_the_sheet(style):
+    def contrast(one, other):
+        low, high = sorted((lightness(one), lightness(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    assert contrast(style.ink, style.paper) > 12
+    assert contrast(style.muted, style.paper) > 4.5
+    least = {"screen": 2.2, "paper": 2.6, "dark": 4.5}[style.name]
+    assert all(contrast(colour, style.paper) > least for colour in style.colours)
+    assert all(contrast(kind.ink, kind.colour) > 3.3 for kind in style.kinds.values())
+
+
+BLIND = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def seen_as(colour, blindness):
+    """CIE L*a*b* of a colour as such eyes see it."""
+    linear = np.clip(np.array(BLIND[blindness]) @ np.array(to_rgb(colour)) ** 2.2, 0, 1)
+    to_xyz = np.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]])  # by white
+    x, y, z = np.cbrt(to_xyz @ linear)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("blindness", BLIND)
+@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+def test_colour_blind_eyes_tell_all_systems_and_kinds_apart(style, blindness):
+    kinds = [] if style.grey_print else [look.colour for look in style.kinds.values()]
+    for colours in (style.colours, kinds):
+        seen = [seen_as(colour, blindness) for colour in colours]
+        assert all(np.linalg.norm(a - b) > 10 for a, b in itertools.combinations(seen, 2))
+
+
+@pytest.mark.parametrize("style", [SCREEN, DARK], ids=["screen", "dark"])
+def test_kinds_of_waste_differ_in_lightness(style):
+    shades = sorted(lightness(style.kinds[kind].colour) for kind in palette.WASTE)
+    assert np.diff(shades).min() > 0.15
+
+
+def test_a_run_has_the_same_colour_in_every_figure(three):
+    def colours(figure):
+        handles = figure.legends[0].legend_handles
+        return {handle.get_label(): handle.get_color() for handle in handles}
+
+    expected = {run.label: SCREEN.look(place).colour for place, run in enumerate(three)}
+    assert colours(figure_of("utilisation", three)) == colours(figure_of("requests", three)) == expected
+    bars = figure_of("batched", three).axes[0].patches
+    assert [bar.get_facecolor()[:3] for bar in bars] == [to_rgb(colour) for colour in expected.values()]
+
+
+def test_papers_have_no_headline_but_say_which_run(three):
+    assert figure_of("memory", three, style=PAPER).get_suptitle() == ""
+    assert figure_of("memory", three).get_suptitle().startswith("Share of the KV memory")
+
+
+# -- what single figures say -----------------------------------------------------------------------
+
+
+def test_the_bars_are_the_saturated_shares_where_requests_waited_and_sum_to_100(three):
+    figure = figure_of("waste", three)
+    kinds = len(palette.KINDS)
+    bars = figure.axes[0].patches
+    for row, run in enumerate(three):
+        widths = [bar.get_width() for bar in bars[row * kinds : (row + 1) * kinds]]
+        memory = run.summary["memory"]
+        part = memory["saturated" if memory["saturated_share"] >= 0.02 else "average"]
+        assert widths == pytest.approx([part[kind] for kind in palette.KINDS])
+        assert sum(widths) == pytest.approx(100)
+
+
+def test_a_run_in_which_nobody_waited_shows_its_average(tmp_path):
+    run = run_of(tmp_path, requests=30, request_rate=0.05)
+    assert run.summary["memory"]["saturated"] is None
+    bars = figure_of("waste", [run]).axes[0]
+    assert [tick.get_text() for tick in bars.get_yticklabels()] == ["paged\n(whole run)"]
+    widths = [bar.get_width() for bar in bars.patches]
+    assert widths == pytest.approx([run.summary["memory"]["average"][kind] for kind in palette.KINDS])
+
+
+def test_the_headline_and_the_bars_say_the_waste_in_numbers(three):
+    wasted = [f"{palette.waste(palette.shares(run.summary)[0]):.1f} %" for run in three]
+    said = texts(figure_of("waste", three))
+    assert said[0] == f"paged wastes {wasted[2]} of the KV memory, contiguous {wasted[0]}"
+    assert {f"{percent} waste" for percent in wasted} <= set(said)
+
+
+def test_batched_shows_the_same_mean_of_all_runs_and_marks_the_most(tmp_path, three):
+    run = three[0]
+    assert run.summary["memory"]["saturated_share"] > 0.02
+    run.summary["engine"] |= {"mean_running": 11.0, "mean_running_saturated": 17.5, "max_running": 30}
+    figure = figure_of("batched", [run])
+    assert figure.axes[0].patches[0].get_width() == 17.5
+    assert list(figure.axes[0].lines[0].get_xdata()) == [30, 30]
+    assert "17.5, at most 30" in texts(figure)
+    calm = run_of(tmp_path, requests=30, request_rate=0.05)
+    bars = figure_of("batched", [run, calm]).axes[0]
+    assert [bar.get_width() for bar in bars.patches] == [11.0, calm.summary["engine"]["mean_running"]]
+    assert bars.get_xlabel() == "requests computed at once, mean of the run"
+
+
+def test_slices_keep_the_time_integral_of_a_step_function():
+    time = np.array([0.0, 1.0, 1.5, 4.0, 10.0])
+    values = np.array([2.0, 8.0, 0.0, 1.0, 99.0])  # the last row only ends the run
+    means, edges = over_time.slice_means(time, values)
+    assert (means * np.diff(edges)).sum() == pytest.approx(2 * 1 + 8 * 0.5 + 0 * 2.5 + 1 * 6)
+    assert means[0] == pytest.approx(2.0)
+    longer, edges = over_time.slice_means(time, values, end=20.0)
+    assert (longer * np.diff(edges)).sum() == pytest.approx(2 * 1 + 8 * 0.5 + 0 * 2.5 + 1 * 6)
+    assert longer[-1] == 0 and edges[-1] == 20
+
+
+def test_the_stack_fills_the_panel_at_every_moment(tmp_path):
+    timeline = run_of(tmp_path).timeline
+    assert (sum(timeline[kind] for kind in palette.KINDS) == CAPACITY).all()
+
+
+def test_utilisation_and_fragmentation_are_time_means_of_the_timeline(tmp_path):
+    run = run_of(tmp_path)
+    columns = {name: np.zeros(3, np.int64) for name in run.timeline} | {"time_s": np.array([0.0, 1.0, 4.0])}
+    columns |= {
+        "token": np.array([100, 20, 0]),
+        "free": np.array([0, 40, 100]),
+        "external": np.array([0, 40, 0]),
+    }
+    columns["largest_free_extent"] = np.array([0, 20, 100])
+    run = Run(run.path, run.label, run.config, run.summary, run.requests, columns)
+    said = f"{run.summary['memory']['average']['token']:.1f} % of the KV memory holds tokens on average"
+    assert said in headline_of("utilisation", [run])
+    assert "the largest free extent is 25.0 % of what is free" in headline_of("fragmentation", [run])
+    drawn = figure_of("utilisation", [run]).axes[0].lines[0].get_ydata()
+    assert (drawn[0], drawn[-1]) == pytest.approx((100, 20))
+
+
+def test_a_timeline_without_extents_is_refused(tmp_path):
+    run = run_of(tmp_path)
+    del run.timeline["largest_free_extent"]
+    with pytest.raises(CannotDraw, match="largest_free_extent"):
+        figure_of("fragmentation", [run])
+
+
+def test_a_latency_spanning_decades_gets_a_logarithmic_axis(three):
+    scales = [axes.get_xscale() for axes in figure_of("latency", three).axes]
+    assert scales == ["log", "linear", "log", "log"]
+
+
+def test_lengths_show_each_workload_once(tmp_path, three):
+    one = figure_of("lengths", three)
+    assert one.get_suptitle().startswith("made-up: 200 requests, median prompt")
+    heights = one.axes[0].patches[1].get_data().values
+    assert heights.sum() == pytest.approx(100)
+    two = figure_of("lengths", [*three, run_of(tmp_path, "other", seed=3, request_rate=3)])
+    assert [text.get_text() for text in two.legends[0].get_texts()] == ["contiguous", "other"]
+
+
+# -- several seeds ---------------------------------------------------------------------------------
+
+
+def seeds_of(path, label="paged", count=3, **how):
+    return [run_of(path, f"{label}, seed {seed}", label=label, seed=seed, **how) for seed in range(count)]
+
+
+def test_runs_that_differ_in_nothing_but_the_seed_are_one_system(tmp_path):
+    runs = [*seeds_of(tmp_path), *seeds_of(tmp_path, "buddy", 2), run_of(tmp_path, "alone", request_rate=9)]
+    found = systems(runs)
+    assert [(each.name, len(each.runs)) for each in found] == [("paged", 3), ("buddy", 2), ("alone", 1)]
+    twice = systems(
+        [run_of(tmp_path, "one"), run_of(tmp_path, "other", request_rate=9), run_of(tmp_path, "again")]
+    )
+    assert [each.name for each in twice] == ["one", "other", "again"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        (["paged, seed 0", "paged, seed 1"], "paged"),
+        (["five/seed-0/paged", "five/seed-1/paged"], "five/paged"),
+        (["five/seed-0", "five/seed-1"], "five"),
+        (["seed-0/paged", "seed-1/paged"], "paged"),
+        (["rate-2-a", "rate-2-b"], "rate-2"),
+        (["first", "second"], "paged"),
+    ],
+)
+def test_a_system_is_called_by_what_its_runs_have_in_common(tmp_path, labels, name):
+    (found,) = systems([run_of(tmp_path, label, seed=seed) for seed, label in enumerate(labels)])
+    assert found.full_name == name
+
+
+def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
+    runs = seeds_of(tmp_path, "contiguous", 2)
+    for run, at_once, waste in zip(runs, (4.0, 6.0), (30.0, 34.0), strict=True):
+        run.summary["engine"] |= {
+            "mean_running": at_once,
+            "mean_running_saturated": at_once,
+            "max_running": at_once,
+        }
+        run.summary["memory"]["saturated"] |= {"token": 100 - waste, "internal": waste}
+        run.summary["memory"]["saturated"] |= dict.fromkeys(("reserved", "external", "cached", "free"), 0.0)
+    figure = figure_of("batched", runs)
+    assert figure.axes[0].patches[0].get_width() == 5
+    whisker = figure.axes[0].lines[0].get_xdata()  # t(1) = 12.706, s / sqrt(2) = 1; nothing is below 0
+    assert list(whisker) == pytest.approx([0, 5 + 12.706], abs=1e-3)
+    assert "5.00 ±13, at most 6" in texts(figure)
+    assert headline_of("waste", runs) == "contiguous wastes 32.0 ±25 % of the KV memory"
+
+
+def test_curves_of_seeds_are_their_mean_in_a_band_from_the_least_to_the_most(tmp_path):
+    runs = seeds_of(tmp_path, count=2, requests=30)
+    for run, many in zip(runs, (2, 6), strict=True):
+        run.timeline["running"] = np.full_like(run.timeline["running"], many)
+    curve = over_time.Curve.of(systems(runs)[0], lambda run: run.timeline["running"])
+    both = min(over_time.duration(run) for run in runs)
+    early = curve.middle < 0.95 * both
+    assert {*curve.mean[early].round(9)} == {4} and {*curve.least[early].round(9)} == {2}
+    assert curve.least[-1] == 0  # the shorter run has ended
+    axes = figure_of("requests", runs).axes[0]
+    assert len(axes.lines) == len(axes.collections) == 1
+
+
+def test_panels_show_the_first_seed_and_say_so(tmp_path):
+    figure = figure_of("memory", [*seeds_of(tmp_path), *seeds_of(tmp_path, "buddy")])
+    assert len(figure.axes) == 2
+    assert figure.axes[1].get_xlabel() == "time (s), seed 0 (of 3 seeds)"
+
+
+def test_a_curve_that_covers_another_is_dashed(tmp_path):
+    runs = [run_of(tmp_path, label, label=label) for label in ("buddy", "paged")]
+    for run in runs:
+        run.timeline["running"], run.timeline["waiting"] = (
+            runs[0].timeline[each] for each in ("running", "waiting")
+        )
+        run.timeline["time_s"] = runs[0].timeline["time_s"]
+    above, below = (line.get_linestyle() for line in figure_of("requests", runs).axes[0].lines)
+    assert (above, below) == ("-", "--")
+
+
+# -- several runs joined ---------------------------------------------------------------------------
+
+
+def test_runs_are_joined_over_the_rate_and_seeds_are_one_point_with_its_interval(tmp_path):
+    runs = [
+        run_of(tmp_path, label=label, request_rate=rate, seed=seed)
+        for label in ("contiguous", "paged")
+        for rate in (3, 1, 2)
+        for seed in (0, 1)
+    ]
+    curves = joined.curves(runs, "request_rate")
+    assert [(curve.name, curve.place, list(curve.runs)) for curve in curves] == [
+        ("contiguous", 0, [1, 2, 3]),
+        ("paged", 1, [1, 2, 3]),
+    ]
+    points = curves[0].points(lambda run: run.config["workload"]["seed"] * 2.0)
+    assert [(x, found.mean, round(found.high, 3)) for x, found in points] == [
+        (rate, 1, 13.706)  # t(1) = 12.706, s / sqrt(2) = 1
+        for rate in (1, 2, 3)
+    ]
+    left, right = figure_of("throughput", runs).axes
+    means = [
+        np.mean([run.summary["latency"]["normalized_s_per_token"]["mean"] for run in runs[at : at + 2]])
+        for at in (2, 4, 0)
+    ]
+    assert list(left.lines[0].get_xdata()) == [1, 2, 3]
+    assert list(left.lines[0].get_ydata()) == pytest.approx(means)
+    served = [
+        np.mean([run.summary["throughput"]["requests_per_s"] for run in runs[at : at + 2]])
+        for at in (2, 4, 0)
+    ]
+    assert list(right.lines[0].get_xdata()) == pytest.approx(served)
+
+
+def test_what_else_differs_makes_curves_of_their_own(tmp_path):
+    runs = [run_of(tmp_path, request_rate=rate, block_size=size) for size in (16, 32) for rate in (1, 2)]
+    assert [curve.name for curve in joined.curves(runs, "request_rate")] == [
+        "paged, block size 16",
+        "paged, block size 32",
+    ]
+
+
+def test_all_at_once_is_no_rate(tmp_path):
+    runs = [run_of(tmp_path, request_rate=rate) for rate in (1, 2)]
+    runs[1].config["workload"]["request_rate"] = "inf"
+    with pytest.raises(CannotDraw, match=r"got 2 runs with request rates: 1$"):
+        figure_of("throughput", runs)
+    for place, run in enumerate(runs):
+        run.config["workload"] |= {"request_rate": None, "clients": 4 + place}
+    assert figure_of("throughput", runs).axes[0].get_xlabel() == "clients"
+
+
+def test_another_latency_may_be_chosen(tmp_path):
+    runs = [run_of(tmp_path, request_rate=2, block_size=size) for size in (8, 16)]
+    latency = Latency.parse("ttft:p99")
+    axes = figure_of("block-size", runs, latency=latency).axes
+    assert list(axes[0].lines[0].get_ydata()) == [run.summary["latency"]["ttft_s"]["p99"] for run in runs]
+    assert list(axes[1].lines[0].get_ydata()) == [
+        palette.waste(palette.shares(run.summary)[0]) for run in runs
+    ]
+    assert list(axes[2].lines[0].get_ydata()) == [run.summary["throughput"]["requests_per_s"] for run in runs]
+    assert axes[0].get_title("left").replace("\n", " ") == "time to first token, p99 (s)"
+    assert Latency.parse("itl") == Latency("itl", "mean")
+    with pytest.raises(KvsimError, match="latency 'tfft' is unknown; did you mean 'ttft'"):
+        Latency.parse("tfft")
+    with pytest.raises(
+        KvsimError, match=r"latency must be NAME:STATISTIC with one of mean, p50, .*, got 'ttft:p42'"
+    ):
+        Latency.parse("ttft:p42")
+
+
+def test_runs_of_one_label_are_told_apart_by_their_paths(tmp_path):
+    def labels(*paths):
+        return [run.label for run in told_apart([run_of(tmp_path / path, label) for path, label in paths])]
+
+    assert labels(("a", "paged"), ("b", "buddy")) == ["paged", "buddy"]
+    assert labels(("a", "paged"), ("b", "paged")) == ["a", "b"]
+    assert labels(("a", "paged"), ("a", "paged")) == ["paged"]
+    assert labels(("r1/paged", "paged"), ("r2/paged", "paged")) == ["r1", "r2"]
+    assert labels(("r1/paged", "paged"), ("r1/buddy", "buddy"), ("r2/paged", "paged")) == [
+        "r1/paged",
+        "r1/buddy",
+        "r2/paged",
+    ]
+    assert labels(("four/paged", "paged"), ("other", "paged")) == ["four/paged", "other"]
+
+
+# -- the memory map --------------------------------------------------------------------------------
+
+
+def painted(figure, place=0):
+    """The rectangles of a panel by the order in which they were painted: (left, right, row) of each."""
+    return [
+        [(*np.round(path.vertices[:2, 0], 6).tolist(), int(path.vertices[0, 1])) for path in each.get_paths()]
+        for each in figure.axes[place].collections
+    ]
+
+
+def test_the_map_folds_ranges_into_rows_and_splits_them_into_filled_and_empty(tmp_path):
+    rows = [(0.0, 0, 48, "3", 40, 0), (0.0, 48, 16, "", 0, 1), (0.0, 64, 64, "", 0, 0)]
+    run = run_of(record(tmp_path, [*rows, (2.0, 64, 16, "4 3.1", 16, 0), (2.0, 80, 48, "", 0, 0)]))
+    frame, cached, empty, full, *_ = painted(figure_of("map", [run], at_s=1.0))
+    assert frame == [(0, 16, row) for row in range(8)]
+    assert cached == [(0, 16, 3)]
+    assert empty == [(8, 16, 2)]
+    assert full == [(0, 16, 0), (0, 16, 1), (0, 8, 2)]
+    later = figure_of("map", [run], at_s=2.0)
+    said = "paged after 2.00 s: 2 requests hold 50.0 % of the KV memory, 43.8 % with tokens"
+    assert headline_of("map", [run], at_s=2.0) == headline_of("map", [run]) == said  # it is the fullest
+    dots = later.axes[0].lines[0]
+    assert (list(dots.get_xdata()), list(dots.get_ydata())) == ([8], [4.5])
+
+
+def test_a_request_has_one_colour_and_its_neighbours_have_others():
+    colours = [tuple(colour) for colour in arena_panel.colours_of([str(number) for number in range(40)])]
+    assert all(len(set(colours[first : first + 16])) == 16 for first in range(24))
+    assert colours[17] == tuple(arena_panel.colours_of(["17.3 2"])[0])
+
+
+def test_a_damaged_map_is_named(tmp_path):
+    record(tmp_path, [(0.0, 0, 0, "", 0, 0)])
+    with pytest.raises(KvsimError, match=r"map.parquet is damaged: ranges must have a size"):
+        figure_of("map", [run_of(tmp_path)])
+
+
+@pytest.mark.parametrize("at_s", [-1.0, float("nan"), float("inf")])
+def test_an_instant_is_a_number_of_seconds(at_s):
+    with pytest.raises(KvsimError, match="at must be at least 0 and finite, in seconds, got"):
+        Choices(at_s=at_s)
+
+
+# -- numbers in words ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *(
+            (None, "-"),
+            (float("nan"), "-"),
+            (0, "0"),
+            (0.0123456, "0.0123"),
+            (1.949, "1.95"),
+            (30.42, "30.4"),
+        ),
+        *((9.996, "10.0"), (99.96, "100"), (1234.5, "1,234"), (-0.5, "-0.500")),
+    ],
+)
+def test_numbers_have_three_significant_figures(value, text):
+    assert palette.figures(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0, "0 s"), (0.0315, "31.5 ms"), (0.9996, "1.00 s"), (2.1, "2.10 s")]
+)
+def test_durations_choose_their_unit(value, text):
+    assert palette.seconds(value) == text
+
+
+def test_a_headline_names_few_runs_and_of_many_the_ends():
+    def listed(names, values):
+        found = [None if value is None else Interval(value, value, value, fixed=True) for value in values]
+        return pieces.listed(names, found, palette.figures)
+
+    assert listed(["a", "b"], [1.0, None]) == "a 1.00, b -"
+    assert listed(list("abcde"), [3, 1, 2, None, 9]) == "1.00 (b) to 9.00 (e)"
+    assert listed(list("abcde"), [None] * 5) == "none"
+    assert listed(list("abcde"), [2] * 5) == "2.00 in all 5"
+    assert (
+        pieces.listed(["a", "b"], [Interval(10, 8, 12), None], palette.seconds)
+        == "a 10.0\u00a0±2.0\u00a0s, b -"
+    )

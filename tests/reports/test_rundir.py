@@ -1,0 +1,208 @@
+"""A run on disk appears whole or not at all, and the same input gives the same bytes."""
+
+import errno
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from support.fake_run import fake_run
+
+from kvsim.reports import figures
+from kvsim.reports.rundir import whole, writing
+from kvsim.reports.rundir.run import read_run
+from kvsim.reports.rundir.whole import check_target
+from kvsim.reports.rundir.writing import write_run
+from kvsim.sim.errors import KvsimError
+
+
+def files_of(directory):
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def test_a_run_reads_back_as_it_was_written(tmp_path):
+    run = fake_run(requests=20, rejected=3)
+    written = write_run(tmp_path / "out", **run, draw=False)
+    read = read_run(tmp_path / "out")
+    assert (read.label, read.config, read.summary) == (written.label, written.config, written.summary)
+    for columns, original in ((read.requests, run["requests"]), (read.timeline, run["timeline"])):
+        assert list(columns) == list(original)
+        for name, column in original.items():
+            np.testing.assert_array_equal(columns[name], column)
+
+
+def test_an_empty_run_reads_back(tmp_path):
+    write_run(tmp_path / "out", **fake_run(requests=0), draw=False)
+    assert read_run(tmp_path / "out").requests["status"].size == 0
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    steps = {"step": np.arange(5), "start_s": np.linspace(0, 1, 5)}
+    for name in ("first", "second"):
+        write_run(tmp_path / name, **fake_run(), steps=steps)
+    first, second = files_of(tmp_path / "first"), files_of(tmp_path / "second")
+    assert set(first) == {
+        *("config.json", "summary.json", "requests.parquet", "timeline.parquet", "steps.parquet"),
+        *("memory.png", "waste.png", "requests.png", "latency.png"),
+    }
+    assert first == second
+
+
+def test_json_has_null_for_what_is_no_number(tmp_path):
+    run = fake_run()
+    run["summary"]["throughput"] = {"a": float("nan"), "b": np.float64("inf"), "c": np.int64(3)}
+    write_run(tmp_path / "out", **run, draw=False)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["throughput"] == {"a": None, "b": None, "c": 3}
+
+
+def test_whole_numbers_take_32_bits_unless_they_need_64(tmp_path):
+    run = fake_run()
+    run["requests"]["prompt_tokens"][0] = 2**40
+    write_run(tmp_path / "out", **run, draw=False)
+    requests = read_run(tmp_path / "out").requests
+    assert (requests["output_tokens"].dtype, requests["prompt_tokens"].dtype) == (np.int32, np.int64)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), RuntimeError("a bug")])
+@pytest.mark.parametrize(
+    ("module", "writer"), [(writing, "write_json"), (writing, "write_columns"), (figures, "draw")]
+)
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, module, writer, failure):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(module, writer, fail)
+    with pytest.raises(type(failure)):
+        write_run(tmp_path / "new" / "parents" / "out", **fake_run())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writing, "write_columns", fail)
+    with pytest.raises(KvsimError, match="the disk is full; nothing was kept"):
+        write_run(tmp_path / "out", **fake_run())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_run_needs_force(tmp_path):
+    out = tmp_path / "out"
+    write_run(out, **fake_run(seed=1), draw=False)
+    before = files_of(out)
+    with pytest.raises(KvsimError, match=r"out exists; pass --force to replace it$"):
+        write_run(out, **fake_run(seed=2), draw=False)
+    assert files_of(out) == before
+    write_run(out, **fake_run(seed=2), draw=False, force=True)
+    assert read_run(out).config["workload"]["seed"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("failing_rename", [1, 2])
+def test_a_replacement_that_fails_leaves_the_old_run(tmp_path, monkeypatch, failing_rename):
+    out = tmp_path / "out"
+    write_run(out, **fake_run(seed=1), draw=False)
+    before, real, calls = files_of(out), whole.Path.rename, []
+
+    def rename(self, target):
+        calls.append(target)
+        if len(calls) == failing_rename:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(whole.Path, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(out, **fake_run(seed=2), draw=False, force=True)
+    assert files_of(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_force_takes_an_empty_directory(tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(KvsimError, match="--force"):
+        check_target(tmp_path / "out")
+    write_run(tmp_path / "out", **fake_run(), draw=False, force=True)
+    assert read_run(tmp_path / "out").label == "paged"
+
+
+def test_force_never_takes_what_is_not_a_run(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    for force in (False, True):
+        with pytest.raises(KvsimError, match="exists and is not a kvsim run"):
+            write_run(tmp_path / "thesis", **fake_run(), draw=False, force=force)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KvsimError, match="is not a directory"):
+        check_target(tmp_path / "file", force=True)
+    with pytest.raises(KvsimError, match=r"file is not a directory"):
+        check_target(tmp_path / "file" / "out")
+
+
+def test_what_appears_during_the_run_is_not_overwritten(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def meanwhile(*_):
+        if not out.exists():
+            out.mkdir()
+            (out / "theirs").write_text("")
+
+    monkeypatch.setattr(figures, "draw", meanwhile)
+    with pytest.raises(KvsimError, match="not a kvsim run"):
+        write_run(out, **fake_run())
+    assert [path.name for path in out.iterdir()] == ["theirs"]
+
+
+def test_a_link_to_a_directory_stays_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    write_run(tmp_path / "out", **fake_run(), draw=False, force=True)
+    assert (tmp_path / "out").is_symlink()
+    assert read_run(tmp_path / "disk").label == "paged"
+
+
+def test_the_check_writes_nothing(tmp_path):
+    check_target(tmp_path / "new" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parent_without_permission_is_named(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(whole.Path, "touch", refuse)  # a mode would not stop root
+    with pytest.raises(KvsimError, match="no permission to write there"):
+        check_target(tmp_path / "out")
+
+
+def test_remains_of_a_killed_process_are_cleared(tmp_path):
+    remains = tmp_path / f".out.partial-{os.getpid()}"
+    remains.mkdir()
+    (remains / "junk").write_text("")
+    write_run(tmp_path / "out", **fake_run(), draw=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert "junk" not in files_of(tmp_path / "out")
+
+
+DAMAGES = {
+    "is not a kvsim run: summary.json is missing": lambda out: (out / "summary.json").unlink(),
+    "is not a directory": shutil.rmtree,
+    "summary.json is damaged": lambda out: (out / "summary.json").write_text('{"label": '),
+    "must hold an object, got list": lambda out: (out / "config.json").write_text("[]"),
+    "it lacks label, requests": lambda out: (out / "summary.json").write_text("{}"),
+    "requests.parquet is damaged": lambda out: (out / "requests.parquet").write_bytes(b"PAR1"),
+    "timeline.parquet is damaged: it lacks the columns time_s": lambda out: shutil.copy(
+        out / "requests.parquet", out / "timeline.parquet"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_a_damaged_run_says_what_is_wrong(tmp_path, message):
+    out = tmp_path / "out"
+    write_run(out, **fake_run(), draw=False)
+    DAMAGES[message](out)
+    with pytest.raises(KvsimError, match=message):
+        read_run(out)

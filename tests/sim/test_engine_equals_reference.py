@@ -1,0 +1,216 @@
+"""Fast-forward, step mode and the naive reference agree in every integer, for every pair of parts."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.reference import Job, Reference
+
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.buddy import Buddy
+from kvsim.allocators.contiguous import Contiguous
+from kvsim.allocators.dynamic import Dynamic
+from kvsim.allocators.paged import Paged
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.cost import Constant
+from kvsim.sim.engine import Engine
+from kvsim.sim.metrics import kinds
+from kvsim.sim.reservation import reservation
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.orca import Orca
+from kvsim.sim.schedulers.static import Static
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.server import Server
+from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.workload import Workload
+
+MAX_LEN = 256
+ALLOCATORS = {
+    "contiguous": lambda slots: Contiguous(slots),
+    "contiguous-best": lambda slots: Contiguous(slots, "best"),
+    "dynamic": lambda slots: Dynamic(slots),
+    "buddy": lambda slots: Buddy(slots),
+    "paged-16": lambda slots: Paged(slots, 16),
+    "paged-1": lambda slots: Paged(slots, 1),
+    "paged-64": lambda slots: Paged(slots, 64),
+}
+SCHEDULERS = {"vllm-v1": VllmV1, "orca": Orca, "static": Static}
+SCALARS = (
+    *("end_ps", "step_count", "max_running", "peak_used_tokens"),
+    *("preemptions", "fragmented_refusals", "copied_slots"),
+)
+LOADS = {"light": 0.4, "near saturation": 1.0, "overload": 20.0}
+
+
+class Uneven(CostModel):
+    """Every part of the shape counts, with odd numbers, so that no two mistakes cancel."""
+
+    source = "test"
+
+    def step_ps(self, shape: StepShape) -> int:
+        weights = (
+            1_000_003,
+            1_009,
+            7_001_111,
+            2_000_029,
+            30_011,
+            50_021,
+            70_001,
+            90_001,
+            110_017,
+            130_021,
+            0,
+            0,
+        )
+        return 900_000_001 + sum(w * part for w, part in zip(weights, shape, strict=True))
+
+
+def logged(allocator: Allocator) -> tuple[Allocator, list[object]]:
+    """The allocator, writing down at each release where the sequence lay."""
+    log: list[object] = []
+    release = allocator.release
+
+    def release_and_log(seq: int) -> None:
+        where = (
+            allocator.block_table(seq)
+            if isinstance(allocator, Paged)
+            else [r[:2] for r in allocator.regions() if seq in r.owners]
+        )
+        log.append((seq, where))
+        release(seq)
+
+    allocator.release = release_and_log
+    return allocator, log
+
+
+def workload(seed: int, requests: int, load: float, tick_ps: int = 1) -> Workload:
+    """Random lengths and arrivals; all arrivals at multiples of `tick_ps`."""
+    rng = np.random.default_rng(seed)
+    gaps = rng.exponential(18e9 / load, requests)
+    return Workload(
+        "test",
+        np.cumsum(gaps).astype(np.int64) // tick_ps * tick_ps,
+        rng.integers(1, 100, requests),
+        rng.geometric(1 / 50, requests).clip(1, MAX_LEN - 100),
+    )
+
+
+def run_engine(
+    work: Workload,
+    make,
+    slots: int,
+    scheduler: type[Scheduler],
+    reserve: str,
+    *,
+    max_span: int,
+    seats: int = 24,
+    budget: int = 128,
+    cost: CostModel | None = None,
+):
+    allocator, log = logged(make(slots))
+    config = EngineConfig(max_num_seqs=seats, max_num_batched_tokens=budget)
+    server = Server(allocator, reservation(reserve, MAX_LEN))
+    engine = Engine(  # few rows, so that the samples cut few spans
+        work,
+        server,
+        scheduler(config, MAX_LEN),
+        cost or Uneven(),
+        MAX_LEN,
+        max_span=max_span,
+        timeline_rows=16,
+        check=max_span == 1,
+    )
+    return engine.run(), log
+
+
+def integers(result) -> dict[str, object]:
+    """All that must be equal, as plain values."""
+    return {
+        **{name: column.tolist() for name, column in result.requests.items()},
+        **{f"timeline {name}": column.tolist() for name, column in result.timeline.items()},
+        "integrals": (vars(result.saturated), vars(result.unsaturated)),
+        "gaps": (result.token_gaps.bins(), result.token_gaps.total, result.token_gaps.maximum),
+        "finished": result.finished.tolist(),
+        "rejected": result.rejected,
+        **{name: getattr(result, name) for name in SCALARS},
+    }
+
+
+def assert_equals_reference(
+    work, make, slots, name, reserve, result, log, *, seats=24, budget=128, cost=None
+):
+    memory, reference_log = logged(make(slots))
+    rows = zip(
+        work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
+    )
+    jobs = [Job(i, *row) for i, row in enumerate(rows)]
+    jobs = [job for job, served in zip(jobs, result.finished, strict=True) if served]
+
+    def bound(job: Job) -> int:
+        return {
+            "max": MAX_LEN,
+            "pow2": min(MAX_LEN, job.prompt + 2 ** int(np.ceil(np.log2(job.output)))),
+            "oracle": job.prompt + job.output,
+        }[reserve]
+
+    if name == "static":  # as many seats as fit at the longest length
+        seats = min(seats, max(1, memory.capacity_slots // memory.slots_needed(MAX_LEN, MAX_LEN)))
+    reference = Reference(jobs, memory, name, bound, cost or Uneven(), seats, budget).run()
+    columns = {key: column[result.finished].tolist() for key, column in result.requests.items()}
+    assert columns["finish_ps"] == [job.finish for job in jobs]
+    assert columns["first_token_ps"] == [job.token_times[0] for job in jobs]
+    assert columns["first_scheduled_step"] == [job.first_step for job in jobs]
+    assert columns["num_preemptions"] == [job.preemptions for job in jobs]
+    assert (result.step_count, result.peak_used_tokens, result.max_running) == (
+        reference.steps,
+        reference.peak,
+        reference.max_running,
+    )
+    assert result.token_gaps.total == sum(gap * n for gap, n in reference.gaps.items())
+    assert result.token_gaps.count == sum(reference.gaps.values())
+    for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
+        counted = kinds(sums, memory.capacity_slots)
+        assert counted == {kind: reference.kinds[saturated][kind] for kind in counted}
+    assert sorted(log) == sorted(reference_log)
+    assert log == reference_log
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_fast_forward_step_mode_and_reference_agree(allocator, scheduler, load):
+    make, slots = ALLOCATORS[allocator], 1333
+    work = workload(seed=7, requests=70, load=LOADS[load])
+    fast, fast_log = run_engine(work, make, slots, SCHEDULERS[scheduler], "pow2", max_span=1 << 20)
+    slow, slow_log = run_engine(work, make, slots, SCHEDULERS[scheduler], "pow2", max_span=1)
+    assert integers(fast) == integers(slow)
+    assert fast_log == slow_log
+    assert_equals_reference(work, make, slots, scheduler, "pow2", fast, fast_log)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    requests=st.integers(1, 40),
+    load=st.sampled_from([0.1, 1.0, 5.0, 1e9]),
+    allocator=st.sampled_from(sorted(ALLOCATORS)),
+    scheduler=st.sampled_from(sorted(SCHEDULERS)),
+    reserve=st.sampled_from(["max", "pow2", "oracle"]),
+    slots=st.integers(300, 2000),
+    seats=st.integers(1, 30),
+    budget=st.sampled_from([30, 64, 500]),
+    constant=st.booleans(),
+)
+def test_any_configuration_agrees(
+    seed, requests, load, allocator, scheduler, reserve, slots, seats, budget, constant
+):
+    make = ALLOCATORS[allocator]
+    work = workload(seed, requests, load, tick_ps=20_000_000_000 if constant else 1)  # at step boundaries
+    options = {"seats": seats, "budget": budget, "cost": Constant(0.02) if constant else Uneven()}
+    fast, fast_log = run_engine(
+        work, make, slots, SCHEDULERS[scheduler], reserve, max_span=1 << 20, **options
+    )
+    slow, slow_log = run_engine(work, make, slots, SCHEDULERS[scheduler], reserve, max_span=1, **options)
+    assert integers(fast) == integers(slow)
+    assert fast_log == slow_log
+    assert_equals_reference(work, make, slots, scheduler, reserve, fast, fast_log, **options)

@@ -1,0 +1,206 @@
+"""The memory map and the events: replayed, they are what the allocators say; and they change no result."""
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+from test_forks_and_swaps import workload
+from test_modes_agree import COSTS, HAPPENS, draw_case, told
+
+from kvsim.allocators.base import Region
+from kvsim.sim.build import build_engine
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.events import NONE
+from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.metrics import event_table, map_table
+
+CAUSES = {"refuse", "admit", "decode", "finish"}
+
+
+class Watched(MemoryMap):
+    """Also keeps what the allocator says, slot by slot: (owners, holds a token, cached)."""
+
+    def __init__(self, tokens, instants, server):
+        super().__init__(tokens, instants)
+        self.server, self.seen = server, {}
+
+    def draw(self, now_ps, allocator, owners, lengths):
+        super().draw(now_ps, allocator, owners, lengths)
+        names = {seq: f"{r.index}.{r.sample}".removesuffix(".0") for seq, r in owners.items()}
+        slots = []
+        for start, size, seqs, first, cached in allocator.regions():
+            assert len(slots) == start
+            most = max((lengths.get(seq, 0) for seq in seqs), default=0)
+            text = " ".join(names[seq] for seq in seqs)
+            slots += [(text, first + k < most, cached) for k in range(size)]
+        self.seen[now_ps] = slots
+        if owners:
+            assert sum(filled for _, filled, _ in slots) == self.server.tokens()[0]
+        assert sum(cached for _, _, cached in slots) == allocator.cached_slots
+
+
+def run(case, max_span, recorded):
+    engine = build_engine(case.scenario, case.work, max_span=max_span, events=recorded)
+    engine.cost = COSTS[case.cost]()
+    engine.recorder.timeline_rows = case.timeline_rows
+    if recorded:
+        engine.memory_map = Watched(case.work.tokens, 12, engine.server)
+    return told(engine.run()), engine
+
+
+def replay(memory_map, capacity):
+    """(time, who holds what slot by slot) at each instant, from the table alone."""
+    columns, owners = memory_map.table()
+    lines = zip(
+        *(columns[name].tolist() for name in ("time_ps", "start", "size", "filled", "cached")), strict=True
+    )
+    slots = [None] * capacity
+    for row, (time_ps, start, size, filled, cached) in enumerate(lines):
+        name = owners.texts[owners.codes[row]]
+        slots[start : start + size] = [(name, k < filled, bool(cached)) for k in range(size)]
+        yield time_ps, slots
+
+
+def rows(events):
+    """The events as dicts of what applies."""
+    numbers, texts = events.table()
+    columns = {name: column.tolist() for name, column in numbers.items()}
+    columns |= {name: [column.texts[code] for code in column.codes] for name, column in texts.items()}
+    return [
+        {name: column[row] for name, column in columns.items() if column[row] not in (NONE, "")}
+        for row in range(len(columns["event"]))
+    ]
+
+
+@pytest.mark.parametrize("scheduler", HAPPENS)
+def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_modes(scheduler):
+    happened = Counter()
+    for seed in range(1000, 1040):
+        case = draw_case(Random(seed), scheduler)
+        try:
+            bare, _ = run(case, 1 << 20, recorded=False)
+            fast, engine = run(case, 1 << 20, recorded=True)
+            slow, stepped = run(case, 1, recorded=True)
+            assert bare == fast == slow
+            assert rows(engine.events) == rows(stepped.events)
+            assert engine.memory_map.seen == stepped.memory_map.seen
+            capacity = engine.server.allocator.capacity_slots
+            seen = dict.fromkeys(engine.memory_map.seen)
+            for time_ps, slots in replay(engine.memory_map, capacity):
+                seen[time_ps] = list(slots)
+            before = None
+            for time_ps, slots in engine.memory_map.seen.items():
+                before = seen[time_ps] or before  # an instant without a row is as the one before
+                assert before == slots
+            happened.update(check_events(case, engine, fast))
+        except Exception as error:
+            error.add_note(f"draw_case(Random({seed}), {scheduler!r})")
+            raise
+        happened["instants"] += len(engine.memory_map.seen)
+    assert set(happened) > CAUSES
+    assert happened["instants"] > 40 * 8
+    if "swap_outs" in HAPPENS[scheduler]:
+        assert {"swap_out", "swap_in", "fork", "copy"} < set(happened)
+    if "preemptions" in HAPPENS[scheduler]:
+        assert happened["preempt"] > 20
+
+
+def check_events(case, engine, result):
+    """The events add up to the totals of the run; returns how many there are of each."""
+    found = rows(engine.events)
+    count, server, recorder = Counter(row["event"] for row in found), engine.server, engine.recorder
+    assert count["preempt"] == server.preemptions
+    assert count["reject"] == sum(recorder.rejected.values())
+    copied = sum(row["tokens"] for row in found if row["event"] == "copy")
+    assert copied == server.allocator.copied_slots
+    hits = sum(row["cached"] for row in found if row["event"] == "admit")
+    assert hits == server.hit_tokens_total
+    times = [row["time_ps"] for row in found]
+    assert times == sorted(times)
+    finished = {row["request"] for row in found if row["event"] == "finish"}
+    assert finished >= set(np.flatnonzero(recorder.result(server).finished).tolist())
+    return count
+
+
+def engine_of(scheduler, blocks, work, **settings):
+    config = EngineConfig(**{"scheduler": scheduler, "block_size": 4, "max_model_len": 16, **settings})
+    scenario = Scenario(
+        model=model_named("opt-13b"),
+        gpu=gpu_named("h100"),
+        engine=config,
+        num_gpu_blocks=blocks,
+        cost="constant:1",
+    )
+    engine = build_engine(scenario, work, events=True, map_instants=100)
+    engine.run()
+    return engine
+
+
+def story(engine):
+    """Each event as one line: second, what, whom, and the numbers that apply."""
+    return [
+        f"{row.pop('time_ps') / 1e12:g} {row.pop('event')} {row.pop('request')} "
+        + " ".join(f"{name}={value}" for name, value in row.items() if name not in ("step", "sample"))
+        for row in rows(engine.events)
+    ]
+
+
+def test_the_life_of_a_request_that_waits_for_a_contiguous_slab():
+    """24 slots, each request reserves 16: the second waits until the first ends, though 8 slots are free."""
+    engine = engine_of("orca", 6, workload([(0, 5, 3), (0, 2, 1)]), allocator="contiguous")
+    assert story(engine) == [
+        "0 admit 0 tokens=5 cached=0",
+        "0 refuse 1 need=16 free=8 largest=8 reason=no room",
+        "1 decode 0 tokens=5",
+        "3 finish 0 tokens=7",
+        "3 admit 1 tokens=2 cached=0",
+        "4 decode 1 tokens=2",
+        "4 finish 1 tokens=2",
+    ]
+
+
+def test_the_life_of_a_request_that_is_preempted_and_whose_preemptor_is_named():
+    """4 blocks of 4: both prompts fit; at its ninth token the first takes the block of the second."""
+    engine = engine_of("vllm-v1", 4, workload([(0, 7, 4), (0, 7, 4)]), max_num_seqs=2)
+    told = story(engine)
+    assert "2 preempt 1 tokens=8 by=0" in told
+    assert told.index("2 preempt 1 tokens=8 by=0") < told.index("4 admit 1 tokens=9 cached=0")
+    assert "2 refuse 1 need=12 free=4 largest=4 reason=eviction" in told
+
+
+def test_seats_budgets_batches_and_watermarks_are_told_apart():
+    two = workload([(0, 5, 3), (0, 5, 3)])
+    reasons = {
+        "seats": ("vllm-v1", 99, {"max_num_seqs": 1}),
+        "token budget": ("vllm-v1", 99, {"max_num_batched_tokens": 5, "max_num_seqs": 5}),
+        "batch": ("static", 4, {}),
+        "watermark": ("vllm-v1", 4, {"watermark": 0.4}),
+        "no room": ("vllm-v1", 3, {}),
+    }
+    for reason, (scheduler, blocks, settings) in reasons.items():
+        told = story(engine_of(scheduler, blocks, two, **settings))
+        assert any(line.startswith("0 refuse 1") and line.endswith(f"reason={reason}") for line in told), told
+
+
+def test_a_rejected_request_is_told_with_its_reason():
+    engine = engine_of("vllm-v1", 99, workload([(0, 16, 1)]))
+    assert story(engine) == ["0 reject 0 reason=prompt leaves no room for an answer within 16 tokens"]
+
+
+def test_the_tables_hold_seconds_and_no_sentinels():
+    engine = engine_of("orca", 6, workload([(0, 5, 3), (0, 2, 1)]), allocator="contiguous")
+    events, drawn = event_table(engine.events), map_table(engine.memory_map)
+    assert events["time_s"].tolist() == [0, 0, 1, 3, 3, 4, 4]
+    assert np.isnan(events["need"]).tolist() == [True, False, True, True, True, True, True]
+    assert list(drawn) == ["time_s", "start", "size", "owners", "filled", "cached"]
+    assert drawn["owners"].texts[drawn["owners"].codes[0]] == "0"
+    assert event_table(None) is None
+    assert map_table(None) is None
+
+
+def test_a_region_is_filled_as_far_as_its_longest_owner_goes():
+    region = Region(32, 16, (1, 2), first=16)
+    assert [region.filled({1: tokens, 2: 3}) for tokens in (3, 16, 17, 40)] == [0, 0, 1, 16]
+    assert Region(0, 16, ()).filled({1: 9}) == 0

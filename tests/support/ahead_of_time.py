@@ -1,0 +1,169 @@
+"""Compiles launches for GPUs that are not there, and reads what the machine code says of itself.
+
+A program, not a test: `python ahead_of_time.py VARIANT...` prints a JSON line for each; without arguments,
+the names. It runs without TRITON_INTERPRET, which is read when a kernel is defined.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kvsim.kernels.calibration import layer
+from kvsim.kernels.copy import plan_copy
+from kvsim.kernels.decode import plan_decode
+from kvsim.kernels.launch import Gpu, Launch
+from kvsim.kernels.prefill import plan_prefill
+from kvsim.kernels.swap import plan_gather, plan_scatter
+from kvsim.kernels.write import plan_write
+
+TYPES = {
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.float8_e5m2: "*fp8e5",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    """A tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def sources(launch: Launch) -> ASTSource:
+    """What Triton would compile for these arguments: by its rules, numbers of 1 and of 16s are known."""
+    signature, constants, attributes = {}, {}, {}
+    for parameter in launch.kernel.params:
+        value, place = launch.arguments[parameter.name], (parameter.num,)
+        if parameter.is_constexpr:
+            signature[parameter.name], constants[place] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = TYPES[value.dtype]
+            if value.data_ptr() % 16 == 0:
+                attributes[place] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+        elif value == 1 and not parameter.do_not_specialize:
+            signature[parameter.name], constants[place] = "constexpr", 1
+        else:
+            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                attributes[place] = [["tt.divisibility", 16]]
+    return ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
+
+
+def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=128, block_size=16, **more):
+    """Launches of a decode over a big pool; `paged=False` for the contiguous twin."""
+    paged, batch = more.pop("paged", True), 64
+    pool = meta(16384, block_size, kv_heads, head_dim, dtype=kv or dtype)
+    query, lengths = meta(batch, heads, head_dim, dtype=dtype), meta(batch, dtype=torch.int32)
+    where = {"block_table": meta(batch, 8192, dtype=torch.int32)} if paged else {"starts": lengths}
+    return plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
+
+
+def report(launch: Launch, capability: int) -> dict:
+    """Registers, stack, shared memory and the loads of one compiled kernel."""
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(sources(launch), target=target, options=dict(launch.options))
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+        sass = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True)
+    text = usage.stdout + usage.stderr
+    found = {name.lower(): int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}
+    loads = {}
+    for name in re.findall(r"\b(?:LDG|LDGSTS|STG|UBLKCP|HMMA|HGMMA|UTCHMMA|LDL|STL)[.A-Z0-9_]*", sass.stdout):
+        loads[name] = loads.get(name, 0) + 1
+    return found | {"shared": compiled.metadata.shared, "instructions": loads}
+
+
+def prefill(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=128, block_size=16, **more):
+    """The launch of a prefill over a big pool; `paged=False` for the contiguous twin."""
+    paged, batch = more.pop("paged", True), 4
+    pool = meta(16384, block_size, kv_heads, head_dim, dtype=kv or dtype)
+    query, numbers = meta(2048, heads, head_dim, dtype=dtype), meta(batch, dtype=torch.int32)
+    where = {"block_table": meta(batch, 8192, dtype=torch.int32)} if paged else {"starts": numbers}
+    firsts = meta(batch + 1, dtype=torch.int32)
+    return [
+        plan_prefill(query, pool, pool, numbers, firsts, query, most_queries=2048, gpu=gpu, **where, **more)
+    ]
+
+
+def moves(gpu, kv=torch.bfloat16, block_size=16, head_dim=128):
+    """The launches of a write, a copy, a gather and a scatter, for keys only."""
+    pool, key = meta(1024, block_size, 8, head_dim, dtype=kv), meta(100, 8, head_dim)
+    blocks, staging = meta(10, dtype=torch.int32), meta(2, 10, block_size, 8, head_dim, dtype=kv)
+    return [
+        plan_write(key, key, pool, pool, meta(100, dtype=torch.int64), gpu=gpu),
+        *(plan(pool, pool, blocks, staging)[0] for plan in (plan_gather, plan_scatter)),
+        plan_copy(pool, pool, meta(10, 2, dtype=torch.int32))[0],
+    ]
+
+
+def layers():
+    """The small kernels of a layer."""
+    wide, numbers = meta(100, 8192), meta(100, 64, dtype=torch.float32)
+    return [
+        layer.norm(wide, wide, meta(8192), wide),
+        layer.rotary(wide, meta(100, 40, 128), numbers, numbers),
+        layer.activation(meta(100, 2 * 5456), meta(100, 5456)),
+        layer.read(meta(2**20, dtype=torch.float32), meta(128, dtype=torch.float32)),
+        layer.empty(wide),
+    ]
+
+
+GPUS = {"sm_80": Gpu((8, 0), 108), "sm_90": Gpu((9, 0), 132), "sm_100": Gpu((10, 0), 148)}
+
+
+def variants(gpu):
+    """Name -> what makes the launches, one argument at a time away from bf16, head size 128, blocks of 16."""
+    fp8 = torch.float8_e4m3fn if gpu.has_fp8 else torch.float8_e5m2
+    found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8), "layers": layers}
+    for kind, make in (("decode", decode), ("prefill", prefill)):
+        for what, more in {
+            "": {},
+            " contiguous": {"paged": False},
+            " fp16": {"dtype": torch.float16},
+            " window": {"window": 1024},
+            " group 7": {"heads": 56},
+            " blocks of 1": {"block_size": 1},
+            " blocks of 24": {"block_size": 24},
+            **{f" head {size}": {"head_dim": size} for size in (32, 64, 80, 96, 256)},
+            **{f" fp8 head {size}": {"head_dim": size, "kv": fp8} for size in (32, 64, 128, 256)},
+        }.items():
+            found[kind + what] = partial(make, gpu, **more)
+    found["decode split"] = partial(decode, gpu, splits=8)
+    found["decode split window"] = partial(decode, gpu, splits=8, window=4096)
+    return found
+
+
+def main(names):
+    """Print the names of all variants, or compile some."""
+    everything = {
+        f"{name} {what}": (gpu, make) for name, gpu in GPUS.items() for what, make in variants(gpu).items()
+    }
+    if not names:
+        print("\n".join(everything))
+    for name in names:
+        gpu, make = everything[name]
+        for launch in make():
+            major, minor = gpu.capability
+            found = report(launch, 10 * major + minor)
+            print(json.dumps({"variant": name, "kernel": launch.kernel.__name__} | found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,30 @@
+"""Calibrated profiles for tests: the example made by hand, as it is and with other facts."""
+
+import copy
+import json
+from pathlib import Path
+
+from kvsim.sim.profile_files import read_profile
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "calibrated-example.json"
+
+
+def example():
+    """The JSON of the example, to be changed at will."""
+    return copy.deepcopy(json.loads(EXAMPLE.read_text(encoding="utf-8")))
+
+
+def settings(**ranges):
+    """What a run needs of the example; `decode={"context_tokens": [0, 9]}` gives a part another range."""
+    found = copy.deepcopy(dict(read_profile(EXAMPLE).settings()))
+    for part, changed in ranges.items():
+        found["parts"][part]["range"].update(changed)
+    return found
+
+
+def written(path, **facts):
+    """A profile in a file, measured as far as anybody can tell."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = example() | {"kind": "calibrated"} | facts
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path

@@ -1,0 +1,96 @@
+"""Small servers for tests: a few requests, steps of one second, and a diary of every step."""
+
+from dataclasses import fields
+
+import numpy as np
+
+from kvsim.allocators.base import Allocator
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.cost import Constant
+from kvsim.sim.engine import Engine
+from kvsim.sim.request import State
+from kvsim.sim.reservation import reservation
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.orca import Orca
+from kvsim.sim.schedulers.static import Static
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.server import Server
+from kvsim.sim.step_cost import CostModel
+from kvsim.sim.workload import PS_PER_S, Workload
+
+SCHEDULERS: dict[str, type[Scheduler]] = {"vllm-v1": VllmV1, "orca": Orca, "static": Static}
+
+
+def workload(rows) -> Workload:
+    """Requests from (arrival in seconds, prompt, output) rows."""
+    arrival_s, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
+    ps = np.rint(arrival_s * PS_PER_S).astype(np.int64)
+    return Workload("test", ps, prompts.astype(np.int64), outputs.astype(np.int64))
+
+
+def serve(
+    work: Workload,
+    allocator: Allocator,
+    scheduler: str | type[Scheduler],
+    *,
+    reserve: str = "max",
+    max_model_len: int = 64,
+    seats: int = 16,
+    budget: int = 2048,
+    chunked: bool = True,
+    cost: CostModel | None = None,
+    config: dict | None = None,
+    **options,
+):
+    """The result of one run."""
+    cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
+    choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
+    config = EngineConfig(**choices, **(config or {}))
+    server = Server(allocator, reservation(reserve, max_model_len))
+    engine = Engine(work, server, cls(config, max_model_len), cost or Constant(1), max_model_len, **options)
+    return engine.run()
+
+
+def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Scheduler]:
+    """The scheduler, writing a line into the diary whenever it has decided.
+
+    "3: A5 B12 (C) | DE | 24" says: at 3 s A computes up to its token 5 and B up to its token 12; C is
+    finished and keeps its seat; D and then E wait; 24 slots are lent.
+    """
+    held: dict[int, int] = {}
+
+    class Diary(SCHEDULERS[scheduler]):
+        def schedule(self, server):
+            super().schedule(server)
+            told = []
+            for request in server.running.values():
+                name = names[request.index]
+                if request.state is State.FINISHED:
+                    told.append(f"({name})")
+                    continue
+                if request in server.chunks:
+                    held[request.index] = request.computed
+                elif request.state is State.DECODE:
+                    held[request.index] += 1
+                told.append(f"{name}{held[request.index]}")
+            waiting = "".join(names[request.index] for request in server.waiting)
+            cells = (" ".join(told), waiting, str(server.allocator.used_slots))
+            diary.append(f"{server.now_ps / PS_PER_S:g}: " + " | ".join(cell or "-" for cell in cells))
+
+    return Diary
+
+
+def everything(result) -> dict[str, object]:
+    """All that a run found out, as plain values, but for the step log."""
+    found = {}
+    for field in fields(result):
+        value = getattr(result, field.name)
+        if isinstance(value, dict) and all(isinstance(column, np.ndarray) for column in value.values()):
+            value = {name: column.tolist() for name, column in value.items()}
+        elif field.name == "token_gaps":
+            value = (value.bins(), value.count, value.total, value.maximum)
+        elif isinstance(value, np.ndarray):
+            value = value.tolist()
+        if field.name not in ("workload", "steps"):
+            found[field.name] = value
+    return found

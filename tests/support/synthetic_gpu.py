@@ -1,0 +1,134 @@
+"""A GPU of formulas and noise, for tests: other formulas than the fitted ones, closer to how kernels run.
+
+Attention counts real programs, pieces and tiles on real slots; products run in whole waves of whole tiles;
+norms are of third power. What is fitted to it must find it all the same.
+
+    PYTHONPATH=tests python -m support.synthetic_gpu  writes the fit into tests/data/calibrated-example.json
+"""
+
+import json
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from random import Random
+
+from kvsim.kernels.calibration.calibrate import calibrate
+from kvsim.kernels.calibration.device import Device
+from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.plan import Plan
+from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
+from kvsim.kernels.calibration.profile import write_profile
+from kvsim.kernels.launch import DECODE, PREFILL, Gpu, split_count
+
+EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
+
+H200 = Device("NVIDIA H200", 150_754_820_096, (9, 0), 132, 1, "13.0", "2.11.0", "3.6.0", "3.12.0")
+
+BANDWIDTH, PEAK = 4.2e12, 7.6e14
+SLOTS = 132 * 3
+
+
+def norm3(a, b):
+    return (a**3 + b**3) ** (1 / 3)
+
+
+def decode_s(x):
+    lengths, tile = lengths_of(x), DECODE[x["head_dim"], 2].tile
+    kv_heads, longest = x["kv_heads"], max(lengths)
+    splits = split_count(Gpu((9, 0), 132), len(lengths) * kv_heads, longest, tile)
+    chunk = ceil(longest / (splits * tile)) * tile
+    tiles = kv_heads * sum(ceil(length / tile) for length in lengths)
+    serial = max(min(chunk, longest) / tile, tiles / SLOTS)
+    moved = 2 * sum(lengths) * kv_heads * x["head_dim"] * x["element_bytes"]
+    latency = 0.5e-6 * (0.4 + 0.6 * x["head_dim"] * tile / 8192)
+    paging = 1 + 0.35 / x["block_size"] ** 0.7
+    return 3e-6 + 2.1e-6 * (chunk < longest) + paging * norm3(moved / BANDWIDTH, serial * latency)
+
+
+def prefill_s(x):
+    tiling, chunk = PREFILL[x["head_dim"], 2], x["chunk"]
+    queries = tiling.rows // x["group"]
+    per_tile = 4 * tiling.rows * tiling.tile * x["head_dim"] / (5.5e14 / 132)
+    programs = [
+        ceil((x["prefix"] + min((i + 1) * queries, chunk)) / tiling.tile) * per_tile + 1e-6
+        for i in range(ceil(chunk / queries))
+    ]
+    total = sum(programs) * x["kv_heads"] * x["sequences"]
+    return 4e-6 + norm3(max(programs), total / 132)
+
+
+def product_s(x):
+    rows = 64 if x["tokens"] <= 64 else 128
+    tiles = ceil(x["tokens"] / rows) * ceil(x["outputs"] / 128)
+    waves = tiles / 132 if tiles < 132 else 0.3 * ceil(tiles / 132) + 0.7 * tiles / 132
+    flops = waves * 132 * rows * 128 * 2 * x["inputs"]
+    moved = 2 * (x["inputs"] * x["outputs"] + x["tokens"] * (x["inputs"] + x["outputs"]))
+    return 2.5e-6 + norm3(moved / BANDWIDTH, flops / PEAK)
+
+
+def bytes_s(point):
+    start, rate, step = {
+        "sampling": (2e-5, 4e11, 0),
+        "elementwise": (1.8e-6, 3.6e12, 1e-6),
+        "kv_write": (1.9e-6, 3.2e12, 2e-7),
+        "block_copy": (3.5e-6, 3.7e12, 5e-7),
+        "to_host": (1.7e-6, 5.2e10, 0),
+        "to_gpu": (1.6e-6, 5.4e10, 0),
+        "all_reduce": (9e-6, 1.4e11, 0),
+    }[point.part]
+    moved = BYTES[point.part](point.x)
+    return start + moved / rate + step * (moved > 2**20)
+
+
+OTHERS = {
+    ("ceilings", "copy"): None, ("ceilings", "read"): None, ("ceilings", "product"): None,
+    ("launch", "eager"): 5e-6, ("launch", "graph"): 1.4e-6, ("launch", "replay"): 1.3e-5,
+}  # fmt: skip
+
+
+def true_s(point):
+    """Seconds of one launch, without noise."""
+    if point.part == "composed":
+        return sum(count * (true_s(one) - 0.2e-6) for one, count in components(point.x))
+    if point.part == "launch":
+        return OTHERS["launch", point.x["what"]]
+    if point.part == "ceilings":
+        moved, flops = useful(point)
+        return moved / BANDWIDTH + flops / PEAK
+    own = {"decode": decode_s, "prefill": prefill_s, "product": product_s, "lm_head": product_s}
+    return own[point.part](point.x) if point.part in own else bytes_s(point)
+
+
+class SyntheticGpu:
+    """A Stopwatch: noise of 1 % on every turn, the same for the same point; counts what it was asked."""
+
+    def __init__(self, turns=9, noise=0.01, stop_after=None, impossible=()):
+        self.turns, self.noise, self.stop_after, self.impossible = turns, noise, stop_after, set(impossible)
+        self.asked = []
+
+    def seconds(self, points):
+        if self.stop_after is not None and len(self.asked) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.asked += [point.key for point in points]
+        return [self.sample(point) for point in points]
+
+    def sample(self, point):
+        random = Random(point.key)
+        true = true_s(point) / (100 if point.key in self.impossible else 1)
+        return Sample(tuple(true * (1 + random.gauss(0, self.noise)) for _ in range(self.turns)), 16)
+
+
+def example():
+    """The example that other tests read: forms and tables as eight such GPUs give them, the rest by hand."""
+    device = replace(H200, count=8)
+    planned = Plan(device, False, tuple(points(device, False)))
+    fitted = calibrate(planned, stopwatch=SyntheticGpu(), read_clocks=dict)
+    found = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    for name, part in found["parts"].items():
+        keep = ("form", "constants", "base", "tables", "range", "unmeasured")
+        part.update({key: fitted["parts"][name][key] for key in keep})
+    return found | {"launch": fitted["launch"]}
+
+
+if __name__ == "__main__":
+    write_profile(example(), EXAMPLE)
