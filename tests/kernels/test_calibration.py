@@ -120,8 +120,8 @@ def test_progress_ends_with_nothing_left(quick):
 @needs_interpreter
 def test_without_a_gpu_the_error_is_one_of_its_own():
     code = (
-        "from kernels.calibration.plan import plan\n"
-        "from kernels.calibration.errors import NoGpuError\n"
+        "from kvsim.kernels.calibration.plan import plan\n"
+        "from kvsim.kernels.calibration.errors import NoGpuError\n"
         "try: plan()\n"
         "except NoGpuError as error: print(error)\n"
     )

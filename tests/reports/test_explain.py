@@ -1,15 +1,15 @@
 """The life of a request: stories worked out by hand, and lives that sum to E2E whatever happens."""
 
 import json
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 from rich.console import Console
-from test_forks_and_swaps import workload
-from test_memory_map import rows
-from test_modes_agree import COSTS, HAPPENS, draw_case
+from support.cases import COSTS, HAPPENS, draw_case
+from support.event_rows import rows
+from support.lives import run_of, served
+from support.stories import workload
 
 from kvsim import cli
 from kvsim.reports.lives.event_log import event_log
@@ -19,38 +19,10 @@ from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.story import Part, chosen, divided, story
 from kvsim.reports.lives.view import Bar, rounded, stories_view, story_view
 from kvsim.reports.lives.words import HAPPENED, REASONS, STATES, reason_text
-from kvsim.reports.rundir.run import Run
 from kvsim.sim import events
 from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.metrics import event_table, request_table, timeline_table
 from kvsim.sim.workload import PS_PER_S, Beam, Clients, Workload
-
-
-def run_of(engine, scenario, label="test"):
-    """The run of an engine as reports see it, and the lives of its requests."""
-    result = engine.run()
-    table = request_table(result)
-    config = {"scenario": {"engine": {"policy": "fcfs", **vars(scenario.engine)}}}
-    summary = {"label": label, "engine": {"steps": result.step_count}}
-    run = Run(Path(label), label, config, summary, table, timeline_table(result))
-    return run, lives(event_log(event_table(engine.events)), table), result
-
-
-def served(scheduler, blocks, work, label="test", **settings):
-    """A run on so many blocks of 4 tokens, a second a step."""
-    config = EngineConfig(**{"scheduler": scheduler, "block_size": 4, "max_model_len": 16, **settings})
-    scenario = Scenario(
-        model=model_named("opt-13b"),
-        gpu=gpu_named("h100"),
-        engine=config,
-        num_gpu_blocks=blocks,
-        cost="constant:1",
-    )
-    run, told, _ = run_of(build_engine(scenario, work, events=True), scenario, label)
-    return run, told
 
 
 def life(scheduler, blocks, work, request, **settings):

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from rich.console import Console
-from test_seeds import contents
+from support.contents import contents
 
 from kvsim import cli
 from kvsim.reports import live

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from test_forks_and_swaps import Story, workload
+from support.stories import Story, workload
 
 from kvsim.sim.errors import KvsimError
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_terminal import BUDDY, CONTIGUOUS, PAGED, plain
+from support.contents import contents, timeless
+from support.summaries import BUDDY, CONTIGUOUS, PAGED, plain
 
 from kvsim import cli
 from kvsim.reports.rundir.run import read_runs
@@ -297,25 +298,6 @@ def in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "80")
-
-
-def contents(directory):
-    """Every file of a directory -> its bytes; of summaries without the time that the simulation took."""
-    found = {}
-    for path in sorted(Path(directory).rglob("*")):
-        if path.name == "summary.json":
-            found[str(path.relative_to(directory))] = timeless(json.loads(path.read_text()))
-        elif path.is_file():
-            found[str(path.relative_to(directory))] = path.read_bytes()
-    return found
-
-
-def timeless(value):
-    if isinstance(value, list):
-        return [timeless(each) for each in value]
-    if isinstance(value, dict):
-        return {name: timeless(each) for name, each in value.items() if name != "simulation"}
-    return value
 
 
 def sim(*arguments):

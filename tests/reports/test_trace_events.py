@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.cases import COSTS, HAPPENS, draw_case
+from support.lives import run_of, served
+from support.stories import workload
 from support.trace_format import check_trace
-from test_explain import run_of, served
-from test_forks_and_swaps import workload
-from test_modes_agree import COSTS, HAPPENS, draw_case
 
 from kvsim import cli
 from kvsim.reports.lives.spans import STATES as STATE_NAMES

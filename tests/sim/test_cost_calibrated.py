@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import draw_case, told
 from support.profiles import settings
-from test_modes_agree import draw_case, told
 
 from kvsim.kernels.calibration import form
 from kvsim.sim.build import build_engine

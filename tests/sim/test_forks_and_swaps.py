@@ -5,80 +5,13 @@ prompt is computed in step k, the first token is there at k + 1. Every story is 
 the memory recounted and in fast-forward, and must end the same.
 """
 
-import numpy as np
 import pytest
-from support.serving import everything
+from support.stories import Story, workload
 
 from kvsim.allocators.paged import Paged
-from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.content import TextBuilder, shared_content
+from kvsim.sim.content import TextBuilder
 from kvsim.sim.schedulers import vllm_v0
-from kvsim.sim.workload import PS_PER_S, Beam, Samples, Workload
-
-
-def workload(rows, *, texts=None, beam=None, priority=None):
-    """Requests from (arrival in seconds, prompt, answer or list of answers) rows."""
-    answers = [row[2] if isinstance(row[2], list) else [row[2]] for row in rows]
-    prompts = np.array([row[1] for row in rows])
-    several = np.array([len(lengths) > 1 or beam is not None for lengths in answers])
-    return Workload(
-        "test",
-        np.array([row[0] * PS_PER_S for row in rows], dtype=np.int64),
-        prompts,
-        np.array([max(lengths) for lengths in answers]),
-        samples=Samples(np.cumsum([0, *map(len, answers)]), np.concatenate(answers))
-        if several.any() and not beam
-        else None,
-        beam=beam,
-        content=shared_content(texts, prompts, several),
-        priority=None if priority is None else np.array(priority),
-    )
-
-
-def told(result):
-    samples = result.samples and {name: column.tolist() for name, column in result.samples.items()}
-    return everything(result) | {"samples": samples}
-
-
-class Story:
-    """A run on so many blocks of 4 tokens."""
-
-    def __init__(self, scheduler, blocks, work, prepare=lambda engine: None, **settings):
-        config = EngineConfig(
-            scheduler=scheduler,
-            **{"block_size": 4, "max_num_seqs": 8, "max_model_len": 64, **settings},
-        )
-        scenario = Scenario(
-            model=model_named("opt-13b"),
-            gpu=gpu_named("h100"),
-            engine=config,
-            num_gpu_blocks=blocks,
-            cost="constant:1",
-        )
-        runs = []
-        for options in ({"step_log": True, "check": True}, {"max_span": 1}, {}):
-            engine = build_engine(scenario, work, **options)
-            prepare(engine)
-            runs.append(engine.run())
-        assert told(runs[0]) == told(runs[1]) == told(runs[2])
-        self.result = runs[0]
-
-    def steps(self, name):
-        return self.result.steps[name].tolist()
-
-    def requests(self, name):
-        return self.result.requests[name].tolist()
-
-    @property
-    def finish(self):
-        """In seconds, of those that finished."""
-        return (self.result.requests["finish_ps"][self.result.finished] // PS_PER_S).tolist()
-
-    @property
-    def longest_gap(self):
-        return self.result.token_gaps.maximum // PS_PER_S
+from kvsim.sim.workload import PS_PER_S, Beam
 
 
 def v0(blocks, rows, *, beam=None, prepare=lambda engine: None, priority=None, **settings):

@@ -5,14 +5,14 @@ from random import Random
 
 import numpy as np
 import pytest
-from test_forks_and_swaps import workload
-from test_modes_agree import COSTS, HAPPENS, draw_case, told
+from support.cases import COSTS, HAPPENS, draw_case, told
+from support.event_rows import rows
+from support.stories import workload
 
 from kvsim.allocators.base import Region
 from kvsim.sim.build import build_engine
 from kvsim.sim.catalog import gpu_named, model_named
 from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.events import NONE
 from kvsim.sim.memory_map import MemoryMap
 from kvsim.sim.metrics import event_table, map_table
 
@@ -61,17 +61,6 @@ def replay(memory_map, capacity):
         name = owners.texts[owners.codes[row]]
         slots[start : start + size] = [(name, k < filled, bool(cached)) for k in range(size)]
         yield time_ps, slots
-
-
-def rows(events):
-    """The events as dicts of what applies."""
-    numbers, texts = events.table()
-    columns = {name: column.tolist() for name, column in numbers.items()}
-    columns |= {name: [column.texts[code] for code in column.codes] for name, column in texts.items()}
-    return [
-        {name: column[row] for name, column in columns.items() if column[row] not in (NONE, "")}
-        for row in range(len(columns["event"]))
-    ]
 
 
 @pytest.mark.parametrize("scheduler", HAPPENS)

@@ -124,7 +124,7 @@ def test_the_beginning_is_enough(text, form):
 def test_every_format_can_be_recognised_and_its_loader_be_imported():
     for name, form in FORMATS.items():
         module, function = form.loader.split(":")
-        assert callable(getattr(__import__(module, fromlist=[function]), function)), name
+        assert callable(getattr(__import__(f"kvsim.workloads.{module}", fromlist=[function]), function)), name
 
 
 def test_the_page_on_traces_has_a_row_for_every_format():
