@@ -21,20 +21,22 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from functools import cached_property, partial
-from math import isfinite
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from kvsim.sim import __version__
-from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scenario
+from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options import Named, options_of
+from kvsim.sim.scenario import Scenario
+from kvsim.sim.traffic import Traffic
 
 if TYPE_CHECKING:
     from kvsim.reports.rundir.run import Run
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from kvsim.sim.run import Outcome, Simulation
     from kvsim.sim.workload import Workload
     from kvsim.workloads.lengths import Lengths
+    from kvsim.workloads.source import Source
 
     CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
 
@@ -66,291 +69,10 @@ MANY_STEPS = 200_000
 """A run of more is not repeated for its steps unless they are asked for."""
 
 _workload = partial(typer.Option, rich_help_panel="Workload")
-_arrivals = partial(typer.Option, rich_help_panel="Arrivals")
-_engine = partial(typer.Option, rich_help_panel="Engine")
-_memory = partial(typer.Option, rich_help_panel="Memory")
-_hardware = partial(typer.Option, rich_help_panel="Model and GPU")
 _output = partial(typer.Option, rich_help_panel="Output")
 
 
 # -- options that commands share ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What arrives, and when."""
-
-    trace: Annotated[
-        str, _workload(metavar="NAME|FILE", help="The requests, see: sim traces; or a JSONL or parquet file.")
-    ] = "sharegpt"
-    num_prompts: Annotated[
-        int | None,
-        _workload(help="How many; beyond the trace's own, drawn from it.", show_default="1000; all of FILE"),
-    ] = None
-    shuffle: Annotated[
-        bool, _workload("--shuffle", help="Any rows of the trace, drawn by the seed, not the first.")
-    ] = False
-    tokenizer: Annotated[
-        str | None,
-        _workload(
-            metavar="FILE",
-            help="Counts the tokens of a trace of texts: a tokenizer.json.",
-            show_default="none",
-        ),
-    ] = None
-    turns: Annotated[str, _workload(metavar="first|all", help="Which turns of a trace of texts.")] = "first"
-    start: Annotated[
-        float, _workload(metavar="S", help="Only what arrives from this second of the trace on.")
-    ] = 0.0
-    duration: Annotated[
-        float | None,
-        _workload(metavar="S", help="Only so many seconds of the trace.", show_default="to its end"),
-    ] = None
-    input_len: Annotated[
-        str | None,
-        _workload(
-            metavar="DIST",
-            help="Prompts: TOKENS, uniform:LOW:HIGH, lognormal:MEAN:SIGMA, zipf:ALPHA:MAX, trace:NAME.",
-            show_default="the trace's; synthetic: 1024",
-        ),
-    ] = None
-    output_len: Annotated[
-        str | None,
-        _workload(metavar="DIST", help="Answers likewise.", show_default="the trace's; synthetic: 128"),
-    ] = None
-    shared_prefix: Annotated[
-        str | None,
-        _workload(
-            metavar="GxT",
-            help="One of G system prompts of T tokens before each prompt; GxT:ALPHA: zipf.",
-            show_default="none",
-        ),
-    ] = None
-    n: Annotated[int, _workload(help="Answers to each prompt, where the trace does not say.")] = 1
-    beam_width: Annotated[int, _workload(help="Candidates of a beam search (vllm-v0); 1: none.")] = 1
-    beam_process: Annotated[
-        str, _workload(metavar="NAME:X", help="How the candidates that survive are drawn.")
-    ] = "replace:0.1"
-    seed: Annotated[int, _workload(help="The same seed gives the same bytes.")] = 0
-    arrivals: Annotated[
-        str | None,
-        _arrivals(
-            metavar="NAME",
-            help="poisson, gamma, onoff:ON_S:OFF_S, diurnal:PERIOD_S:PEAK_TO_MEAN, trace, trace:FILE.",
-            show_default="the trace's own, else gamma",
-        ),
-    ] = None
-    request_rate: Annotated[
-        float | None,
-        _arrivals(help="Requests per second; inf: all at once.", show_default="2.0, or FILE's own arrivals"),
-    ] = None
-    burstiness: Annotated[
-        float | None,
-        _arrivals(help="1: Poisson arrivals; less: in bursts; more: regular.", show_default="1.0"),
-    ] = None
-    rate_scale: Annotated[
-        float, _arrivals(metavar="X", help="Divide the trace's own arrival times by X.")
-    ] = 1.0
-    spread: Annotated[
-        float, _arrivals(metavar="S", help="Spread arrivals of one rounded time over the next S seconds.")
-    ] = 0.0
-    clients: Annotated[
-        int | None,
-        _arrivals(
-            metavar="N",
-            help="N clients instead, each asking when it has its answer.",
-            show_default="none: open arrivals",
-        ),
-    ] = None
-    think_time: Annotated[
-        str | None,
-        _arrivals(
-            metavar="S",
-            help="Seconds from an answer to the next request, or exponential:MEAN_S.",
-            show_default="0",
-        ),
-    ] = None
-    closed_sessions: Annotated[
-        bool, _arrivals("--closed-sessions", help="A turn of a session waits for the answer before it.")
-    ] = False
-
-    @classmethod
-    def from_json(cls, options: Mapping[str, Any]) -> Self:
-        """The inverse of `as_json`."""
-        given = {}
-        for field in fields(cls):
-            value, declared = options[field.name], get_args(field.type)[0]
-            kind = (get_args(declared) or (declared,))[0]
-            given[field.name] = None if value is None and field.default is None else kind(value)
-        return cls(**given)
-
-    def as_json(self) -> dict[str, object]:
-        """The options in JSON's types, which have no infinity; what was left open is named."""
-        named = self._named()
-        rate = named["request_rate"]
-        return named | {"request_rate": rate if rate is None or isfinite(rate) else str(rate)}
-
-    @property
-    def name(self) -> str:
-        """The trace's name, fit for a directory's."""
-        return self._lengths.name
-
-    def with_seed(self, seed: int) -> Self:
-        """The same with another seed; a trace that was read is not read again."""
-        other = replace(self, seed=seed)
-        if "_lengths" in vars(self):
-            vars(other)["_lengths"] = self._lengths
-        return other
-
-    def build(self) -> "Workload":
-        """The requests."""
-        from kvsim import workloads
-
-        given = self._named() | {"trace": self._lengths}
-        return workloads.build(**{name: given[name] for name in given if name not in ("tokenizer", "turns")})
-
-    def _named(self) -> dict[str, Any]:
-        """All options, also those that were left open; None where there is nothing to choose."""
-        from kvsim import workloads
-
-        given = asdict(self)
-        usual = workloads.usual(self._lengths, given)
-        return {name: usual.get(name) if value is None else value for name, value in given.items()}
-
-    @cached_property
-    def _lengths(self) -> "Lengths":
-        """The trace, read once."""
-        return _counted(self.trace, self.tokenizer, self.turns)
-
-
-@dataclass(frozen=True)
-class Server:
-    """The engine and what it runs on."""
-
-    scheduler: Annotated[
-        str | None,
-        _engine(
-            help="See: sim schedulers; a release as in vllm-v1@0.11.0.",
-            show_default="vllm-v1 for paged and radix, else orca",
-        ),
-    ] = None
-    max_num_seqs: Annotated[
-        int | None, _engine(help="Most requests computed at once.", show_default="256")
-    ] = None
-    max_num_batched_tokens: Annotated[
-        int | None,
-        _engine(help="Most tokens in a step; prompts are split to fit.", show_default="2048"),
-    ] = None
-    enable_chunked_prefill: Annotated[bool | None, _engine(hidden=True)] = None
-    max_model_len: Annotated[
-        int | None, _engine(help="Most tokens of a request.", show_default="the model's maximum")
-    ] = None
-    policy: Annotated[
-        str,
-        _engine(
-            metavar="|".join(POLICIES), help="Who is next: the first to come, by priority, the shortest."
-        ),
-    ] = EngineConfig.policy
-    watermark: Annotated[
-        float | None,
-        _engine(
-            help="Share of the memory that an admission leaves free (vLLM).", show_default="0; vllm-v0: 0.01"
-        ),
-    ] = None
-    enable_prefix_caching: Annotated[
-        bool | None,
-        _engine(
-            "--enable-prefix-caching",
-            help="Share and keep what prompts have in common (vLLM; nano-vllm: always).",
-            show_default="no",
-        ),
-    ] = None
-    no_enable_prefix_caching: Annotated[bool, _engine("--no-enable-prefix-caching", hidden=True)] = False
-    async_scheduling: Annotated[
-        bool, _engine("--async-scheduling", help="Decide a step before the last one has ended (vllm-v1).")
-    ] = EngineConfig.async_scheduling
-    enforce_eager: Annotated[
-        bool, _engine("--enforce-eager", help="Launch all kernels without CUDA graphs (--cost calibrated).")
-    ] = EngineConfig.enforce_eager
-    preemption: Annotated[
-        str | None,
-        _engine(
-            metavar="|".join(PREEMPTIONS),
-            help="What becomes of evicted requests; swap: vllm-v0.",
-            show_default="the engine's",
-        ),
-    ] = None
-    num_cpu_blocks: Annotated[
-        int | None,
-        _engine(help="Blocks of host memory for swapped requests (vllm-v0).", show_default="4 GiB"),
-    ] = None
-    reserve_full_prompt: Annotated[bool | None, _engine(hidden=True)] = EngineConfig.reserve_full_prompt
-    disable_hybrid_kv_cache_manager: Annotated[
-        bool,
-        _memory(
-            "--disable-hybrid-kv-cache-manager",
-            help="Keep all tokens in windowed layers where other layers do (vLLM).",
-            hidden=True,  # its name is too long for 80 columns
-        ),
-    ] = EngineConfig.disable_hybrid_kv_cache_manager
-    block_size: Annotated[int | None, _memory(help="Tokens of a KV block.", show_default="16")] = None
-    reserve: Annotated[
-        str | None,
-        _memory(
-            metavar="|".join(RESERVES),
-            help="What those that reserve set aside: the maximum, a power of two, the exact length.",
-            show_default="max",
-        ),
-    ] = None
-    fit: Annotated[
-        str, _memory(metavar="|".join(FITS), help="The hole that a contiguous reservation takes.")
-    ] = EngineConfig.fit
-    gpu_memory_utilization: Annotated[float, _memory(help="Share of the GPU's memory to use.")] = (
-        Scenario.gpu_memory_utilization
-    )
-    num_gpu_blocks: Annotated[
-        int | None, _memory(help="KV memory in blocks, as engines print it.", show_default="computed")
-    ] = None
-    kv_tokens: Annotated[
-        int | None, _memory(help="KV memory in tokens instead.", show_default="computed")
-    ] = None
-    kv_cache_dtype: Annotated[
-        str, _memory(metavar="auto|fp8|bf16|...", help="Type of a cached number; auto: the model's.")
-    ] = Scenario.kv_cache_dtype
-    model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
-    gpu: Annotated[str, _hardware(metavar="NAME|FILE", help="See: sim gpus; or a profile's file.")] = (
-        "a100-40gb"
-    )
-    tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
-    cost: Annotated[
-        str | None,
-        _hardware(
-            metavar="NAME",
-            help="Time of a step: calibrated, roofline, constant:SECONDS, a100-40gb-sosp23.",
-            show_default="calibrated if the GPU was, else roofline",
-        ),
-    ] = None
-
-    def scenario(self) -> Scenario:
-        """The scenario, its allocator yet to be chosen."""
-        from kvsim.sim.build import engine_defaults
-        from kvsim.sim.catalog import model_named
-        from kvsim.sim.profile_files import gpu_and_cost
-
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        if self.no_enable_prefix_caching:
-            if self.enable_prefix_caching:
-                raise KvsimError("enable_prefix_caching must be either on or off, got both")
-            given["enable_prefix_caching"] = False
-        model = model_named(self.model)
-        longest = self.max_model_len or model.max_model_len
-        settings = {**engine_defaults(self.scheduler, longest), **given}
-        engine = EngineConfig(
-            **{f.name: settings[f.name] for f in fields(EngineConfig) if f.name in settings}
-        )
-        gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
-        specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
-        return Scenario(**{f.name: given[f.name] for f in fields(Scenario) if f.name in given} | specs)
 
 
 @dataclass(frozen=True)
@@ -378,7 +100,7 @@ class Output:
     step_mode: Annotated[bool, _output("--step-mode", help="One event per step: slow.", hidden=True)] = False
 
     def prepare(
-        self, scenario: Scenario, traffic: Traffic, workload: "Workload", events: bool = False
+        self, scenario: Deployment, source: "Source", workload: "Workload", events: bool = False
     ) -> "Simulation":
         """The simulation, in the mode asked for; with its events, or where a map is asked for."""
         from kvsim.sim.run import prepare
@@ -388,7 +110,7 @@ class Output:
         return prepare(
             scenario,
             workload,
-            traffic.as_json(),
+            source.as_json(),
             step_log=self.step_log,
             step_mode=self.step_mode,
             events=events or self.record_map is not None,
@@ -445,26 +167,75 @@ class Output:
 
 
 def _flat(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every parameter that is a dataclass replaced by its fields, as options."""
+    """The command with every parameter that is a dataclass replaced by its fields, as options.
+
+    A parameter of the command's own takes the place of a field of that name.
+    """
     parameters = inspect.signature(command).parameters
     groups = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
+    own = parameters.keys() - groups.keys()
+    flattened = {name: _options(group, own) for name, group in groups.items()}
 
     def flat(**values: Any) -> None:  # noqa: ANN401 - whatever the options hold
         for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            given = {option.name: values.pop(option.name) for option in flattened[name]}
+            values[name] = group(**_chosen(given))
         command(**values)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
     options: list[inspect.Parameter] = []
     for name, parameter in parameters.items():
-        options += [
-            inspect.Parameter(field.name, keyword, default=field.default, annotation=field.type)
-            for field in (fields(groups[name]) if name in groups else ())
-        ] or [parameter.replace(kind=keyword)]
+        options += flattened.get(name) or [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
     flat.__name__, flat.__doc__ = command.__name__, command.__doc__
     flat.__annotations__ = {option.name: option.annotation for option in options}
     flat.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return flat
+
+
+def _options(group: type, besides: Collection[str]) -> list[inspect.Parameter]:
+    """The fields of a dataclass as parameters that typer understands."""
+    described = {each.name: each for each in options_of(group)}
+    found = []
+    for field in fields(group):
+        if field.name in besides:
+            continue
+        if field.name in described:
+            found += _described(described[field.name])
+        else:
+            found.append(_parameter(field.name, field.default, field.type))
+    return found
+
+
+def _described(named: Named) -> list[inspect.Parameter]:
+    """An option of the neutral kind; one that is on, off or open has a second, hidden name for off."""
+    about = named.about
+    names = [about.short or named.flag] if named.type is bool else []
+    declared = typer.Option(
+        *names,
+        help=about.help,
+        rich_help_panel=about.panel,
+        metavar=about.value or None,
+        show_default=about.shown or True,
+    )
+    kind = named.type | None if named.optional else named.type
+    found = [_parameter(named.name, named.default, Annotated[kind, declared])]
+    if named.type is bool and named.optional:
+        off = typer.Option(f"--no-{named.flag[2:]}", hidden=True)
+        found.append(_parameter(f"no_{named.name}", False, Annotated[bool, off]))
+    return found
+
+
+def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """The values of options, with `no_x` folded into `x`."""
+    for off in [name for name in given if name.startswith("no_") and name[3:] in given]:
+        if given.pop(off):
+            if given[off[3:]]:
+                raise KvsimError(f"{off[3:]} must be either on or off, got both")
+            given[off[3:]] = False
+    return given
 
 
 # -- commands -----------------------------------------------------------------------------------
@@ -490,7 +261,7 @@ class Seeds:
         return self.seeds > 1
 
     def carry_out(
-        self, scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool
+        self, scenarios: Sequence[Deployment], source: "Source", output: Output, compared: bool
     ) -> None:
         """Carry all out, write a directory with one per seed, and report them together."""
         from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
@@ -499,15 +270,16 @@ class Seeds:
 
         if output.live:
             raise KvsimError(f"live must be left out with seeds {self.seeds}, which run side by side")
-        seeds = range(traffic.seed, traffic.seed + self.seeds)
+        first = source.traffic.seed
+        seeds = range(first, first + self.seeds)
         name = "compare" if compared else label(resolved(scenarios[0]).engine)
-        target = output.target(f"{traffic.name}-{name}-{self.seeds}-seeds")
+        target = output.target(f"{source.name}-{name}-{self.seeds}-seeds")
         runs = carry_out_seeds(
             target,
-            partial(_one_seed, scenarios, traffic, replace(output, force=False), compared),
+            partial(_one_seed, scenarios, source, replace(output, force=False), compared),
             seeds,
             label=name,
-            config={"kvsim": __version__, "workload": traffic.as_json()},
+            config={"kvsim": __version__, "workload": source.as_json()},
             jobs=(os.cpu_count() or 1) if self.jobs is None else self.jobs,
             draw=not output.no_plots,
             force=output.force,
@@ -522,10 +294,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     ctx: typer.Context,
     traffic: Traffic,
     seeds: Seeds = Seeds(),
-    allocator: Annotated[
-        str, _engine(metavar="NAME", help="See: sim allocators; or your own package.module:Class.")
-    ] = "paged",
-    server: Server = Server(),
+    server: Scenario = Scenario(),
     output: Output = Output(),
     config: Annotated[
         Path | None,
@@ -534,17 +303,17 @@ def run(  # noqa: PLR0917 - typer passes them by name
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
     from kvsim.reports.terminal import run_table
-    from kvsim.sim.run import with_allocator
 
     if config is None:
-        scenario = with_allocator(server.scenario(), allocator)
+        scenario = server.deployed()
     else:
         scenario, traffic = _repeated(ctx, config)
+    source = _opened(traffic)
     if seeds.several:
-        seeds.carry_out([scenario], traffic, output, compared=False)
+        seeds.carry_out([scenario], source, output, compared=False)
         return
-    simulation = output.prepare(scenario, traffic, traffic.build())
-    target = output.target(f"{traffic.name}-{simulation.label}")
+    simulation = output.prepare(scenario, source, source.workload())
+    target = output.target(f"{source.name}-{simulation.label}")
     summary = _write_run(target, simulation, output, output.carry_out)
     output.report(summary, run_table, target)
 
@@ -556,27 +325,29 @@ def compare(
     seeds: Seeds = Seeds(),
     allocator: Annotated[
         str,
-        _engine(
+        typer.Option(
+            rich_help_panel="Engine",
             metavar="NAME,...",
             help="See: sim allocators; each may name its reserve, as in buddy:pow2.",
             show_default="contiguous, buddy:pow2, buddy:oracle, paged",
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
-    server: Server = Server(),
+    server: Scenario = Scenario(),
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
     from kvsim.reports.terminal import compare_table
     from kvsim.sim.run import side_by_side
 
-    scenarios = side_by_side(server.scenario(), allocator.split(","))
+    scenarios = side_by_side(server.deployed(), allocator.split(","))
+    source = _opened(traffic)
     if seeds.several:
-        seeds.carry_out(scenarios, traffic, output, compared=True)
+        seeds.carry_out(scenarios, source, output, compared=True)
         return
-    workload = traffic.build()
-    simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
-    target = output.target(f"{traffic.name}-compare")
-    summaries = _write_comparison(target, simulations, traffic, output, output.carry_out)
+    workload = source.workload()
+    simulations = [output.prepare(scenario, source, workload) for scenario in scenarios]
+    target = output.target(f"{source.name}-compare")
+    summaries = _write_comparison(target, simulations, source, output, output.carry_out)
     output.report(summaries, compare_table, target)
 
 
@@ -1081,9 +852,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _completed(argv: Sequence[str]) -> list[str]:
-    """The command line, with the number that `--record-map` may leave out."""
+    """The command line with the number that `--record-map` may leave out, long names made short."""
+    short = {each.flag: each.about.short for each in options_of(Scenario) if each.about.short}
     return [
-        f"{word}={MAP_INSTANTS}" if word == "--record-map" and not following.isdigit() else word
+        f"{word}={MAP_INSTANTS}"
+        if word == "--record-map" and not following.isdigit()
+        else short.get(word, word)
         for word, following in zip(argv, [*argv[1:], ""], strict=True)
     ]
 
@@ -1103,7 +877,7 @@ def _given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
+def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic]:
     """What an earlier config.json says; any choice beside it is a mistake."""
     free = {"config", *(field.name for group in (Output, Seeds) for field in fields(group))}
     extra = _given(ctx, free)
@@ -1112,7 +886,7 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
     return _choices(config)
 
 
-def _choices(config: Path) -> tuple[Scenario, Traffic]:
+def _choices(config: Path) -> tuple[Deployment, Traffic]:
     """What a config.json says."""
     from kvsim.sim.run import read_config
 
@@ -1156,7 +930,8 @@ def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Out
     try:
         scenario, traffic = _choices(run.path / "config.json")
         output = Output(step_log=step_log)
-        simulation = output.prepare(scenario, traffic, traffic.build(), events=True)
+        source = _opened(traffic)
+        simulation = output.prepare(scenario, source, source.workload(), events=True)
     except KvsimError as error:
         raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error
     (outcome,) = output.carry_out([simulation])
@@ -1175,7 +950,7 @@ def _write_run(
 
 
 def _write_comparison(
-    target: Path, simulations: "Sequence[Simulation]", traffic: Traffic, output: Output, carry_out: "CarryOut"
+    target: Path, simulations: "Sequence[Simulation]", source: "Source", output: Output, carry_out: "CarryOut"
 ) -> list[dict[str, Any]]:
     """Carry out a comparison and write it: returns the summaries."""
     from kvsim.reports.rundir.writing import write_comparison
@@ -1185,7 +960,7 @@ def _write_comparison(
     written = write_comparison(
         target,
         [vars(outcome) for outcome in outcomes],
-        config={"kvsim": __version__, "workload": traffic.as_json(), "runs": configs},
+        config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
         draw=not output.no_plots,
         force=output.force,
     )
@@ -1193,18 +968,18 @@ def _write_comparison(
 
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound
-    scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool, seed: int, target: Path
+    scenarios: Sequence[Deployment], source: "Source", output: Output, compared: bool, seed: int, target: Path
 ) -> list[dict[str, Any]]:
     """What `run` or `compare` does with this seed; in a process of its own, so nobody watches."""
-    traffic = traffic.with_seed(seed)
-    workload = traffic.build()
-    simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
+    source = source.with_seed(seed)
+    workload = source.workload()
+    simulations = [output.prepare(scenario, source, workload) for scenario in scenarios]
 
     def carry_out(simulations: "Sequence[Simulation]") -> "list[Outcome]":
         return [simulation.outcome() for simulation in simulations]
 
     if compared:
-        return _write_comparison(target, simulations, traffic, output, carry_out)
+        return _write_comparison(target, simulations, source, output, carry_out)
     return [_write_run(target, simulations[0], output, carry_out)]
 
 
@@ -1250,9 +1025,16 @@ def _measured(
 
 def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
     """The trace; counting its texts, where it holds some, shows how far it is."""
-    from kvsim.reports.progress import progress
-    from kvsim.workloads.tokenized import file_of, load_counted
+    return _opened(Traffic(trace=trace, tokenizer=tokenizer, turns=turns)).lengths
 
+
+def _opened(traffic: Traffic) -> "Source":
+    """The traffic with its trace read; counting its texts, where it holds some, shows how far it is."""
+    from kvsim.reports.progress import progress
+    from kvsim.workloads.source import opened
+    from kvsim.workloads.tokenized import file_of
+
+    trace, tokenizer = traffic.trace, traffic.tokenizer
     path = file_of(trace) if tokenizer else None
     counted = 0
 
@@ -1261,7 +1043,7 @@ def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
         counted = size
 
     with progress(trace, os.path.getsize(path) if path else 0, lambda: counted, "bytes"):
-        return load_counted(trace, tokenizer, turns, heard)
+        return opened(traffic, heard)
 
 
 def _show(table: Any, remark: str = "", stderr: bool = False) -> None:  # noqa: ANN401 - what rich can print

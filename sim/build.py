@@ -5,8 +5,6 @@ result = build_engine(scenario, workload).run()
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
-from typing import TypeVar
 
 from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
@@ -15,39 +13,24 @@ from kvsim.sim.catalog import GIB
 from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.cost import cost_named
 from kvsim.sim.engine import Engine
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import Events
 from kvsim.sim.kv_groups import KvGroups, kv_groups
 from kvsim.sim.memory import kv_capacity
 from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.plugins import class_named
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.workload import Workload
 
-T = TypeVar("T")
-
 SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
 
 
-def _class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
-    """The class behind a name of the table or behind `package.module:Class`."""
-    if name not in table and ":" not in name:
-        raise unknown(field, name, list(table))
-    module, _, attribute = table.get(name, name).partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise KvsimError(f"{field} {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
-    return found
-
-
 def allocator_class(name: str) -> type[Allocator]:
     """The allocator of that name: built in, or the user's own as `package.module:Class`."""
-    return _class_named("allocator", name, ALLOCATORS, Allocator)  # type: ignore[type-abstract]
+    return class_named("allocator", name, ALLOCATORS, Allocator)  # type: ignore[type-abstract]
 
 
 def scheduler_name(scenario: Scenario) -> str:
@@ -61,7 +44,7 @@ def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, o
     if scheduler is None:
         return {}
     base, _, version = scheduler.partition("@")
-    found = _class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
     return found.defaults(version, max_model_len)
 
 
@@ -69,7 +52,7 @@ def build_scheduler(scenario: Scenario) -> Scheduler:
     """The scheduler, in the release asked for."""
     name = scheduler_name(scenario)
     base = name if ":" in name else name.partition("@")[0]
-    found = _class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
     return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
 
 

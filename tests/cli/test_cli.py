@@ -525,7 +525,13 @@ def test_a_damaged_config_is_refused(sim):
     for damage, complaint in (
         ("{", "it is damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("{}", "it lacks 'scenario'"),
-        (json.dumps(config | {"workload": {"trace": "sharegpt"}}), "it lacks 'num_prompts'"),
+        (json.dumps({"scenario": config["scenario"]}), "it lacks 'workload'"),
+        (
+            json.dumps(config | {"workload": {"trace": "sharegpt", "rate": 3}}),
+            "option 'rate' is unknown; did you mean 'rate_scale'? (known: "
+            + ", ".join(config["workload"])
+            + ")",
+        ),
         ('{"runs": {"paged": {}}}', "it belongs to a comparison: choose one of its runs (paged)"),
     ):
         Path("bad.json").write_text(damage)

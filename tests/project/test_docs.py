@@ -22,8 +22,11 @@ from kvsim import cli
 from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.contract import check_allocator
 from kvsim.reports.figures import FIGURES, USUAL
+from kvsim.reports.options import with_tables
 from kvsim.sim import __version__, recorder
 from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES
+from kvsim.sim.options import options_of
+from kvsim.sim.scenario import Scenario
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 
@@ -160,6 +163,11 @@ def test_where_a_scheduler_has_another_default_it_stands_beside_the_common_one(n
             assert any(f"`{who}` {shown}" in described for who in (name, f"{name}@{version}")), option
 
 
+def test_the_tables_of_options_are_made_from_their_descriptions():
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    assert with_tables(page) == page, "run python -m kvsim.reports.options docs/commands.md"
+
+
 def test_no_option_is_described_that_is_not_there():
     there = {
         spelling
@@ -167,7 +175,7 @@ def test_no_option_is_described_that_is_not_there():
         for option in command.params
         for spelling in (*option.opts, *option.secondary_opts)
     }
-    there |= {"--help", "-h", "--version"}
+    there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name

@@ -1,0 +1,79 @@
+"""The options of a run as tables of the docs, made from their one description (sim/options.py).
+
+`python -m kvsim.reports.options docs/commands.md` writes them anew between the page's markers.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from kvsim.sim.options import Named, options_of
+from kvsim.sim.scenario import Scenario
+from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.sim.traffic import Traffic
+
+LONGEST = 2048
+"""The longest sequence for which defaults that depend on it are told."""
+
+
+def option_rows(panel: str) -> list[str]:
+    """The rows of a panel: option, default, meaning."""
+    described = (each for group in (Traffic, Scenario) for each in options_of(group))
+    return [_row(each) for each in described if each.about.panel == panel]
+
+
+def _row(named: Named) -> str:
+    about = named.about
+    value = f" {about.value}".replace("|", "\\|") if about.value else ""
+    names = [f"`{named.flag}{value}`"]
+    if about.short:
+        names.append(f"`{about.short}`")
+    if named.type is bool and named.optional:
+        names.append(f"`--no-{named.flag[2:]}`")
+    return f"| {', '.join(names)} | {'; '.join(_defaults(named))} | {about.doc or _plain(about.help)} |"
+
+
+def _defaults(named: Named) -> list[str]:
+    """The common default, then the schedulers that have another one."""
+    usual = named.in_words
+    common = f"`{usual}`" if named.type is str and usual and not named.about.shown else usual
+    return [common, *(f"`{who}` {value}" for who, value in _others(named.name).items())]
+
+
+def _others(name: str) -> Mapping[str, str]:
+    """Scheduler or release -> its own default."""
+    found: dict[str, str] = {}
+    for scheduler, where in SCHEDULERS.items():
+        module, _, attribute = where.partition(":")
+        chosen = getattr(import_module(module), attribute)
+        newest = chosen.defaults("", LONGEST).get(name)
+        for release in ("", *chosen.VERSIONS):
+            value = chosen.defaults(release, LONGEST).get(name)
+            if value is not None and (not release or value != newest):
+                shown = ("off", "on")[value] if isinstance(value, bool) else str(value)
+                found[f"{scheduler}@{release}" if release else scheduler] = shown
+    return found
+
+
+def _plain(sentence: str) -> str:
+    """A sentence of the help as a cell of a table."""
+    first = sentence[:1].lower() if sentence[1:2].islower() else sentence[:1]  # but `KV`, `N clients`
+    return first + sentence[1:].removesuffix(".")
+
+
+def with_tables(page: str) -> str:
+    """The page with what lies between `<!-- options: PANEL -->` and `<!-- end -->` made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        rows = "\n".join(["| option | default | meaning |", "|---|---|---|", *option_rows(found[2])])
+        return f"{found[1]}\n{rows}\n{found[3]}"
+
+    return re.sub(r"(<!-- options: ([\w ]+) -->)\n.*?(<!-- end -->)", table, page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

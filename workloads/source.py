@@ -1,0 +1,54 @@
+"""Described traffic with its trace read: draws the requests of any seed, and says what was left open.
+
+source = opened(Traffic(trace="sharegpt", request_rate=4.0))
+source.workload()                                  # the requests of the traffic's own seed
+source.workload(seed=7)                            # others, without reading the trace again
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvsim import workloads
+from kvsim.sim.traffic import Traffic
+from kvsim.sim.workload import Workload
+from kvsim.workloads.lengths import Lengths
+
+READING = ("tokenizer", "turns")
+"""Options that say how the trace is read, not which of its requests are taken."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Traffic whose trace was read."""
+
+    traffic: Traffic
+    lengths: Lengths
+
+    @property
+    def name(self) -> str:
+        """The trace's name, fit for a directory's."""
+        return self.lengths.name
+
+    def with_seed(self, seed: int) -> "Source":
+        """The same with another seed."""
+        return replace(self, traffic=replace(self.traffic, seed=seed))
+
+    def as_json(self) -> dict[str, Any]:
+        """All options, also those that were left open; None where there is nothing to choose."""
+        return self.traffic.as_json(workloads.usual(self.lengths, vars(self.traffic)))
+
+    def workload(self) -> Workload:
+        """The requests."""
+        chosen = vars(self.traffic)
+        named = workloads.usual(self.lengths, chosen)
+        given = {name: named.get(name) if value is None else value for name, value in chosen.items()}
+        given["trace"] = self.lengths
+        return workloads.build(**{name: value for name, value in given.items() if name not in READING})
+
+
+def opened(traffic: Traffic, heard: Callable[[int], None] = lambda size: None) -> Source:
+    """Read the trace; `heard` is told how many characters of its texts were counted, now and then."""
+    from kvsim.workloads.tokenized import load_counted
+
+    return Source(traffic, load_counted(traffic.trace, traffic.tokenizer, traffic.turns, heard))
