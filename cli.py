@@ -440,7 +440,7 @@ def explain(
         log = read_events(each.path)
         if log is None:
             log = event_log(_carried_out_again(each, "events").events)
-        stories.append(story(each, lives(log, each.requests, str(each.path)), number, how))
+        stories.append(story(each, lives(log, each.columns.requests, str(each.path)), number, how))
     if as_json:
         import json
 
@@ -919,7 +919,7 @@ def _traced(run: "Run", steps: bool | None) -> "Traced":
             print(f"{run.label}: its steps are many, and none were recorded: see --steps", file=sys.stderr)
     if log is None:
         log = event_log(_carried_out_again(run, "events").events)
-    return Traced(run, lives(log, run.requests, str(run.path)), logged or (found if wanted else None))
+    return Traced(run, lives(log, run.columns.requests, str(run.path)), logged or (found if wanted else None))
 
 
 def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
@@ -946,7 +946,7 @@ def _write_run(
     from kvsim.reports.rundir.writing import write_run
 
     (outcome,) = carry_out([simulation])
-    return write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force).summary
+    return write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force).summary.as_json()
 
 
 def _write_comparison(
@@ -964,7 +964,7 @@ def _write_comparison(
         draw=not output.no_plots,
         force=output.force,
     )
-    return [run.summary for run in written]
+    return [run.summary.as_json() for run in written]
 
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound

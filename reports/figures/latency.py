@@ -35,7 +35,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
     figure = new_sheet(style, 4.9 if below else 4.9 + 0.4 * len(systems), _headline(systems))
     grid = figure.subplots(2, 2, sharey=True)
     for axes, (column, (title, what)) in zip(grid.flat, _PANELS.items(), strict=True):
-        columns = [[pieces.finite(run.requests[column]) for run in system.runs] for system in systems]
+        columns = [[pieces.finite(run.columns.requests[column]) for run in system.runs] for system in systems]
         looks = pieces.looks(style, [each[0] for each in columns])
         _distribution(axes, style, columns, looks)
         if below:
@@ -121,7 +121,8 @@ def _percentiles(seeds: Sequence[FloatArray]) -> tuple[Interval | None, Interval
 
 
 def _headline(systems: Sequence[System]) -> str:
-    waits = [_percentiles([pieces.finite(run.requests["ttft_s"]) for run in each.runs]) for each in systems]
+    ttft_s = [[pieces.finite(run.columns.requests["ttft_s"]) for run in each.runs] for each in systems]
+    waits = [_percentiles(of_system) for of_system in ttft_s]
     if all(p50 is None for p50, _ in waits):
         return "No request finished"
     if len(systems) > 1:

@@ -34,9 +34,9 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
         ends(axes, style, duration(system.first), longest, len(panels))
         axes.set_xlim(0, longest)
     figure.supylabel("share of the KV memory", fontsize=style.type_pt)
-    there = [kind for kind in KINDS if any(run.timeline[kind].any() for run in runs)]
+    there = [kind for kind in KINDS if any(run.columns.timeline[kind].any() for run in runs)]
     marks: list[Any] = [pieces.kind_patch(style, kind) for kind in there]
-    if any((run.timeline["waiting"] > 0).any() for run in runs):
+    if any((run.columns.timeline["waiting"] > 0).any() for run in runs):
         marks.append(Line2D([], [], color=style.ink, linewidth=1.7 * style.line, label="requests wait"))
     pieces.legend_below(figure, style, marks)
     return figure
@@ -47,8 +47,8 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
     if not duration(run):
         pieces.say(axes, style, "the run took no time: no memory to show")
         return
-    time = run.timeline["time_s"]
-    slices = [slice_means(time, run.timeline[kind]) for kind in KINDS]
+    time = run.columns.timeline["time_s"]
+    slices = [slice_means(time, run.columns.timeline[kind]) for kind in KINDS]
     edges = slices[0][1]
     tops = np.cumsum([means for means, _ in slices], axis=0)
     tops *= 100 / np.where(tops[-1] > 0, tops[-1], 1)
@@ -58,7 +58,7 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
         layer = StepPatch(top, edges, fill=True, **how)
         axes.add_artist(layer)  # axes.stairs would also measure every vertex
         layer.set_clip_path(axes.patch)
-    waits, _ = slice_means(time, run.timeline["waiting"] > 0)
+    waits, _ = slice_means(time, run.columns.timeline["waiting"] > 0)
     somebody = np.where(waits >= 0.5, 101.0, np.nan)
     middle = (edges[1:] + edges[:-1]) / 2
     axes.plot(middle, somebody, color=style.ink, linewidth=1.7 * style.line, clip_on=False)

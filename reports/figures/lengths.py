@@ -66,7 +66,7 @@ def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
 
 def _requests(runs: Sequence[Run]) -> tuple[Tokens, Tokens]:
     """Prompts and answers of all seeds; of the first alone if the others have the same."""
-    columns = [(run.requests["prompt_tokens"], run.requests["output_tokens"]) for run in runs]
+    columns = [(run.columns.requests["prompt_tokens"], run.columns.requests["output_tokens"]) for run in runs]
     if all(
         np.array_equal(one, other) for each in columns for one, other in zip(each, columns[0], strict=True)
     ):

@@ -53,7 +53,7 @@ def utilisation(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _with_tokens(run: Run) -> npt.NDArray[np.float64]:
-    share: npt.NDArray[np.float64] = 100 * run.timeline["token"] / capacity(run)
+    share: npt.NDArray[np.float64] = 100 * run.columns.timeline["token"] / capacity(run)
     return share
 
 
@@ -69,7 +69,7 @@ def _utilisation_headline(systems: Sequence[System]) -> str:
 def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
     """All that is free, its largest piece, and what is too small to be of use; of several seeds the first."""
     runs = [system.first for system in systems]
-    if any(_LARGEST not in run.timeline for system in systems for run in system.runs):
+    if any(_LARGEST not in run.columns.timeline for system in systems for run in system.runs):
         raise CannotDraw(f"figure fragmentation needs the column {_LARGEST} in timeline.parquet")
     style = choices.style
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _fragmentation_headline(systems))
@@ -91,10 +91,10 @@ def _extents(axes: Axes, style: Style, run: Run) -> None:
     if not duration(run):
         pieces.say(axes, style, "the run took no time: no memory to show")
         return
-    time, whole = run.timeline["time_s"], capacity(run)
+    time, whole = run.columns.timeline["time_s"], capacity(run)
     free, edges = slice_means(time, 100 * _free_slots(run) / whole)
-    external, _ = slice_means(time, 100 * run.timeline["external"] / whole)
-    largest, _ = slice_means(time, 100 * run.timeline[_LARGEST] / whole)
+    external, _ = slice_means(time, 100 * run.columns.timeline["external"] / whole)
+    largest, _ = slice_means(time, 100 * run.columns.timeline[_LARGEST] / whole)
     look = style.kinds["external"]
     for values, colour, hatch in ((free, _free_colour(style), None), (external, look.colour, look.hatch)):
         layer = StepPatch(values, edges, fill=True, **_filled(style, colour, hatch))
@@ -125,7 +125,7 @@ def _free_colour(style: Style) -> str:
 
 
 def _free_slots(run: Run) -> npt.NDArray[np.int64]:
-    total: npt.NDArray[np.int64] = np.sum([run.timeline[kind] for kind in _FREE], axis=0)
+    total: npt.NDArray[np.int64] = np.sum([run.columns.timeline[kind] for kind in _FREE], axis=0)
     return total
 
 
@@ -140,5 +140,5 @@ def _fragmentation_headline(systems: Sequence[System]) -> str:
 
 
 def _largest_share(run: Run) -> float | None:
-    free, largest = time_mean(run, _free_slots(run)), time_mean(run, run.timeline[_LARGEST])
+    free, largest = time_mean(run, _free_slots(run)), time_mean(run, run.columns.timeline[_LARGEST])
     return 100 * largest / free if free and largest is not None else None

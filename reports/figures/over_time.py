@@ -32,7 +32,7 @@ def ends(axes: Axes, style: Style, end_s: float, longest_s: float, panels: int) 
 
 def duration(run: Run) -> float:
     """Seconds from the first to the last row of the timeline; 0 where there is no such span."""
-    time = run.timeline["time_s"]
+    time = run.columns.timeline["time_s"]
     return float(time[-1] - time[0]) if len(time) else 0.0
 
 
@@ -43,7 +43,7 @@ def longest(systems: Sequence[System]) -> float:
 
 def capacity(run: Run) -> npt.NDArray[np.int64]:
     """All slots of each row of the timeline; 1 where there are none."""
-    total: npt.NDArray[np.int64] = np.sum([run.timeline[kind] for kind in KINDS], axis=0)
+    total: npt.NDArray[np.int64] = np.sum([run.columns.timeline[kind] for kind in KINDS], axis=0)
     return np.maximum(total, 1)
 
 
@@ -74,8 +74,8 @@ class Curve:
         runs = [run for run in system.runs if duration(run)]
         if not runs:
             return cls(*(np.zeros(0) for _ in range(4)))
-        end = max(float(run.timeline["time_s"][-1]) for run in runs)
-        sliced = [slice_means(run.timeline["time_s"], column(run), end) for run in runs]
+        end = max(float(run.columns.timeline["time_s"][-1]) for run in runs)
+        sliced = [slice_means(run.columns.timeline["time_s"], column(run), end) for run in runs]
         edges, means = sliced[0][1], np.array([means for means, _ in sliced])
         return cls((edges[1:] + edges[:-1]) / 2, means.mean(axis=0), means.min(axis=0), means.max(axis=0))
 
@@ -89,7 +89,7 @@ class Curve:
 def time_mean(run: Run, values: npt.NDArray[Any]) -> float | None:
     """The mean of a column of the timeline over the run."""
     span = duration(run)
-    return float((np.diff(run.timeline["time_s"]) * values[:-1]).sum() / span) if span else None
+    return float((np.diff(run.columns.timeline["time_s"]) * values[:-1]).sum() / span) if span else None
 
 
 def time_words(systems: Sequence[System], style: Style) -> str:

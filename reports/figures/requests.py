@@ -1,9 +1,11 @@
 """requests: how many are computed and how many wait, over time. batched: how many at once, as bars."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -15,6 +17,7 @@ from kvsim.reports.figures.over_time import Curve, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.systems import System
 from kvsim.reports.palette import Summary
+from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
 
@@ -23,7 +26,7 @@ def requests(systems: Sequence[System], choices: Choices) -> Figure:
     """The requests that are computed and those that wait, over time."""
     style = choices.style
     columns = {
-        column: [Curve.of(system, lambda run, column=column: run.timeline[column]) for system in systems]  # type: ignore[misc]
+        column: [Curve.of(system, partial(_timeline, column)) for system in systems]
         for column in ("running", "waiting")
     }
     looks = pieces.looks(
@@ -46,6 +49,10 @@ def requests(systems: Sequence[System], choices: Choices) -> Figure:
     if len(systems) > 1 or not style.headlines:
         pieces.systems_below(figure, style, [system.name for system in systems], looks)
     return figure
+
+
+def _timeline(column: str, run: Run) -> npt.NDArray[Any]:
+    return run.columns.timeline[column]
 
 
 def _requests_headline(systems: Sequence[System]) -> str:

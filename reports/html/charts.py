@@ -42,34 +42,35 @@ def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str
 
 def end_s(run: Run) -> float:
     """When the run is over: its last row, arrival or answer."""
-    last = [palette.number(run.summary.get("duration_s")) or 0.0, *run.timeline["time_s"][-1:].tolist()]
+    duration_s = palette.number(run.summary.get("duration_s")) or 0.0
+    last = [duration_s, *run.columns.timeline["time_s"][-1:].tolist()]
     for name in ("arrival_s", "finish_s"):
-        times = run.requests.get(name, np.zeros(0))
+        times = run.columns.requests.get(name, np.zeros(0))
         last += times[np.isfinite(times)].max(initial=0.0, keepdims=True).tolist()
     return float(max(last))
 
 
 def _over_time(run: Run) -> dict[str, Any]:
     end = end_s(run)
-    time = run.timeline["time_s"].astype(np.float64)
+    time = run.columns.timeline["time_s"].astype(np.float64)
     if not len(time) or end <= 0:
         return {"end": end, "step": 0, "kinds": {kind: [] for kind in KINDS}}
     edges = np.linspace(0, end, SLICES + 1)
-    slots = {kind: run.timeline[kind] for kind in KINDS}
+    slots = {kind: run.columns.timeline[kind] for kind in KINDS}
     capacity = max(1, sum(int(column[0]) for column in slots.values()))
-    finish = run.requests.get("finish_s", np.zeros(0))
+    finish = run.columns.requests.get("finish_s", np.zeros(0))
     answers = np.histogram(finish[np.isfinite(finish)], edges[:: SLICES // RATE_SLICES])[0]
     found = {
         "end": end,
         "step": end / SLICES,
         "kinds": {k: _rounded(100 / capacity * _means(time, c, edges)) for k, c in slots.items()},
-        "running": _rounded(_means(time, run.timeline["running"], edges)),
-        "waiting": _rounded(_means(time, run.timeline["waiting"], edges)),
+        "running": _rounded(_means(time, run.columns.timeline["running"], edges)),
+        "waiting": _rounded(_means(time, run.columns.timeline["waiting"], edges)),
         "throughput": _rounded(answers / (end / RATE_SLICES)),
     }
-    if "preemptions" in run.timeline:
+    if "preemptions" in run.columns.timeline:
         row = np.searchsorted(time, edges[1:], side="right") - 1
-        found["preemptions"] = run.timeline["preemptions"][np.maximum(row, 0)].tolist()
+        found["preemptions"] = run.columns.timeline["preemptions"][np.maximum(row, 0)].tolist()
     return found
 
 
@@ -90,7 +91,7 @@ def _waste(group: Sequence[Run]) -> dict[str, Any]:
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
     """How many requests are how slow: per cent per bin, bins alike for all runs and even on a log scale."""
-    columns = [run.requests[name][np.isfinite(run.requests[name])] for run in runs]
+    columns = [run.columns.requests[name][np.isfinite(run.columns.requests[name])] for run in runs]
     positive = np.concatenate([column[column > 0] for column in columns]) if columns else np.zeros(0)
     if not len(positive):
         return {"edges": [], "shares": [[] for _ in runs], "quantiles": [_quantiles(c) for c in columns]}

@@ -94,13 +94,13 @@ def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, di
     """What the page must know of one run, its map, and its tables."""
     end = end_s(run)
     tick = tick_s(end)
-    own = {"requests": packed_requests(run.requests, tick)}
+    own = {"requests": packed_requests(run.columns.requests, tick)}
     about: dict[str, Any] = {"label": run.label, "end": end, "tick": tick, "reasons": []}
     engine = run.config.get("scenario", {}).get("engine", {})
     about["engine"] = {name: engine.get(name) for name in _SETTINGS}
     log = read_events(run.path)
     if log is not None:
-        told = lives(log, run.requests, str(run.path / "events.parquet"))
+        told = lives(log, run.columns.requests, str(run.path / "events.parquet"))
         own |= {"events": packed_events(log, told, tick), "spans": packed_spans(told, tick)}
         about["reasons"] = log.reasons
     recorded = run.path / "map.parquet"

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from kvsim.reports import palette
-from kvsim.reports.palette import Summary, count, figures, number
+from kvsim.reports.palette import count, figures, number
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import alike, interval
 from kvsim.reports.seeds.tables import with_spread
 from kvsim.reports.seeds.words import difference_lines, differences
 from kvsim.reports.terminal import headline, percent_text, verdict
+from kvsim.sim.summary import Summary
 
 _SEED = re.compile(r", seed \d+")
 
@@ -26,7 +27,7 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
     if len(set(names)) < len(names):
         names = [f"{name} ({place})" for place, name in enumerate(names, 1)]
     return [
-        replace(run, label=name, summary=dict(run.summary) | {"label": name})
+        replace(run, label=name, summary=Summary({**run.summary, "label": name}))
         for run, name in zip(runs, names, strict=True)
     ]
 

@@ -183,7 +183,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
 def check_same(run: Run, requests: Columns) -> None:
     """Raise KvsimError unless these are the requests of the run: when they arrived, and when they ended."""
     for name in ("arrival_s", "finish_s"):
-        then, now = np.asarray(run.requests.get(name, [])), np.asarray(requests[name])
+        then, now = np.asarray(run.columns.requests.get(name, [])), np.asarray(requests[name])
         if len(then) != len(now):
             what = f"it had {len(then):,} requests and has {len(now):,} now"
         elif np.array_equal(then, now, equal_nan=True):

@@ -124,11 +124,11 @@ def chosen(runs: Sequence[Run], text: str) -> tuple[int, str]:
     """The request of this number, or the `slowest` ... of the first run; and in words how it was chosen."""
     run = runs[0]
     for other in runs[1:]:
-        if not np.array_equal(other.requests["prompt_tokens"], run.requests["prompt_tokens"]):
+        if not np.array_equal(other.columns.requests["prompt_tokens"], run.columns.requests["prompt_tokens"]):
             raise KvsimError(
                 f"{other.path} and {run.path} served different requests: explain one of them at a time"
             )
-    rows = len(run.requests["request"])
+    rows = len(run.columns.requests["request"])
     if text in CHOICES:
         return _chosen_by(run, text)
     if not text.isascii() or not text.isdigit() or int(text) >= rows:
@@ -138,7 +138,7 @@ def chosen(runs: Sequence[Run], text: str) -> tuple[int, str]:
 
 
 def _chosen_by(run: Run, text: str) -> tuple[int, str]:
-    e2e, requests = run.requests["e2e_s"], run.requests
+    e2e, requests = run.columns.requests["e2e_s"], run.columns.requests
     done = np.flatnonzero(np.isfinite(e2e))
     if not len(done):
         raise KvsimError(f"request cannot be {text}: no request of {run.label} finished")
@@ -164,7 +164,7 @@ def story(run: Run, lives: Lives, request: int, how: str = "") -> Story:
     tracks = np.flatnonzero(lives.request == request).tolist()
     last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.rejected[track], -track))
     spans = [span for span in lives.spans(last) if span.end_ps > span.start_ps]
-    row = {name: column[request] for name, column in run.requests.items()}
+    row = {name: column[request] for name, column in run.columns.requests.items()}
     arrival_ps = int(lives.spans(last)[0].start_ps)
     answers = [
         Answer(

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvsim.reports.rundir.formats import Columns, load_json, read_columns, read_json
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.summary import Summary
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
 _REQUEST_COLUMNS = ("request", "arrival_s", "status", "ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token")
@@ -16,19 +17,25 @@ _TIMELINE_COLUMNS = (
 
 
 @dataclass(frozen=True)
+class Tables:
+    """The columns that every run has; a row of the timeline holds until the next."""
+
+    requests: Columns
+    timeline: Columns
+
+
+@dataclass(frozen=True)
 class Run:
     """The result of one run as the reports see it.
 
-    `config` and `summary` are plain JSON values (null where there is no number). `requests` and
-    `timeline` are numpy columns; a row of the timeline holds until the next.
+    `config` is plain JSON (null where there is no number), as is what `summary` shows.
     """
 
     path: Path
     label: str
     config: dict[str, Any]
-    summary: dict[str, Any]
-    requests: Columns
-    timeline: Columns
+    summary: Summary
+    columns: Tables
 
 
 def read_run(directory: Path) -> Run:
@@ -46,9 +53,11 @@ def read_run(directory: Path) -> Run:
         path=directory,
         label=str(summary["label"]),
         config=read_json(directory / "config.json"),
-        summary=summary,
-        requests=read_columns(directory / "requests.parquet", _REQUEST_COLUMNS),
-        timeline=read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
+        summary=Summary(summary),
+        columns=Tables(
+            read_columns(directory / "requests.parquet", _REQUEST_COLUMNS),
+            read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
+        ),
     )
 
 

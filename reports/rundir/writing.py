@@ -6,8 +6,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvsim.reports.rundir.formats import Columns, Table, plain, read_json, write_columns, write_json
-from kvsim.reports.rundir.run import Run, seed_name
+from kvsim.reports.rundir.run import Run, Tables, seed_name
 from kvsim.reports.rundir.whole import explained, real, whole_directory
+from kvsim.sim.summary import Summary
 
 
 def write_run(
@@ -55,7 +56,7 @@ def write_comparison(
             (part / label).mkdir()
             _fill(part / label, written[-1], extra)
         write_json(plain(config), part / "config.json")
-        write_json([run.summary for run in written], part / "summary.json")
+        write_json([run.summary.as_json() for run in written], part / "summary.json")
         if draw:
             _draw(written, part)
     return written
@@ -64,15 +65,16 @@ def write_comparison(
 def _run(
     path: Path, config: Mapping[str, Any], summary: Mapping[str, Any], requests: Columns, timeline: Columns
 ) -> Run:
-    return Run(path, str(summary["label"]), plain(config), plain(summary), requests, timeline)
+    columns = Tables(requests, timeline)
+    return Run(path, str(summary["label"]), plain(config), Summary(plain(summary)), columns)
 
 
 def _fill(part: Path, run: Run, extra: Mapping[str, Table | None]) -> None:
     """Write the files of one run, all but the figures."""
     write_json(run.config, part / "config.json")
-    write_json(run.summary, part / "summary.json")
-    write_columns(run.requests, part / "requests.parquet")
-    write_columns(run.timeline, part / "timeline.parquet")
+    write_json(run.summary.as_json(), part / "summary.json")
+    write_columns(run.columns.requests, part / "requests.parquet")
+    write_columns(run.columns.timeline, part / "timeline.parquet")
     for name, columns in extra.items():
         if columns is not None:
             write_columns(columns, part / f"{name}.parquet")

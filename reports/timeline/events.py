@@ -85,7 +85,7 @@ def chosen_requests(text: str | None) -> tuple[int, int | None]:
 
 def write_trace(traced: Sequence[Traced], out: Path, first: int, last: int | None) -> Written:
     """Write requests `first` to `last` of these runs, whole or not at all; gzip if the name ends with .gz."""
-    rows = len(traced[0].run.requests["request"])
+    rows = len(traced[0].run.columns.requests["request"])
     if rows and first >= rows:
         raise KvsimError(f"requests must begin below {rows:,}, the number of them, got {first:,}")
     end = rows if last is None else min(last + 1, rows)
@@ -232,7 +232,7 @@ class _Process:
         return rows[drawn], sources[drawn]
 
     def _whole_life(self, time_ns: int, track: int, end_ns: int, row: int) -> str:
-        requests, request = self.run.requests, int(self.lives.request[track])
+        requests, request = self.run.columns.requests, int(self.lives.request[track])
         args = {name: requests[name][request].item() for name in ("prompt_tokens", "output_tokens")}
         args["status"] = str(requests["status"][request])
         for name in ("ttft_s", "tpot_s", "e2e_s"):
@@ -287,7 +287,7 @@ class _Process:
     # -- counters -----------------------------------------------------------------------------
 
     def _counters(self) -> Iterator[Timed]:
-        timeline = self.run.timeline
+        timeline = self.run.columns.timeline
         groups = {"KV memory (slots)": tuple(KINDS), "requests": ("running", "waiting")}
         if "preemptions" in timeline:
             groups["preemptions"] = ("preemptions",)

@@ -241,7 +241,7 @@ def test_who_heads_the_queue_for_many_reasons_gets_one_line():
         case = draw_case(Random(seed), "vllm-v1@0.33.0")
         engine = build_engine(case.scenario, case.work, events=True)
         run, told, _ = run_of(engine, case.scenario)
-        for request in range(len(run.requests["request"])):
+        for request in range(len(run.columns.requests["request"])):
             one = story(run, told, request)
             spells = [span for span in one.spans if span.reason and STATE_NAMES[span.state] == "head"]
             if len(spells) > 3:
@@ -362,7 +362,7 @@ def test_lives_are_those_of_a_naive_walk_and_sum_to_e2e(scheduler):
         engine = build_engine(case.scenario, case.work, events=True)
         engine.cost = COSTS[case.cost]()
         run, told, result = run_of(engine, case.scenario)
-        expected, ended = naive(engine, case, run.requests)
+        expected, ended = naive(engine, case, run.columns.requests)
         try:
             found = {}
             for track, key in enumerate(zip(told.request.tolist(), told.sample.tolist(), strict=True)):
@@ -627,7 +627,7 @@ def test_events_of_another_run_are_not_believed():
     run, _ = served("vllm-v1", 99, workload([(0, 2, 1), (0, 2, 1)]))
     _, other = served("vllm-v1", 99, workload([(0, 2, 1)]))
     with pytest.raises(KvsimError, match="it does not tell of the 2 requests of the run"):
-        lives(other.log, run.requests)
+        lives(other.log, run.columns.requests)
     cut = event_log({**_table(other.log, slice(0, 2))})
     with pytest.raises(KvsimError, match="request 0 neither finishes nor is rejected"):
         lives(cut, _first(run, 1))
@@ -642,7 +642,7 @@ def _table(log, rows):
 
 
 def _first(run, count):
-    return {name: column[:count] for name, column in run.requests.items()}
+    return {name: column[:count] for name, column in run.columns.requests.items()}
 
 
 def test_parts_of_one_state_and_reason_are_added_up():

@@ -25,9 +25,10 @@ from kvsim.reports.figures.systems import systems
 from kvsim.reports.labels import told_apart
 from kvsim.reports.memory_map import FILE
 from kvsim.reports.rundir.formats import write_columns
-from kvsim.reports.rundir.run import Run, read_runs
+from kvsim.reports.rundir.run import Run, Tables, read_runs
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.summary import Summary
 
 USUAL = ["memory.png", "waste.png", "requests.png", "latency.png"]
 PICKY = {
@@ -40,7 +41,8 @@ COARSE = {name: replace(style, dpi=30) for name, style in STYLES.items()}
 
 def run_of(path, name=None, **how):
     made = fake_run(**how)
-    return Run(path, name or made["summary"]["label"], **made)
+    columns = Tables(made["requests"], made["timeline"])
+    return Run(path, name or made["summary"]["label"], made["config"], Summary(made["summary"]), columns)
 
 
 def figure_of(name, runs, **choices):
@@ -157,8 +159,8 @@ def test_a_command_on_hardly_anything_gives_pictures_or_one_line(
 
 def test_a_run_without_rows_says_so(tmp_path):
     (run,) = empty_runs(tmp_path, "one run")
-    empty = {name: column[:0] for name, column in run.timeline.items()}
-    run = Run(run.path, run.label, run.config, run.summary, run.requests, empty)
+    empty = {name: column[:0] for name, column in run.columns.timeline.items()}
+    run = replace(run, columns=Tables(run.columns.requests, empty))
     assert "the run took no time: no memory to show" in texts(figure_of("memory", [run]))
     assert "the run took no time: no memory to show" in texts(figure_of("fragmentation", [run]))
     assert "no run took any time: no memory to show" in texts(figure_of("utilisation", [run]))
@@ -430,20 +432,21 @@ def test_slices_keep_the_time_integral_of_a_step_function():
 
 
 def test_the_stack_fills_the_panel_at_every_moment(tmp_path):
-    timeline = run_of(tmp_path).timeline
+    timeline = run_of(tmp_path).columns.timeline
     assert (sum(timeline[kind] for kind in palette.KINDS) == CAPACITY).all()
 
 
 def test_utilisation_and_fragmentation_are_time_means_of_the_timeline(tmp_path):
     run = run_of(tmp_path)
-    columns = {name: np.zeros(3, np.int64) for name in run.timeline} | {"time_s": np.array([0.0, 1.0, 4.0])}
+    columns = {name: np.zeros(3, np.int64) for name in run.columns.timeline}
     columns |= {
+        "time_s": np.array([0.0, 1.0, 4.0]),
         "token": np.array([100, 20, 0]),
         "free": np.array([0, 40, 100]),
         "external": np.array([0, 40, 0]),
     }
     columns["largest_free_extent"] = np.array([0, 20, 100])
-    run = Run(run.path, run.label, run.config, run.summary, run.requests, columns)
+    run = replace(run, columns=Tables(run.columns.requests, columns))
     said = f"{run.summary['memory']['average']['token']:.1f} % of the KV memory holds tokens on average"
     assert said in headline_of("utilisation", [run])
     assert "the largest free extent is 25.0 % of what is free" in headline_of("fragmentation", [run])
@@ -453,7 +456,7 @@ def test_utilisation_and_fragmentation_are_time_means_of_the_timeline(tmp_path):
 
 def test_a_timeline_without_extents_is_refused(tmp_path):
     run = run_of(tmp_path)
-    del run.timeline["largest_free_extent"]
+    del run.columns.timeline["largest_free_extent"]
     with pytest.raises(CannotDraw, match="largest_free_extent"):
         figure_of("fragmentation", [run])
 
@@ -526,8 +529,8 @@ def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
 def test_curves_of_seeds_are_their_mean_in_a_band_from_the_least_to_the_most(tmp_path):
     runs = seeds_of(tmp_path, count=2, requests=30)
     for run, many in zip(runs, (2, 6), strict=True):
-        run.timeline["running"] = np.full_like(run.timeline["running"], many)
-    curve = over_time.Curve.of(systems(runs)[0], lambda run: run.timeline["running"])
+        run.columns.timeline["running"] = np.full_like(run.columns.timeline["running"], many)
+    curve = over_time.Curve.of(systems(runs)[0], lambda run: run.columns.timeline["running"])
     both = min(over_time.duration(run) for run in runs)
     early = curve.middle < 0.95 * both
     assert {*curve.mean[early].round(9)} == {4} and {*curve.least[early].round(9)} == {2}
@@ -545,10 +548,10 @@ def test_panels_show_the_first_seed_and_say_so(tmp_path):
 def test_a_curve_that_covers_another_is_dashed(tmp_path):
     runs = [run_of(tmp_path, label, label=label) for label in ("buddy", "paged")]
     for run in runs:
-        run.timeline["running"], run.timeline["waiting"] = (
-            runs[0].timeline[each] for each in ("running", "waiting")
+        run.columns.timeline["running"], run.columns.timeline["waiting"] = (
+            runs[0].columns.timeline[each] for each in ("running", "waiting")
         )
-        run.timeline["time_s"] = runs[0].timeline["time_s"]
+        run.columns.timeline["time_s"] = runs[0].columns.timeline["time_s"]
     above, below = (line.get_linestyle() for line in figure_of("requests", runs).axes[0].lines)
     assert (above, below) == ("-", "--")
 

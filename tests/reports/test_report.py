@@ -179,7 +179,7 @@ def test_the_events_in_the_page_are_those_of_the_file(recorded):
 def test_the_spans_in_the_page_are_those_of_the_lives(recorded, kind):
     directory = recorded(kind)
     (run,) = read_runs(directory)
-    told = lives(read_events(directory), run.requests)
+    told = lives(read_events(directory), run.columns.requests)
     data, columns = opened(report([run]))
     found = columns["spans-0"]
     assert found["request"].tolist() == told.request.tolist()

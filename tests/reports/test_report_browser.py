@@ -383,7 +383,7 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
     runs = [run for name in LIVES for run in read_runs(reports["lives"].parent / name)]
     for place, run in enumerate(runs):
         lines = opened.page.evaluate(TELL_ALL, place)
-        found = lives(read_events(run.path), run.requests)
+        found = lives(read_events(run.path), run.columns.requests)
         for request, own in enumerate(lines):
             assert own == [line.text for line in story(run, found, request).lines], (run.label, request)
         told[place] = "\n".join(map("\n".join, lines))

@@ -26,7 +26,8 @@ def test_a_run_reads_back_as_it_was_written(tmp_path):
     written = write_run(tmp_path / "out", **run, draw=False)
     read = read_run(tmp_path / "out")
     assert (read.label, read.config, read.summary) == (written.label, written.config, written.summary)
-    for columns, original in ((read.requests, run["requests"]), (read.timeline, run["timeline"])):
+    tables = read.columns
+    for columns, original in ((tables.requests, run["requests"]), (tables.timeline, run["timeline"])):
         assert list(columns) == list(original)
         for name, column in original.items():
             np.testing.assert_array_equal(columns[name], column)
@@ -34,7 +35,7 @@ def test_a_run_reads_back_as_it_was_written(tmp_path):
 
 def test_an_empty_run_reads_back(tmp_path):
     write_run(tmp_path / "out", **fake_run(requests=0), draw=False)
-    assert read_run(tmp_path / "out").requests["status"].size == 0
+    assert read_run(tmp_path / "out").columns.requests["status"].size == 0
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):
@@ -61,7 +62,7 @@ def test_whole_numbers_take_32_bits_unless_they_need_64(tmp_path):
     run = fake_run()
     run["requests"]["prompt_tokens"][0] = 2**40
     write_run(tmp_path / "out", **run, draw=False)
-    requests = read_run(tmp_path / "out").requests
+    requests = read_run(tmp_path / "out").columns.requests
     assert (requests["output_tokens"].dtype, requests["prompt_tokens"].dtype) == (np.int32, np.int64)
 
 

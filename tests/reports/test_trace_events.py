@@ -77,12 +77,12 @@ def test_the_counters_are_the_timeline(tmp_path):
     run, lives = served("vllm-v1", 4, workload([(0, 7, 4), (0, 7, 4)]), max_num_seqs=2)
     events = trace_of(tmp_path, Traced(run, lives))
     memory = [e for e in events if e["name"] == "KV memory (slots)"]
-    assert [e["ts"] / 1e6 for e in memory] == run.timeline["time_s"].tolist()
+    assert [e["ts"] / 1e6 for e in memory] == run.columns.timeline["time_s"].tolist()
     assert all(sum(e["args"].values()) == 16 for e in memory)
     for kind in ("token", "reserved", "internal", "cached", "external", "free"):
-        assert [e["args"][kind] for e in memory] == run.timeline[kind].tolist()
+        assert [e["args"][kind] for e in memory] == run.columns.timeline[kind].tolist()
     queue = [e["args"] for e in events if e["name"] == "requests"]
-    assert [args["waiting"] for args in queue] == run.timeline["waiting"].tolist()
+    assert [args["waiting"] for args in queue] == run.columns.timeline["waiting"].tolist()
     assert [e["args"]["preemptions"] for e in events if e["name"] == "preemptions"][-1] == 1
 
 

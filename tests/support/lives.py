@@ -4,11 +4,12 @@ from pathlib import Path
 
 from kvsim.reports.lives.event_log import event_log
 from kvsim.reports.lives.spans import lives
-from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.run import Run, Tables
 from kvsim.sim.build import build_engine
 from kvsim.sim.catalog import gpu_named, model_named
 from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.metrics import event_table, request_table, timeline_table
+from kvsim.sim.summary import Summary
 
 
 def run_of(engine, scenario, label="test"):
@@ -17,7 +18,7 @@ def run_of(engine, scenario, label="test"):
     table = request_table(result)
     config = {"scenario": {"engine": {"policy": "fcfs", **vars(scenario.engine)}}}
     summary = {"label": label, "engine": {"steps": result.step_count}}
-    run = Run(Path(label), label, config, summary, table, timeline_table(result))
+    run = Run(Path(label), label, config, Summary(summary), Tables(table, timeline_table(result)))
     return run, lives(event_log(event_table(engine.events)), table), result
 
 
