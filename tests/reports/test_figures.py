@@ -409,7 +409,7 @@ def test_the_headline_and_the_bars_say_the_waste_in_numbers(three):
 def test_batched_shows_the_same_mean_of_all_runs_and_marks_the_most(tmp_path, three):
     run = three[0]
     assert run.summary["memory"]["saturated_share"] > 0.02
-    run.summary["engine"] |= {"mean_running": 11.0, "mean_running_saturated": 17.5, "max_running": 30}
+    run.summary["engine"].update({"mean_running": 11.0, "mean_running_saturated": 17.5, "max_running": 30})
     figure = figure_of("batched", [run])
     assert figure.axes[0].patches[0].get_width() == 17.5
     assert list(figure.axes[0].lines[0].get_xdata()) == [30, 30]
@@ -511,13 +511,17 @@ def test_a_system_is_called_by_what_its_runs_have_in_common(tmp_path, labels, na
 def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
     runs = seeds_of(tmp_path, "contiguous", 2)
     for run, at_once, waste in zip(runs, (4.0, 6.0), (30.0, 34.0), strict=True):
-        run.summary["engine"] |= {
-            "mean_running": at_once,
-            "mean_running_saturated": at_once,
-            "max_running": at_once,
-        }
-        run.summary["memory"]["saturated"] |= {"token": 100 - waste, "internal": waste}
-        run.summary["memory"]["saturated"] |= dict.fromkeys(("reserved", "external", "cached", "free"), 0.0)
+        run.summary["engine"].update(
+            {
+                "mean_running": at_once,
+                "mean_running_saturated": at_once,
+                "max_running": at_once,
+            }
+        )
+        run.summary["memory"]["saturated"].update({"token": 100 - waste, "internal": waste})
+        run.summary["memory"]["saturated"].update(
+            dict.fromkeys(("reserved", "external", "cached", "free"), 0.0)
+        )
     figure = figure_of("batched", runs)
     assert figure.axes[0].patches[0].get_width() == 5
     whisker = figure.axes[0].lines[0].get_xdata()  # t(1) = 12.706, s / sqrt(2) = 1; nothing is below 0
