@@ -671,7 +671,7 @@ def allocators() -> None:
 
 
 @app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")
-def check_allocator(
+def try_allocator(
     allocator: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
     ],
@@ -680,29 +680,12 @@ def check_allocator(
 ) -> None:
     """Try an allocator on random calls: does it keep every rule of the contract?"""
     from kvsim.allocators import contract
-    from kvsim.allocators.base import InvariantError
-    from kvsim.allocators.options import Options
+    from kvsim.api import check_allocator
     from kvsim.reports.listing import rules_table
-    from kvsim.sim.build import allocator_class
 
-    if calls < 1:
-        raise KvsimError(f"calls must be at least 1, got {calls}")
-    build = partial(allocator_class(allocator).from_options, options=Options())
-    arenas, refused = [], ""
-    for slots in contract.ARENAS:
-        try:
-            build(slots)
-            arenas.append(slots)
-        except (TypeError, ValueError) as error:  # some are too small for large blocks
-            refused = str(error)
-    if not arenas:
-        raise KvsimError(f"allocator {allocator} cannot be built: {refused}")
-    try:
-        contract.check_allocator(build, seed, arenas, calls)
-    except InvariantError as error:
-        raise KvsimError(f"allocator {allocator} breaks a rule: {error}") from error
+    check_allocator(allocator, calls=calls, seed=seed)
     rules = [*contract.RULES, contract.same_calls_give_same_addresses]
-    sizes = ", ".join(f"{slots:,}" for slots in arenas)
+    sizes = ", ".join(f"{slots:,}" for slots in contract.ARENAS)
     _show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
 
 

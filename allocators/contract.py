@@ -10,9 +10,11 @@ contract in allocators/base.py.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 
 from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.options import Options
 from kvsim.allocators.walk import NEEDS, State, Step, Walk
 
 ARENAS = (15_744, 4_096, 1_000, 37)
@@ -193,6 +195,30 @@ def check_allocator(
         for step, again in zip(*twins, strict=True):
             check(RULES, step)
             same_calls_give_same_addresses(step, again)
+
+
+def try_class(allocator: type[Allocator], calls: int = 300, seed: int = 0) -> list[int]:
+    """Try a class on random calls: returns the arenas on which every rule held.
+
+    Raises
+    ------
+    InvariantError
+        As `check_allocator`.
+    ValueError
+        No arena is one that the class can be built on.
+    """
+    build = partial(allocator.from_options, options=Options())
+    arenas, refused = [], ""
+    for slots in ARENAS:
+        try:
+            build(slots)
+            arenas.append(slots)
+        except (TypeError, ValueError) as error:  # some are too small for large blocks
+            refused = str(error)
+    if not arenas:
+        raise ValueError(refused)
+    check_allocator(build, seed, arenas, calls)
+    return arenas
 
 
 def same_calls_give_same_addresses(step: Step, again: Step) -> None:

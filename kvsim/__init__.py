@@ -1,9 +1,82 @@
 """kvsim: a discrete-event simulator of LLM-serving memory and scheduling.
 
+    import kvsim
+
+    run = kvsim.simulate(model="llama-3.1-8b", gpu="h100", request_rate=20)
+    run.summary.latency.ttft_s.p99          # typed numbers
+    run.requests                            # a pandas DataFrame, a row per request
+    run.plot("memory")                      # a matplotlib Figure
+
+    both = kvsim.compare(["contiguous", "paged"], request_rate=float("inf"))
+    both.table                              # a row per run
+    kvsim.load("runs/sharegpt-paged")       # what the command `sim` wrote
+
 The folders beside this file are links to those of the checkout's top level; an installed kvsim holds them as
-plain packages. They are imported only when something of theirs is asked for: `import kvsim` costs nothing.
+plain packages. Everything is imported when it is asked for: `import kvsim` alone costs nothing.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from kvsim.sim import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from kvsim.allocators.base import Allocator
+    from kvsim.api import check_allocator, compare, load, simulate
+    from kvsim.results import Comparison, Run
+    from kvsim.sim.config import GpuSpec, ModelSpec
+    from kvsim.sim.errors import KvsimError
+    from kvsim.sim.scenario import Scenario
+    from kvsim.sim.schedulers.base import Scheduler
+    from kvsim.sim.summary import Summary
+    from kvsim.sim.traffic import Traffic
+
+_WHERE = {
+    "Allocator": "allocators.base",
+    "Comparison": "results",
+    "GpuSpec": "sim.config",
+    "KvsimError": "sim.errors",
+    "ModelSpec": "sim.config",
+    "Run": "results",
+    "Scenario": "sim.scenario",
+    "Scheduler": "sim.schedulers.base",
+    "Summary": "sim.summary",
+    "Traffic": "sim.traffic",
+    "check_allocator": "api",
+    "compare": "api",
+    "load": "api",
+    "simulate": "api",
+}
+
+__all__ = [
+    "Allocator",
+    "Comparison",
+    "GpuSpec",
+    "KvsimError",
+    "ModelSpec",
+    "Run",
+    "Scenario",
+    "Scheduler",
+    "Summary",
+    "Traffic",
+    "__version__",
+    "check_allocator",
+    "compare",
+    "load",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
+    from importlib import import_module
+
+    if name in _WHERE:
+        return getattr(import_module(f"kvsim.{_WHERE[name]}"), name)
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, _WHERE, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(_WHERE)})"
+    raise AttributeError(f"module 'kvsim' has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from kvsim.sim import __version__, metrics
 from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
@@ -236,9 +237,16 @@ def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCap
 
 
 def read_config(text: str) -> tuple[Scenario, Json]:
-    """The scenario and the traffic in the text of a `config.json`: the inverse of `config_of`."""
+    """The scenario and the traffic in the text of a `config.json`."""
     try:
-        config = json.loads(text)
+        return deployment_of(json.loads(text))
+    except ValueError as error:
+        raise error if isinstance(error, KvsimError) else KvsimError(f"it is damaged: {error}") from error
+
+
+def deployment_of(config: Mapping[str, Any]) -> tuple[Scenario, Json]:
+    """The scenario and the traffic in a config: the inverse of `config_of`."""
+    try:
         if "runs" in config:
             names = ", ".join(config["runs"])
             raise KvsimError(f"it belongs to a comparison: choose one of its runs ({names})")

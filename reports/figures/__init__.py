@@ -11,7 +11,7 @@
 A figure is a function of the systems and the choices that gives a matplotlib Figure, a line in the catalogue.
 """
 
-from kvsim.reports.figures.catalogue import FIGURES, USUAL, check, draw
+from kvsim.reports.figures.catalogue import FIGURES, USUAL, check, draw, picture
 from kvsim.reports.figures.choices import CannotDraw, Choices, Latency
 from kvsim.reports.figures.sheet import draw_picture
 from kvsim.reports.figures.style import STYLES, style_named
@@ -26,5 +26,6 @@ __all__ = [
     "check",
     "draw",
     "draw_picture",
+    "picture",
     "style_named",
 ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures import arena, latency, ledger, lengths, occupancy, requests, seeds, sweeps
@@ -55,6 +56,14 @@ def check(fmt: str | None, names: Sequence[str] | None) -> None:
     for name in names or ():
         if name not in FIGURES:
             raise unknown("figure", name, list(FIGURES))
+
+
+def picture(runs: Sequence[Run], name: str, choices: Choices) -> Figure:
+    """One figure of these runs, for a notebook or to be saved; KvsimError if they lack what it needs."""
+    with matplotlib.rc_context(choices.style.settings):
+        figure = FIGURES[name].draw(systems(runs), choices)
+        figure.draw_without_rendering()  # lays it out while the style holds
+    return figure
 
 
 def draw(

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,19 @@ def check_format(fmt: str) -> None:
         raise KvsimError(f"figure format must be one of {', '.join(FORMATS)}, got {fmt!r}")
 
 
+class Sheet(Figure):
+    """A figure that notebooks show as it is."""
+
+    def _repr_png_(self) -> bytes:
+        held = BytesIO()
+        FigureCanvasAgg(self).print_png(held, metadata=_NO_TRACES["png"])  # type: ignore[arg-type]
+        return held.getvalue()
+
+
 def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
     """An empty figure of the style's width; the height is that at type of 10 points, less if narrow."""
     size = (style.width_in, height_in * style.scale * (0.85 if style.narrow else 1))
-    figure = Figure(figsize=size, dpi=style.dpi, layout="constrained")
+    figure = Sheet(figsize=size, dpi=style.dpi, layout="constrained")
     figure.set_label(headline)
     if style.headlines:
         pt = 1.15 * style.type_pt

@@ -7,6 +7,7 @@ below it are rounded so that what is shown sums to the E2E that is shown.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -26,6 +27,19 @@ _MOST_LINES, _FIRST_LINES = 36, 20
 _FIGURES = 5
 _QUEUE = ("step", "behind", "head")
 _LOST = ("preempted", "recompute")
+
+
+@dataclass(frozen=True, repr=False)
+class Told(Story):
+    """A story that prints as `sim explain` shows it."""
+
+    def __repr__(self) -> str:
+        return f"<life of request {self.request} in {self.label}: print it, or see its lines and parts>"
+
+    def __str__(self) -> str:
+        console = Console(width=100, file=StringIO(), highlight=False)
+        console.print(story_view(self))
+        return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def story_view(story: Story) -> RenderableType:

@@ -1,0 +1,225 @@
+"""The public functions: simulate one server, compare several, load what was saved, try an allocator."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from kvsim.results import Comparison, Run
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.options import numpydoc
+from kvsim.sim.run import prepare
+from kvsim.sim.scenario import Scenario
+from kvsim.sim.traffic import Traffic
+from kvsim.workloads.source import opened
+
+System = str | type | Scenario | Mapping[str, Any]
+
+
+def simulate(
+    scenario: Scenario | None = None,
+    traffic: Traffic | None = None,
+    *,
+    step_log: bool = False,
+    record_map: int = 0,
+    step_mode: bool = False,
+    **options: Any,  # noqa: ANN401 - the options below
+) -> Run:
+    """Simulate one server under one workload.
+
+    Parameters
+    ----------
+    scenario : Scenario, optional
+        The server; None: the options make one.
+    traffic : Traffic, optional
+        The requests; None: the options make some.
+    step_log : bool
+        Also record a row per engine step.
+    record_map : int
+        Also record which slots hold what, at about so many instants, and what happens to each request; 0: no.
+    step_mode : bool
+        One event per step: slow, with the same results.
+    **options
+        Any option of `sim run`, spelt with underscores; it takes the place of what `scenario` or `traffic`
+        says.
+
+    Returns
+    -------
+    Run
+        Settings, numbers, tables and pictures.
+
+    Raises
+    ------
+    KvsimError
+        An unknown name, a value out of its range, or two that exclude each other.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> run = kvsim.simulate(model="llama-3.1-8b", gpu="h100", num_prompts=100, request_rate=20)
+    >>> run.summary.requests.finished
+    100
+    """
+    server, requests = _described(scenario, traffic, options)
+    source = opened(requests)
+    simulation = prepare(
+        server.deployed(),
+        source.workload(),
+        source.as_json(),
+        step_mode=step_mode,
+        step_log=step_log,
+        events=record_map > 0,
+        map_instants=record_map,
+    )
+    return Run.of(simulation.outcome())
+
+
+def compare(
+    systems: Sequence[System],
+    traffic: Traffic | None = None,
+    *,
+    seeds: int = 1,
+    step_log: bool = False,
+    record_map: int = 0,
+    **options: Any,  # noqa: ANN401 - those of `simulate`
+) -> Comparison:
+    """Simulate several servers under the same traffic.
+
+    Parameters
+    ----------
+    systems : sequence
+        Each an allocator (`"paged"`, `"buddy:pow2"`, a class), a `Scenario`, or a mapping of options.
+    traffic : Traffic, optional
+        The requests; None: the options make some.
+    seeds : int
+        So many runs of each, with seeds from that of the traffic on; figures show means and intervals.
+    step_log, record_map
+        See `simulate`.
+    **options
+        Options that all of them share.
+
+    Returns
+    -------
+    Comparison
+        The runs, system by system.
+
+    Raises
+    ------
+    KvsimError
+        As `simulate`; no system; a number of seeds below 1.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> both = kvsim.compare(["contiguous", "paged"], num_prompts=100, request_rate=float("inf"))
+    >>> both["paged"].summary.memory.saturated.token > both["contiguous"].summary.memory.saturated.token
+    True
+    """
+    if isinstance(systems, str):
+        raise KvsimError(f"systems to compare must be a list, got {systems!r}")
+    if seeds < 1:
+        raise KvsimError(f"seeds must be at least 1, got {seeds}")
+    runs = []
+    for system in systems:
+        scenario, own = _system(system)
+        for number in range(seeds):
+            server, requests = _described(scenario, traffic, {**options, **own})
+            seeded = replace(requests, seed=requests.seed + number)
+            runs.append(simulate(server, seeded, step_log=step_log, record_map=record_map))
+    return Comparison(runs)
+
+
+def load(directory: str | Path) -> Run | Comparison:
+    """Read back what `sim run`, `sim compare` or `Run.save` wrote.
+
+    Returns
+    -------
+    Run or Comparison
+        A Comparison of a directory that holds several runs: a comparison or several seeds.
+
+    Raises
+    ------
+    KvsimError
+        No directory of results, or a damaged one.
+    """
+    from kvsim.reports.rundir.run import read_runs
+
+    runs = [Run.at(stored) for stored in read_runs(Path(directory))]
+    return runs[0] if len(runs) == 1 else Comparison(runs)
+
+
+def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -> list[str]:
+    """Try an allocator on random calls: does it keep every rule of the contract?
+
+    Parameters
+    ----------
+    allocator : str or class
+        One of `sim allocators`, `package.module:Class`, or a subclass of `kvsim.Allocator`.
+    calls : int
+        Random calls on each of four arenas.
+    seed : int
+        The same seed makes the same calls.
+
+    Returns
+    -------
+    list of str
+        The rules, all of which hold.
+
+    Raises
+    ------
+    KvsimError
+        A rule that is broken, with the call and its numbers; a class that cannot be built.
+    """
+    from kvsim.allocators import contract
+    from kvsim.allocators.base import InvariantError
+    from kvsim.sim.build import allocator_class
+    from kvsim.sim.plugins import name_of
+
+    if calls < 1:
+        raise KvsimError(f"calls must be at least 1, got {calls}")
+    name = name_of(allocator)
+    chosen = allocator_class(name)
+    try:
+        contract.try_class(chosen, calls, seed)
+    except InvariantError as error:
+        raise KvsimError(f"allocator {name} breaks a rule: {error}") from error
+    except ValueError as error:
+        raise KvsimError(f"allocator {name} cannot be built: {error}") from error
+    return [rule.__name__ for rule in (*contract.RULES, contract.same_calls_give_same_addresses)]
+
+
+def _described(
+    scenario: Scenario | None, traffic: Traffic | None, options: Mapping[str, Any]
+) -> tuple[Scenario, Traffic]:
+    """The server and the requests, with what the options change."""
+    of_server = {each.name for each in fields(Scenario)}
+    of_traffic = {each.name for each in fields(Traffic)}
+    for name in options:
+        if name not in of_server | of_traffic:
+            raise unknown("option", name, sorted(of_server | of_traffic))
+    own = {name: value for name, value in options.items() if name in of_server}
+    others = {name: value for name, value in options.items() if name in of_traffic}
+    return replace(scenario or Scenario(), **own), replace(traffic or Traffic(), **others)
+
+
+def _system(system: System) -> tuple[Scenario | None, Mapping[str, Any]]:
+    if isinstance(system, Scenario):
+        return system, {}
+    if isinstance(system, Mapping):
+        return None, system
+    return None, {"allocator": system}
+
+
+_OPTIONS = f"""
+
+    Notes
+    -----
+    The options of the server:
+
+    {numpydoc(Scenario).replace(chr(10), chr(10) + "    ")}
+
+    and of the traffic:
+
+    {numpydoc(Traffic).replace(chr(10), chr(10) + "    ")}
+"""
+simulate.__doc__ = f"{simulate.__doc__}{_OPTIONS}"

@@ -1,0 +1,39 @@
+"""A run carried out once more from its config, for what was not recorded; sure to be the same."""
+
+from kvsim.reports.lives.event_log import EventLog, event_log, read_events
+from kvsim.reports.lives.spans import check_same
+from kvsim.reports.rundir.run import Run
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.run import Outcome, deployment_of, prepare
+from kvsim.sim.traffic import Traffic
+from kvsim.workloads.source import opened
+
+
+def repeated(run: Run, lacking: str, *, step_log: bool = False) -> Outcome:
+    """The outcome of an earlier run once more, with its events.
+
+    Parameters
+    ----------
+    lacking : str
+        What was not recorded, for the error.
+
+    Raises
+    ------
+    KvsimError
+        A config that cannot be carried out, or that gives other requests than the run has.
+    """
+    try:
+        deployment, traffic = deployment_of(run.config)
+        source = opened(Traffic.from_json(traffic))
+        simulation = prepare(deployment, source.workload(), source.as_json(), step_log=step_log, events=True)
+    except KvsimError as error:
+        raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error
+    outcome = simulation.outcome()
+    check_same(run, outcome.requests)
+    return outcome
+
+
+def event_log_of(run: Run) -> EventLog:
+    """The events of a run: recorded, or those of a repetition."""
+    log = read_events(run.path)
+    return event_log(repeated(run, "events").events) if log is None else log

@@ -1,0 +1,339 @@
+"""What a simulation returns, which is what a directory of results holds: runs, and runs side by side.
+
+    run.summary      numbers with names and types            run.plot("memory")   a matplotlib Figure
+    run.requests     a pandas DataFrame, a row per request   run.report()         the page for the browser
+    run.timeline     the ledger and the queues over time     run.explain(7)       the life of a request
+    run.steps ...    where they were recorded                run.save("out")      a directory of results
+
+Columns carry their units in their names; docs/output.md describes each. pandas, matplotlib and rich are
+imported when something needs them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, overload
+
+from kvsim.reports.rundir.formats import plain
+from kvsim.reports.rundir.run import Run as Stored
+from kvsim.reports.rundir.run import Tables
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.events import Texts
+from kvsim.sim.run import Outcome
+from kvsim.sim.summary import Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from kvsim.reports.lives.view import Told
+
+RECORDED = {
+    "steps": "step_log=True",
+    "samples": "requests with several answers (n=2)",
+    "events": "record_map=240",
+    "map": "record_map=240",
+}
+"""Table that not every run has -> what makes a run have it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run(Stored):
+    """One run: its settings, its numbers, its tables and its pictures.
+
+    Attributes
+    ----------
+    label : str
+        Its name among others, such as `paged` or `buddy-pow2`.
+    config : dict
+        Everything needed to repeat it, as in `config.json`.
+    summary : Summary
+        Its numbers, as in `summary.json`.
+    path : Path
+        The directory that holds it, or would: a run that was not saved has a temporary one of its own.
+    """
+
+    outcome: Outcome | None = None
+    home: TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "Run":
+        """A run that was just simulated."""
+        label = str(outcome.summary["label"])
+        home = TemporaryDirectory(prefix="kvsim-", ignore_cleanup_errors=True)
+        return cls(
+            path=Path(home.name) / label,
+            label=label,
+            config=plain(outcome.config),
+            summary=Summary(plain(outcome.summary)),
+            columns=Tables(dict(outcome.requests), dict(outcome.timeline)),
+            outcome=outcome,
+            home=home,
+        )
+
+    @classmethod
+    def at(cls, stored: Stored) -> "Run":
+        """A run that lies in a directory."""
+        return cls(stored.path, stored.label, stored.config, stored.summary, stored.columns)
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """A row per request: lengths in tokens, times and latencies in seconds, NaN where it was rejected."""
+        return self._frame("requests")
+
+    @cached_property
+    def timeline(self) -> "pd.DataFrame":
+        """The ledger in slots and the queues in requests, from `time_s` until the next row."""
+        return self._frame("timeline")
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """A row per engine step; needs `step_log=True`."""
+        return self._frame("steps")
+
+    @cached_property
+    def samples(self) -> "pd.DataFrame":
+        """A row per answer; only of runs in which requests have several."""
+        return self._frame("samples")
+
+    @cached_property
+    def events(self) -> "pd.DataFrame":
+        """What happened to each request, when and why; needs `record_map`."""
+        return self._frame("events")
+
+    @cached_property
+    def map(self) -> "pd.DataFrame":
+        """Which slots changed hands at each recorded instant; needs `record_map`."""
+        return self._frame("map")
+
+    def _frame(self, name: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        if self.outcome is not None:
+            columns = getattr(self.outcome, name)
+            if columns is not None:
+                return pd.DataFrame({column: _series(values) for column, values in columns.items()})
+        elif (self.path / f"{name}.parquet").is_file():
+            return pd.read_parquet(self.path / f"{name}.parquet")
+        raise KvsimError(f"{name} were not recorded in run {self.label}: they need {RECORDED[name]}")
+
+    # -- pictures and pages ---------------------------------------------------------------------
+
+    def plot(
+        self,
+        figure: str = "memory",
+        *,
+        style: str = "screen",
+        at: float | None = None,
+        latency: str | None = None,
+    ) -> "Figure":
+        """Draw a figure of `sim plot`.
+
+        Parameters
+        ----------
+        figure : str
+            `memory`, `waste`, `requests`, `latency`, ...: see docs/output.md.
+        style : str
+            `screen`, `paper` or `dark`.
+        at : float or None
+            The instant of the memory map, in seconds of simulated time; None: when it is fullest.
+        latency : str or None
+            Of the figures over several runs, as in `ttft:p99`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Shown by notebooks as it is; `.savefig(FILE)` keeps it.
+
+        Raises
+        ------
+        KvsimError
+            An unknown figure, or a run that lacks what it shows.
+        """
+        return Comparison([self]).plot(figure, style=style, at=at, latency=latency)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Make the page for the browser, with memory map, charts and every request; returns its file."""
+        return Comparison([self]).report(path)
+
+    def explain(self, request: int | str) -> "Told":
+        """Tell the life of a request: what happened when, and why it waited.
+
+        Parameters
+        ----------
+        request : int or str
+            Its number, or `slowest`, `median` or `most-preempted`.
+
+        Returns
+        -------
+        Told
+            Its lines and where its time went; `print` shows it as `sim explain` does.
+        """
+        from kvsim.repeat import event_log_of
+        from kvsim.reports.lives.spans import lives
+        from kvsim.reports.lives.story import chosen, story
+        from kvsim.reports.lives.view import Told
+
+        number, how = chosen([self], str(request))
+        told = lives(event_log_of(self), self.columns.requests, str(self.path))
+        return Told(**vars(story(self, told, number, how)))
+
+    def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:
+        """Write the run as `sim run --out` does, whole or not at all.
+
+        Parameters
+        ----------
+        force : bool
+            Replace an earlier run there.
+        plots : bool
+            Also draw the usual figures.
+        """
+        from kvsim.reports.rundir.writing import write_run
+
+        if self.outcome is None:
+            raise KvsimError(f"run {self.label} is saved already, in {self.path}")
+        write_run(Path(directory), **vars(self.outcome), draw=plots, force=force)
+        return Path(directory)
+
+    def stored(self) -> Stored:
+        """The run as the reports want it, with its files in a directory."""
+        if self.outcome is not None and not self.path.exists():
+            self.save(self.path)
+        return self
+
+    # -- how it looks ---------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        from kvsim.reports.terminal import headline
+
+        return f"<kvsim.Run {headline(self.summary)}>"
+
+    def _repr_html_(self) -> str:
+        from kvsim.reports.html.cell import run_cell
+
+        return run_cell(self.summary)
+
+
+class Comparison(Sequence[Run]):
+    """Runs side by side: a sequence of them, with a table and pictures of all.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        In the order in which they are shown.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = list(runs)
+        if not self._runs:
+            raise KvsimError("runs to compare must be at least one, got 0")
+
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Comparison": ...
+    @overload
+    def __getitem__(self, place: str) -> Run: ...
+
+    def __getitem__(self, place: int | slice | str) -> "Run | Comparison":
+        if isinstance(place, slice):
+            return Comparison(self._runs[place])
+        if isinstance(place, int):
+            return self._runs[place]
+        named = [run for run in self._runs if run.label == place]
+        if len(named) != 1:
+            known = ", ".join(dict.fromkeys(run.label for run in self._runs))
+            raise KeyError(f"{len(named)} runs are called {place!r} (labels: {known})")
+        return named[0]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __add__(self, others: Sequence[Run]) -> "Comparison":
+        return Comparison([*self._runs, *others])
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row per run: the label, every setting in which runs differ, every number of the summary."""
+        import pandas as pd
+
+        settings = differing([run.config for run in self._runs])
+        rows = [
+            {"label": run.label, **own, **_numbers(run.summary.flat())}
+            for run, own in zip(self._runs, settings, strict=True)
+        ]
+        return pd.DataFrame(rows)
+
+    def plot(
+        self,
+        figure: str = "waste",
+        *,
+        style: str = "screen",
+        at: float | None = None,
+        latency: str | None = None,
+    ) -> "Figure":
+        """Draw a figure of all runs, see `Run.plot`; those that differ only in the seed are one system."""
+        from kvsim.reports.figures import Choices, Latency, check, picture, style_named
+
+        check(None, [figure])
+        choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
+        return picture([run.stored() for run in self._told_apart()], figure, choices)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Make one page for the browser of all runs; returns its file."""
+        from kvsim.reports.html.report import write_report
+
+        runs = [run.stored() for run in self._told_apart()]
+        target = runs[0].path / "report.html" if path is None else Path(path)
+        return write_report([run.path for run in runs], target)
+
+    def _told_apart(self) -> list[Run]:
+        """The runs under labels of their own, as far as their settings differ."""
+        labels = [run.label for run in self._runs]
+        if len(set(labels)) == len(labels):
+            return self._runs
+        settings = differing([run.config for run in self._runs])
+        named = [", ".join(f"{name} {value}" for name, value in own.items()) for own in settings]
+        return [
+            replace(run, label=f"{run.label}, {more}") if labels.count(run.label) > 1 and more else run
+            for run, more in zip(self._runs, named, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<kvsim.Comparison of {len(self)} runs: {', '.join(run.label for run in self._runs)}>"
+
+    def _repr_html_(self) -> str:
+        from kvsim.reports.html.cell import comparison_cell
+
+        return comparison_cell([run.summary for run in self._told_apart()])
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each config the settings, by whole name, that are not the same in all of them."""
+    flat = [Summary({name: config[name] for name in ("workload", "scenario")}).flat() for config in configs]
+    names = dict.fromkeys(name for each in flat for name in each)
+    kept = [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
+    short = {name: name.rpartition(".")[2] for name in kept}
+    twice = {name for name in short.values() if list(short.values()).count(name) > 1}
+    named = {name: name if short[name] in twice else short[name] for name in kept}
+    return [{named[name]: each.get(name) for name in kept} for each in flat]
+
+
+def _numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flat.items() if isinstance(value, int | float) or value is None}
+
+
+def _series(values: Any) -> Any:  # noqa: ANN401 - a numpy column or a column of texts
+    """A column as pandas wants it: texts as categories, read-only numbers copied."""
+    if isinstance(values, Texts):
+        import pandas as pd
+
+        return pd.Categorical.from_codes(values.codes, categories=values.texts)
+    return values
