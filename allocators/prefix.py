@@ -176,7 +176,7 @@ class PagedPrefix(Paged):
             self._pool.enter(key, table[at : at + count])
         if full >= known.shareable:
             self._filling.remove(seq)
-        self._count()
+        self.cached_slots = self._pool.cached * self.block_size
 
     def evict(self, seq: int) -> None:
         known, table = self._known[seq], self._tables[seq]
@@ -220,16 +220,30 @@ class PagedPrefix(Paged):
     def _give_back(self, blocks: list[int], key: int | None, claimed: bool) -> None:
         """Free those blocks, the last first, to which nobody else has a claim."""
         extra = self._extra_owners
-        if claimed and extra and not extra.keys().isdisjoint(blocks):
-            stop = len(blocks)
-            for at in range(stop - 1, -1, -1):
-                if blocks[at] in extra:
-                    if at + 1 < stop:
-                        self._pool.give_back(blocks[at + 1 : stop], None if key is None else key + at + 1)
-                    self._drop_owner(blocks[at])
-                    stop = at
-            blocks = blocks[:stop]
-        self._pool.give_back(blocks, key)
+        shared = [block for block in blocks if block in extra] if claimed and extra else []
+        start = len(shared)
+        if shared and shared[-1] != blocks[start - 1]:  # not the first ones, as after a fork
+            self._give_back_between(blocks, key, set(shared))
+        elif start < len(blocks):
+            self._pool.give_back(blocks[start:] if start else blocks, key if key is None else key + start)
+        if self._part_filled:
+            for block in shared:
+                self._drop_owner(block)
+            return
+        for block in shared:  # what `_drop_owner` does for full blocks
+            if extra[block] > 1:
+                extra[block] -= 1
+            else:
+                del extra[block]
+        self.shared_tokens -= start * self.block_size
+
+    def _give_back_between(self, blocks: list[int], key: int | None, shared: set[int]) -> None:
+        """Free the blocks between shared ones, the last first."""
+        stop = len(blocks)
+        for at in range(stop - 1, -2, -1):
+            if at < 0 or blocks[at] in shared:
+                self._pool.give_back(blocks[at + 1 : stop], None if key is None else key + at + 1)
+                stop = at
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         super().fork(parent, child, tokens)
@@ -267,7 +281,8 @@ class PagedPrefix(Paged):
         else:
             for seq, block in zip(seqs, self._pool.lend(len(seqs), self.evicted_by), strict=False):
                 tables[seq].append(block)
-        self._count()
+        self.used_slots += len(seqs) * self.block_size
+        self.cached_slots = self._pool.cached * self.block_size
 
     def _fill_and_grow(self, seqs: Sequence[int]) -> None:
         """Grow one by one, as what a sequence held is full when it grows: a cached equal may be forgotten."""

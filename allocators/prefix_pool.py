@@ -176,7 +176,14 @@ class PrefixPool:
 
     def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
-        lent: list[int] = []
+        span = self._ends.behind
+        left = len(span.blocks) - count
+        if left > 0 and span.key is None:  # most often while memory is not short
+            lent = span.blocks[: left - 1 : -1]
+            del span.blocks[left:]
+            self.free -= count
+            return lent
+        lent = []
         while len(lent) < count:
             span, missing = self._ends.behind, count - len(lent)
             blocks, key = span.blocks, span.key
