@@ -243,7 +243,7 @@ class Story:
         assert ledger.token == sum(lengths.values()) - memory.shared_tokens
         if self.caching:
             found = {block for block, _ in self.known}
-            assert found == set(memory._key)
+            assert found == memory.known_blocks().keys()
             assert memory.cached_slots == sum(block in found for block in free) * BLOCK
             cached = [region.start // BLOCK for region in memory.regions() if region.cached]
             assert cached == sorted(block for block in free if block in found)

@@ -137,7 +137,7 @@ class Books:
         assert len(free) == len(set(free)) == allocator.num_blocks - len(owners)
         cached = 0
         if isinstance(allocator, PagedPrefix):
-            cached = sum(block in allocator._key for block in free)
+            cached = len(allocator.known_blocks().keys() & set(free))
             self.check_texts(lengths)
         return len(owners) * size, len(written), cached * size
 
@@ -153,18 +153,26 @@ class Books:
     def check_texts(self, lengths: dict[int, int]) -> None:
         """Every block that can be found holds the text it is found by, as far as sequences say."""
         allocator, size = self.allocator, self.allocator.block_size
+        keys = allocator.known_blocks()
         for seq, table in allocator._tables.items():
             request = self.server.running[seq]
-            known = allocator._texts.keys(request.content) if request.content else []
+            known = flat(allocator._texts.keys(request.content))
+            rest = flat(allocator._left_over.get(request.own, []))
             held = lengths.get(seq, request.final_tokens)
             for index, block in enumerate(table):
-                key = allocator._key.get(block)
-                if isinstance(key, int):
+                key = keys.get(block)
+                if key is None:
+                    continue
+                if index < len(known):
                     assert held >= (index + 1) * size, "a block can be found before it is full"
-                    if index < len(known):
-                        assert key == known[index]
-                elif key is not None and request.group is None:
-                    assert key == (request.own, index)
+                    assert key == known[index]
+                elif request.group is None:
+                    assert key == rest[index]
+
+
+def flat(ranges) -> list[int]:
+    """The keys of a text, one by one."""
+    return [key for first, count in ranges for key in range(first, first + count)]
 
 
 def run(case: Case, max_span: int, books: bool = False):

@@ -1,0 +1,125 @@
+"""Numbers for the texts of blocks: equal numbers, equal text from the first token to the end of the block.
+
+    text "system | chat 7"    runs (system, 0, 512) (chat 7, 0, 80), blocks of 16
+    keys                      0 .. 31 | 32 .. 36              ranges [(0, 37)]
+    text "system | chat 8"    0 .. 31 | 37 .. 41              ranges [(0, 32), (37, 5)]
+
+A number is called a key. Blocks that follow each other in a text get consecutive keys where the text is new,
+so that most texts are a few ranges of keys, and what is known of their blocks lies side by side in arrays.
+"""
+
+from collections.abc import Sequence
+
+from kvsim.allocators.base import Content
+
+Keys = tuple[int, int]
+"""A range of keys: (first, count)."""
+
+
+RECENT = 1024
+"""Texts whose ranges are kept, as requests ask for them several times."""
+
+
+class Texts:
+    """Hands out keys.
+
+    Attributes
+    ----------
+    count : int
+        Keys handed out so far: 0 to `count - 1`.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.count = 0
+        self._size = block_size
+        self._ranges: dict[tuple[int, ...], Keys] = {}  # by the key before, and the runs of the first block
+        self._recent: dict[Content, list[Keys]] = {}
+        self._spare: dict[int, list[int]] = {}  # ranges given back, by their count
+
+    def keys(self, content: Content) -> list[Keys]:
+        """The keys of the full blocks of a text, in its order; not to be changed."""
+        known = self._recent.get(content)
+        if known is None:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            known = self._recent[content] = self._ranges_of(content)
+        return known
+
+    def _ranges_of(self, content: Content) -> list[Keys]:
+        size = self._size
+        found: list[Keys] = []
+        part: tuple[int, ...] = ()
+        before, filled = -1, 0
+        for stream, first, length in content:
+            if filled:  # complete the block that an earlier run began
+                taken = min(length, size - filled)
+                part, filled = (*part, stream, first, taken), filled + taken
+                if filled < size:
+                    continue
+                before = self._follow(found, (before, *part), 1)[0]
+            else:
+                taken = 0
+            whole, filled = divmod(length - taken, size)
+            start = first + taken
+            while whole:
+                known, count = self._follow(found, (before, stream, start), whole)
+                before = known + count - 1
+                start += count * size
+                whole -= count
+            part = (stream, start, filled)
+        return found
+
+    def _follow(self, found: list[Keys], place: tuple[int, ...], blocks: int) -> Keys:
+        """Add the next keys of a text to what was found of it, at most `blocks`; returns them."""
+        known = self._ranges.get(place)
+        if known is None:
+            known = self._ranges[place] = self.count, blocks
+            self.count += blocks
+        first, count = known
+        if count > blocks:
+            count = blocks
+        if found and sum(found[-1]) == first:
+            found[-1] = found[-1][0], found[-1][1] + count
+        else:
+            found.append((first, count))
+        return first, count
+
+    # -- text of one sequence alone -----------------------------------------------------------
+
+    def lengthen(self, ranges: list[Keys], blocks: int) -> None:
+        """Add keys that nobody else has, until there are enough for so many blocks."""
+        held = sum([count for _, count in ranges])
+        while held < blocks:
+            count = max(held, 1 << (blocks - 1).bit_length() if not held else 1)
+            spare = self._spare.get(count)
+            if spare:
+                first = spare.pop()
+            else:
+                first = self.count
+                self.count += count
+            ranges.append((first, count))
+            held += count
+
+    def give_back(self, ranges: list[Keys]) -> None:
+        """Nobody knows these keys any more."""
+        for first, count in ranges:
+            self._spare.setdefault(count, []).append(first)
+        ranges.clear()
+
+
+def pieces(ranges: Sequence[Keys], start: int, stop: int) -> list[tuple[int, int, int]]:
+    """Blocks `start` to before `stop` of a text, as (block, its key, how many follow each other)."""
+    if len(ranges) == 1:  # most often
+        first, count = ranges[0]
+        if stop > count:
+            stop = count
+        return [(start, first + start, stop - start)] if start < stop else []
+    at, found = 0, []
+    for first, count in ranges:
+        if at >= stop:
+            break
+        low, high = max(start, at), min(stop, at + count)
+        if low < high:
+            found.append((low, first + low - at, high - low))
+        at += count
+    return found
