@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SEEDS = ("0", "1", "4242")
 
 WORK = "--num-prompts 40 --request-rate 8 --cost constant:0.03 --no-plots"
-RECORD = "--record-map 10 --step-log"
+MAP = "--record-map 10 --step-log"
 COMMANDS = f"""\
-run {WORK} {RECORD} --kv-tokens 6000 --out all
-run {WORK} {RECORD} --kv-tokens 6000 --out radix --allocator radix --enable-prefix-caching --shared-prefix 3x200
-run {WORK} {RECORD} --kv-tokens 6000 --out forks --scheduler vllm-v0 --n 3 --preemption swap
-run {WORK} {RECORD} --kv-tokens 9000 --out beams --scheduler vllm-v0 --beam-width 3 --max-num-seqs 12
-compare {WORK} {RECORD} --kv-tokens 6000 --out several --allocator contiguous,buddy,dynamic,paged
+run {WORK} {MAP} --kv-tokens 6000 --out all
+run {WORK} {MAP} --kv-tokens 6000 --out radix --allocator radix --enable-prefix-caching --shared-prefix 3x200
+run {WORK} {MAP} --kv-tokens 6000 --out forks --scheduler vllm-v0 --n 3 --preemption swap
+run {WORK} {MAP} --kv-tokens 9000 --out beams --scheduler vllm-v0 --beam-width 3 --max-num-seqs 12
+compare {WORK} {MAP} --kv-tokens 6000 --out several --allocator contiguous,buddy,dynamic,paged
 run {WORK} --seeds 2 --jobs 1 --out seeds
 plot several --format svg --out svg
 plot all seeds --figure requests --format pdf --out pdf
