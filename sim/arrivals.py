@@ -142,7 +142,7 @@ class Arrivals:
         now, events = int(self.env.now), self.server.events
         self.recorder.reject(reason)
         if events:
-            events.rejected(row, now, self.server.step, reason)
+            events.rejected(row, now, events.step_at(now), reason)
         self.answered(row, now)
 
     def _samples(self, request: Request) -> list[Request]:

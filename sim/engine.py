@@ -251,6 +251,8 @@ class Engine:
     def _record(self, ends: list[int], held: int, decodes: int, late: list[tuple[int, int]]) -> None:
         """Write down a span of steps, and give it the memory that it was promised."""
         server, recorder, allocator = self.server, self.recorder, self.server.allocator
+        if self.events:
+            self.events.stepped(server.step, server.now_ps, ends)
         if self.memory_map:
             self.memory_map.passed(decodes * len(ends) + server.chunk_tokens)
         if server.waiting or server.swapped:

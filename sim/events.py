@@ -15,10 +15,13 @@
     reject     it can never be served: `reason`
 
 Decisions bear the time at which their step starts; `decode`, `finish` and the forks that follow a prompt that
-at which it ends. Nothing here changes a run: with and without events its results are the same integers.
+at which it ends. A `reject` at an arrival bears its time, and the first step that starts then or later.
+Nothing here changes a run: with and without events its results are the same integers.
 """
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +41,15 @@ class Texts(NamedTuple):
 
     codes: Int64Column
     texts: list[str]
+
+    def in_order(self, order: Int64Column) -> "Texts":
+        """The rows in another order, the texts in that in which they then first appear."""
+        codes = self.codes[order]
+        used, first = np.unique(codes, return_index=True)
+        used = used[np.argsort(first)]
+        place = np.zeros(len(self.texts), dtype=np.int64)
+        place[used] = np.arange(len(used))
+        return Texts(place[codes], [self.texts[code] for code in used.tolist()])
 
 
 class TextColumn:
@@ -73,6 +85,19 @@ class Events:
         self._numbers = {name: array("q") for name in NUMBERS}
         self._event, self._reason = TextColumn(), TextColumn()
         self._told: tuple[int, int, str] | None = None  # the last refusal
+        self._span: tuple[int, int, Sequence[int]] = (0, 0, ())  # the last steps: first, start, ends
+
+    def stepped(self, first: int, start_ps: int, ends: Sequence[int]) -> None:
+        """Steps from `first` on were taken at once, the i-th of which ends `ends[i]` after their start."""
+        self._span = first, start_ps, ends
+
+    def step_at(self, time_ps: int) -> int:
+        """The first step that starts at `time_ps` or later, of the last span or just after it.
+
+        The engine learns of an arrival in the middle of a span only when the span is over.
+        """
+        first, start_ps, ends = self._span
+        return first + min(bisect_left(ends, time_ps - start_ps) + 1, len(ends))
 
     def admitted(self, request: Request, now_ps: int, step: int, tokens: int, cached: int) -> None:
         """A request entered the memory."""
@@ -134,7 +159,7 @@ class Events:
         order = np.argsort(np.array(self._numbers["time_ps"], dtype=np.int64), kind="stable")
         numbers = {name: np.array(column, dtype=np.int64)[order] for name, column in self._numbers.items()}
         texts = {"event": self._event.texts(), "reason": self._reason.texts()}
-        return numbers, {name: Texts(codes[order], words) for name, (codes, words) in texts.items()}
+        return numbers, {name: column.in_order(order) for name, column in texts.items()}
 
     def _add(  # noqa: PLR0917 - the columns
         self,

@@ -69,7 +69,9 @@ class MemoryMap:
         now = dict.fromkeys(_ranges(allocator.regions(), owners, lengths))
         columns = [self._columns[name] for name in ("start", "size", "filled", "cached")]
         before = len(self._owners)
-        for changed in now.keys() - self._last.keys() if self._last else now:
+        for changed in now:  # in order of address: a difference of sets would have the order of hashes
+            if changed in self._last:
+                continue
             start, size, names, filled, cached = changed
             for column, value in zip(columns, (start, size, filled, cached), strict=True):
                 column.append(value)
@@ -80,10 +82,9 @@ class MemoryMap:
     def table(self) -> tuple[dict[str, Int64Column], Texts]:
         """The columns so far by time, then by address, and the owners."""
         columns = {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
-        owners = self._owners.texts()
         order = np.lexsort((columns["start"], columns["time_ps"]))
         ordered = {name: column[order] for name, column in columns.items()}
-        return ordered, Texts(owners.codes[order], owners.texts)
+        return ordered, self._owners.texts().in_order(order)
 
 
 def _ranges(

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,11 @@ class Message(NamedTuple):
 
     speaker: str
     text: str
+
+    def digest(self) -> bytes:
+        """The same for equal messages, and whatever the seed of Python's own hashes."""
+        said = f"{self.speaker} {self.text}".encode(errors="surrogatepass")
+        return blake2b(said, digest_size=16).digest()
 
 
 CHARACTERS_PER_TOKEN = 4
@@ -159,8 +165,8 @@ class _Session:
     """Where a conversation stands."""
 
     number: int
-    last: int | None = None
-    """hash of the message that the next chunk may repeat"""
+    last: bytes | None = None
+    """digest of the message that the next chunk may repeat"""
     question: int | None = None
     answer: int | None = None
 
@@ -184,8 +190,8 @@ def _all_turns(
     for name, talk in conversations:
         base = len(sessions) if name is None else _without_chunk(name)
         session = sessions.setdefault(base, _Session(len(sessions)))
-        repeated = hash(talk[0]) == session.last
-        session.last = hash(talk[-1])
+        repeated = talk[0].digest() == session.last
+        session.last = talk[-1].digest()
         for message in talk[repeated:]:
             if message.speaker != "assistant":
                 if session.answer is not None:

@@ -2,15 +2,16 @@
 
 Here are the features that the naive reference does not know: prefix caches, samples that fork, beams,
 swapping, priorities, asynchronous scheduling. Both modes run the same random workload on memory so small that
-somebody is evicted nearly always; in step mode the memory is counted anew at every step, from block
-tables and texts, by code that knows nothing of the engine's running sums.
+somebody is evicted nearly always, and some requests never fit. What happened to each request must be equal
+too, event by event. In step mode the memory is counted anew at every step, from block tables and texts, by
+code that knows nothing of the engine's running sums.
 """
 
 from collections import Counter
 from random import Random
 
 import pytest
-from support.cases import COSTS, HAPPENS, Case, draw_case, told
+from support.cases import COSTS, HAPPENS, Case, draw_case, events_of, told
 
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.prefix import PagedPrefix
@@ -177,7 +178,7 @@ def flat(ranges) -> list[int]:
 
 def run(case: Case, max_span: int, books: bool = False):
     work = case.work
-    engine = build_engine(case.scenario, work, max_span=max_span, check=True)
+    engine = build_engine(case.scenario, work, max_span=max_span, check=True, events=True)
     engine.cost = COSTS[case.cost]()
     engine.recorder.timeline_rows = case.timeline_rows
     kept = Books(engine) if books else None
@@ -188,13 +189,13 @@ def run(case: Case, max_span: int, books: bool = False):
     assert not (server.waiting or server.running or server.swapped)
     assert (allocator.used_slots, allocator.shared_tokens, allocator.host_used_slots) == (0, 0, 0)
     assert (server.decoding, server.prefill_held, server.internal) == (0, 0, 0)
-    return result, kept
+    return result, events_of(engine), kept
 
 
 def check_case(case: Case):
-    slow, books = run(case, 1, books=True)
-    fast, _ = run(case, 1 << 20)
-    one, other = told(fast), told(slow)
+    slow, slow_events, books = run(case, 1, books=True)
+    fast, fast_events, _ = run(case, 1 << 20)
+    one, other = told(fast) | fast_events, told(slow) | slow_events
     assert {k: v for k, v in one.items() if other[k] != v} == {k: v for k, v in other.items() if one[k] != v}
     assert slow.finished.sum() + sum(slow.rejected.values()) == len(case.rows)
     for sums in (slow.saturated, slow.unsaturated):
@@ -224,5 +225,7 @@ def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, bl
             times = result.saturated.cached if name == "cached" else getattr(result, name)
             happened[name] += times > 0
         happened["finished"] += result.finished.any()
+        happened["rejected"] += bool(result.rejected)
+    assert happened["rejected"] > 5
     assert happened["finished"] > cases // 2
     assert [name for name in HAPPENS[scheduler] if happened[name] < 2] == []

@@ -172,6 +172,9 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         for _ in range(rng.randint(2, 16))
     ]
     cost = rng.choice(sorted(COSTS))
+    for row in rows:  # so large that it is refused when it comes, most often while others wait
+        if rng.random() < 0.06:
+            row.prompt, row.kind = rng.choice([60, 90, 127]), "alone"
     process = rng.choice(["uniform", "replace:0.3", "replace:1"])
     return Case(
         engine,
@@ -182,6 +185,14 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         beam=Beam(width, process, rng.randrange(99)) if beams else None,
         samples=samples,
     )
+
+
+def events_of(engine) -> dict[str, list]:
+    """What happened to each request: columns of numbers, and of texts with the order they stand in."""
+    numbers, texts = engine.events.table()
+    return {name: column.tolist() for name, column in numbers.items()} | {
+        name: [column.codes.tolist(), column.texts] for name, column in texts.items()
+    }
 
 
 def told(result) -> dict[str, object]:
