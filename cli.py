@@ -317,10 +317,12 @@ class Server:
     kv_cache_dtype: Annotated[
         str, _memory(metavar="auto|fp8|bf16|...", help="Type of a cached number; auto: the model's.")
     ] = Scenario.kv_cache_dtype
-    model: Annotated[str, _hardware(help="See: sim models; or a Hugging Face config.json.")] = "opt-13b"
-    gpu: Annotated[str, _hardware(metavar="NAME|FILE", help="See: sim gpus; or a profile's file.")] = (
-        "a100-40gb"
+    model: Annotated[str, _hardware(help="See: sim models; or a name of the hub, or a config.json.")] = (
+        "opt-13b"
     )
+    gpu: Annotated[
+        str, _hardware(metavar="NAME|FILE", help="See: sim gpus; or your own: six numbers, or a profile.")
+    ] = "a100-40gb"
     tensor_parallel_size: Annotated[int, _hardware(help="GPUs that share every layer.")] = 1
     cost: Annotated[
         str | None,
@@ -865,6 +867,7 @@ def models() -> None:
     _show(
         models_table(),
         "Layers with w see a sliding window; MLA caches one latent for all heads.\n"
+        "Names of the Hugging Face hub find them too: meta-llama/Llama-3.1-8B-Instruct.\n"
         "Any other: --model path/to/config.json, as Hugging Face writes it.",
     )
 
@@ -876,7 +879,11 @@ def gpus() -> None:
     from kvsim.sim.cost_profile import profile_names
     from kvsim.sim.profile_files import directory, profile_files
 
-    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
+    _show(
+        gpus_table(),
+        "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n"
+        "Your own: --gpu FILE with six numbers, see the page on cost.",
+    )
     published = ", ".join(f"--cost {name}" for name in profile_names())
     _show(f"Analytic too, from published figures, for a few models: {published}\n")
     found = profile_files()
