@@ -636,6 +636,7 @@ def models() -> None:
     _show(
         models_table(),
         "Layers with w see a sliding window; MLA caches one latent for all heads.\n"
+        "Names of the Hugging Face hub find them too: meta-llama/Llama-3.1-8B-Instruct.\n"
         "Any other: --model path/to/config.json, as Hugging Face writes it.",
     )
 
@@ -647,7 +648,11 @@ def gpus() -> None:
     from kvsim.sim.cost_profile import profile_names
     from kvsim.sim.profile_files import directory, profile_files
 
-    _show(gpus_table(), "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.")
+    _show(
+        gpus_table(),
+        "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n"
+        "Your own: --gpu FILE with six numbers, see the page on cost.",
+    )
     published = ", ".join(f"--cost {name}" for name in profile_names())
     _show(f"Analytic too, from published figures, for a few models: {published}\n")
     found = profile_files()

@@ -4,17 +4,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
+from kvsim.reports.fitting import FittingTable
 from kvsim.sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.config import ModelSpec
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.profile_files import ProfileFile
 
 
-def models_table() -> Table:
+def models_table() -> FittingTable:
     """The geometry of the built-in models and where it is from."""
     columns = ("name", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
     return _table(
@@ -41,7 +38,7 @@ def _layers(model: ModelSpec) -> str:
     return "+".join(filter(None, (str(full) if full else "", windowed)))
 
 
-def gpus_table() -> Table:
+def gpus_table() -> FittingTable:
     """Memory and speeds of the built-in GPUs and where they are from."""
     columns = ("name", "memory", "GB/s", "TFLOP/s", "link GB/s", "source")
     return _table(
@@ -60,7 +57,7 @@ def gpus_table() -> Table:
     )
 
 
-def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> Table:
+def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> FittingTable:
     """Calibrated profiles with what stands behind them; of a damaged one, what is wrong with it."""
     columns = ("profile", "GPU", "measured", "error", "whose", "by")
     return _table(columns, (_profile_row(each) for each in found))
@@ -81,7 +78,7 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
     )
 
 
-def names_table(registry: Mapping[str, str]) -> Table:
+def names_table(registry: Mapping[str, str]) -> FittingTable:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
     modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
     return _table(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
@@ -96,7 +93,7 @@ def releases(registry: Mapping[str, str]) -> list[str]:
     return found
 
 
-def rules_table(rules: Iterable[Callable[..., object]]) -> Table:
+def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
     """What each rule of the contract says, by the first line of its docstring."""
     said = {rule.__name__.replace("_", " "): (rule.__doc__ or "").strip() for rule in rules}
     numbers = re.compile(r"( \([\d, ]+\))?\.$")
@@ -108,13 +105,6 @@ def _first_line(text: str | None) -> str:
     return (text or "").partition("\n")[0].partition(": ")[2]
 
 
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
     """The first column stays whole, the last wraps, those between stand to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column(columns[0], no_wrap=True, style="bold")
-    for name in columns[1:-1]:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(columns[-1], overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return FittingTable(columns, rows, words=columns[-1:])

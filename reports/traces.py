@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count, figures
 
 Facts = Mapping[str, Any]
@@ -24,31 +25,34 @@ Facts = Mapping[str, Any]
 
 def list_tables(traces: Iterable[Facts]) -> Group:
     """All traces: their numbers, then what they are and whence."""
-    numbers = _table(("trace", "rows", "prompt", "output", "span", "req/s", "CV", "here"))
-    origins = _table(("trace", "licence", "what it is, and its source"))
-    for each in traces:
-        numbers.add_row(
-            *map(
-                Text,
-                (
-                    each["name"],
-                    count(each["rows"]),
-                    figures(each["prompt_tokens"]),
-                    figures(each["output_tokens"]),
-                    _span(each["span_s"]),
-                    figures(each["requests_per_s"]),
-                    figures(each["burstiness"]),
-                    each["here"],
-                ),
-            )
-        )
-        said = [
-            each["about"],
-            *([each["source"]] if each["source"] else []),
-            *([each["checksum"]] if each["checksum"] else []),
-        ]
-        origins.add_row(*map(Text, (each["name"], each["licence"], "; ".join(said))))
+    traces = list(traces)
+    numbers = FittingTable(
+        ("trace", "rows", "prompt", "output", "span", "req/s", "CV", "here"), map(_numbers, traces)
+    )
+    origins = FittingTable(
+        ("trace", "licence", "what it is, and its source"),
+        map(_origin, traces),
+        words=("licence", "what it is, and its source"),
+    )
     return Group(numbers, Text(""), origins)
+
+
+def _numbers(each: Facts) -> tuple[str, ...]:
+    return (
+        each["name"],
+        count(each["rows"]),
+        figures(each["prompt_tokens"]),
+        figures(each["output_tokens"]),
+        _span(each["span_s"]),
+        figures(each["requests_per_s"]),
+        figures(each["burstiness"]),
+        each["here"],
+    )
+
+
+def _origin(each: Facts) -> tuple[str, ...]:
+    said = [each["about"], *(each[key] for key in ("source", "checksum") if each[key])]
+    return each["name"], each["licence"], "; ".join(said)
 
 
 def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequence[float]) -> Group:
@@ -128,11 +132,9 @@ def _span(span_s: float | None) -> str:
 
 
 def _table(columns: Sequence[str]) -> Table:
-    """The first column stays whole; numbers stand to the right; words at the end wrap."""
+    """The first column stays whole; numbers stand to the right."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    words = {"licence", "here", "what it is, and its source"}
     table.add_column(columns[0], no_wrap=True, style="bold")
     for name in columns[1:]:
-        right = name not in words
-        table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
     return table

@@ -1,33 +1,47 @@
 """Names to specs: the built-in tables (models.toml, gpus.toml) and, for models, a Hugging Face config.json.
 
 Names match whatever their case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. The table
-goes first; a path to a config.json, or to a folder that holds one, comes second.
+goes first; a path to a config.json, or to a folder that holds one, comes second; a model's name on the
+Hugging Face hub, with its owner or without, comes third.
 """
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from kvsim.sim.config import GpuSpec, ModelSpec
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.huggingface import read_model
+from kvsim.sim.own_gpu import GIB, gpu_of
 
-GIB = 2**30
+__all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_names"]
 
 
 def model_named(name_or_path: str) -> ModelSpec:
-    """The built-in model of that name, else the model of the config.json at that path."""
+    """The built-in model of that name, the model of the config.json at that path, or that of the hub."""
     models, name = _models(), _normal(name_or_path)
     if name in models:
         return models[name]
     path = Path(name_or_path).expanduser()
     if name_or_path.strip() and path.exists():
         return read_model(path)
+    if name in _hub():
+        return _hub()[name]
     if name_or_path.endswith(".json"):
         raise KvsimError(f"model {name_or_path!r}: there is no such file")
+    if "/" in name_or_path:
+        raise _unknown_on_hub(name_or_path)
     raise unknown("model", name_or_path, model_names())
+
+
+def hub_names() -> list[str]:
+    """The names on the Hugging Face hub, with their owners, that find a built-in model."""
+    return [name for entry in _model_table().values() for name in entry.get("hub", ())]
 
 
 def gpu_named(name: str) -> GpuSpec:
@@ -53,23 +67,44 @@ def _normal(name: str) -> str:
 
 
 @cache
+def _model_table() -> Mapping[str, Mapping[str, Any]]:
+    return tomllib.loads(files("kvsim.sim").joinpath("models.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def _models() -> Mapping[str, ModelSpec]:
-    table = tomllib.loads(files("kvsim.sim").joinpath("models.toml").read_text(encoding="utf-8"))
-    return {name: ModelSpec(name=name, **entry) for name, entry in table.items()}
+    specs = {field.name for field in fields(ModelSpec)}
+    return {
+        name: ModelSpec(name=name, **{key: entry[key] for key in entry if key in specs})
+        for name, entry in _model_table().items()
+    }
+
+
+@cache
+def _hub() -> Mapping[str, ModelSpec]:
+    """Models by the hub's names, normal; also without their owners where nothing else is called so."""
+    found: dict[str, ModelSpec] = {}
+    for name, entry in _model_table().items():
+        for hub_name in entry.get("hub", ()):
+            longest = entry.get("max_model_len_of", {}).get(hub_name, entry["max_model_len"])
+            spec = replace(_models()[name], hub_name=hub_name, max_model_len=longest)
+            found[_normal(hub_name)] = spec
+            found.setdefault(_normal(hub_name).partition("/")[2], spec)
+    return found
+
+
+def _unknown_on_hub(name: str) -> KvsimError:
+    """Suggests the nearest of the hub's names, and the way that is always open."""
+    near = get_close_matches(_normal(name), [known for known in _hub() if "/" in known], n=3, cutoff=0.6)
+    meant = " or ".join(repr(str(_hub()[each].hub_name)) for each in near)
+    hint = f"; did you mean {meant}?" if near else ""
+    return KvsimError(
+        f"model {name!r} is neither built in nor a file{hint} (see: sim models; of any other model, download "
+        "its config.json from the hub and give that file)"
+    )
 
 
 @cache
 def _gpus() -> Mapping[str, GpuSpec]:
     table = tomllib.loads(files("kvsim.sim").joinpath("gpus.toml").read_text(encoding="utf-8"))
-    return {
-        name: GpuSpec(
-            name=name,
-            memory_bytes=entry["memory_gib"] * GIB,
-            bandwidth_bytes_per_s=entry["bandwidth_gb_per_s"] * 1e9,
-            flops_per_s=entry["tflops"] * 1e12,
-            pcie_bytes_per_s=entry["pcie_gb_per_s"] * 1e9,
-            link_bytes_per_s=entry["link_gb_per_s"] * 1e9 if "link_gb_per_s" in entry else None,
-            source=entry["source"],
-        )
-        for name, entry in table.items()
-    }
+    return {name: gpu_of(entry, name, "") for name, entry in table.items()}

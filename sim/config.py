@@ -11,6 +11,7 @@ allocators, schedulers and costs are not checked here: their registries do that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from math import isfinite
 from typing import Any
 
@@ -81,6 +82,8 @@ class ModelSpec:
         Sliding window: the tokens that a windowed layer sees, the newest included.
     window_layers : int
         How many of the layers are windowed.
+    hub_name : str or None
+        The name on the Hugging Face hub that a built-in model was asked for by; results tell it.
     """
 
     name: str
@@ -102,6 +105,7 @@ class ModelSpec:
     window: int | None = None
     window_layers: int = 0
     source: str
+    hub_name: str | None = dataclass_field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for field in COUNTS:

@@ -22,6 +22,7 @@ from typing import Any
 from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.own_gpu import read_own_gpu
 
 FORMAT = 1
 KINDS = ("calibrated", "rehearsal")
@@ -242,7 +243,7 @@ def _shipped() -> Iterator[ProfileFile]:
 
 def is_path(text: str) -> bool:
     """Whether a user means a file by this."""
-    return text.endswith(".json") or "/" in text or os.sep in text
+    return text.endswith((".json", ".toml")) or "/" in text or os.sep in text
 
 
 def find_profile(text: str, rehearsals: bool = False) -> ProfileFile | None:
@@ -270,6 +271,14 @@ def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | No
 
     Without a cost it is the calibrated profile of that GPU where there is one, else the roofline.
     """
+    own = read_own_gpu(Path(gpu).expanduser()) if is_path(gpu) else None
+    if own is not None:
+        if cost == "calibrated":
+            raise KvsimError(
+                f"cost calibrated needs a measured profile, and {gpu} holds a datasheet's numbers: "
+                "use --cost roofline, or measure with sim calibrate"
+            )
+        return own, cost or "roofline", None
     wanted = cost in (None, "calibrated")
     found = find_profile(gpu) if wanted or is_path(gpu) or _normal(gpu) not in gpu_names() else None
     if found is None:

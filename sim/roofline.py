@@ -6,6 +6,7 @@ in O(1).
 
 from collections.abc import Sequence
 
+from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec, ModelSpec
 from kvsim.sim.step_cost import CostModel, StepShape
 from kvsim.sim.workload import PS_PER_S
@@ -57,7 +58,7 @@ class Roofline(CostModel):
     def __init__(self, model: ModelSpec, gpu: GpuSpec, tensor_parallel_size: int = 1) -> None:
         tp = tensor_parallel_size
         gpus = f"{tp} x {gpu.name}" if tp > 1 else gpu.name
-        self.source = f"roofline, analytic: {model.name} on {gpus} (vendor datasheet)"
+        self.source = f"roofline, analytic: {model.name} on {gpus} ({_origin(gpu)})"
         byte_ps = PS_PER_S / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency)
         flop_ps = PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
         kv_bytes = model.kv_bytes_per_token_per_gpu(tp)
@@ -152,3 +153,9 @@ class Roofline(CostModel):
 def _progression(first: int, delta: int, steps: int) -> Sequence[int]:
     """`steps` numbers from `first`, each `delta` more than the one before."""
     return range(first, first + steps * delta, delta) if delta else [first] * steps
+
+
+def _origin(gpu: GpuSpec) -> str:
+    """Where the numbers of a GPU come from, in short."""
+    built_in = gpu.name in gpu_names() and gpu == gpu_named(gpu.name)
+    return "vendor datasheet" if built_in or not gpu.source else gpu.source

@@ -103,6 +103,9 @@ class Simulation:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
         notes = [*result.workload.notes, room]
+        model = self.scenario.model
+        if model.hub_name:
+            notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
         groups = self.capacity.groups
         if groups is not None:
             notes.append(

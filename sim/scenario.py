@@ -189,18 +189,20 @@ class Scenario:
         short="--no-hybrid-kv",
     )
     model: str | ModelSpec = option(
-        "See: sim models; or a Hugging Face config.json.",
+        "See: sim models; or a name of the hub, or a config.json.",
         panel=HARDWARE,
         default="opt-13b",
         value="NAME|FILE",
-        doc="one of `sim models`, or a Hugging Face `config.json`, or its folder",
+        doc="one of `sim models`, or its name on the Hugging Face hub; "
+        "or a `config.json` of Hugging Face, or its folder",
     )
     gpu: str | GpuSpec = option(
-        "See: sim gpus; or a profile's file.",
+        "See: sim gpus; or your own: six numbers, or a profile.",
         panel=HARDWARE,
         default="a100-40gb",
         value="NAME|FILE",
-        doc="one of `sim gpus`, by the name of a GPU or a profile; or a profile's file",
+        doc="one of `sim gpus`, by the name of a GPU or a profile; "
+        "or a file: [your own GPU](cost.md#your-own-gpu) in six numbers, or a profile",
     )
     tensor_parallel_size: int = option(
         "GPUs that share every layer.",

@@ -50,13 +50,17 @@ class Datasheet:
 
 DATASHEETS = (
     Datasheet("GH200", None, 4900, 989), Datasheet("H200", "h200", 4800, 989),
-    Datasheet("H100 PCIe", "h100-pcie", 2000, 756), Datasheet("H100 NVL", None, 3900, 835),
+    Datasheet("H20", "h20", 4000, 148),
+    Datasheet("H100 PCIe", "h100-pcie", 2000, 756), Datasheet("H100 NVL", "h100-nvl", 3900, 835),
     Datasheet("H100", "h100", 3350, 989), Datasheet("A100-SXM4-80GB", "a100-80gb", 2039, 312),
     Datasheet("A100 80GB", None, 1935, 312), Datasheet("A100", "a100-40gb", 1555, 312),
-    Datasheet("GB200", None, 8000, 2500), Datasheet("B200", "b200", 7700, 2250),
+    Datasheet("GB300", None, 8000, 2500), Datasheet("B300", "b300", 8000, 2250),
+    Datasheet("GB200", "gb200", 8000, 2500), Datasheet("B200", "b200", 7700, 2250),
     Datasheet("L40S", "l40s", 864, 362), Datasheet("L40", None, 864, 181), Datasheet("L4", "l4", 300, 121),
-    Datasheet("A10G", "a10g", 600, 70), Datasheet("A10", None, 600, 125),
-    Datasheet("4090", "rtx-4090", 1008, 165),
+    Datasheet("A10G", "a10g", 600, 70), Datasheet("A10", "a10", 600, 125),
+    Datasheet("4090", "rtx-4090", 1008, 165), Datasheet("5090", "rtx-5090", 1792, 209.5),
+    Datasheet("RTX PRO 6000 Blackwell Workstation", "rtx-pro-6000", 1792, 503.8),
+    Datasheet("RTX PRO 6000 Blackwell Server", None, 1597, 503.8),
 )  # fmt: skip
 
 

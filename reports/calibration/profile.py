@@ -17,6 +17,7 @@ from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.cost_profile import analytic_profile, profile_names
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.own_gpu import read_own_gpu
 from kvsim.sim.profile_files import ProfileFile, find_profile, is_path, profile_files
 from kvsim.sim.workload import PS_PER_S
 
@@ -222,6 +223,9 @@ def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
         analytic = _analytic_in(Path(text).expanduser())
         if analytic is not None:
             return Analytic(analytic)
+        own = read_own_gpu(Path(text).expanduser())
+        if own is not None:
+            return own
     found = find_profile(text, rehearsals=True)
     if found is not None:
         return fit_of(found)

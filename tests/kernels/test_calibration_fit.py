@@ -189,7 +189,11 @@ def test_impossible_points_are_refused():
         ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA GH200 480GB", None), ("NVIDIA A100-SXM4-40GB", "a100-40gb"), ("NVIDIA A10G", "a10g"),
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"), ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA B200", "b200"), ("NVIDIA A10", None),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA B200", "b200"), ("NVIDIA A10", "a10"),
+        ("NVIDIA H20", "h20"), ("NVIDIA H100 NVL", "h100-nvl"), ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300"), ("NVIDIA GB300", None), ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None),
     ],
 )  # fmt: skip
 def test_datasheets_by_the_name_of_the_device(device, gpu):

@@ -1,0 +1,55 @@
+"""Lists in a narrow terminal: in several tables, and nothing is cut."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from kvsim import cli
+from kvsim.reports.fitting import FittingTable
+
+ROWS = [("alpha", "1,000", "a few words on it"), ("beta", "20", "one-very-long-name-of-something")]
+TABLE = FittingTable(("name", "number", "what it is"), ROWS, words=("what it is",))
+
+
+def shown(width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(TABLE)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_where_there_is_room_it_is_one_table():
+    head, line, *rows = shown(60)
+    assert head == "name  number what it is" and set(line) == {"─"}
+    assert rows == [
+        "alpha  1,000 a few words on it",
+        "beta      20 one-very-long-name-of-something",
+    ]
+
+
+def test_what_does_not_fit_follows_in_another_with_the_names_again():
+    lines = shown(36)
+    assert [lines.index(head) for head in ("name  number", "name  what it is")] == [0, 5]
+    assert "alpha  1,000" in lines and "alpha a few words on it" in lines
+    assert "beta  one-very-long-name-of-somethin" in lines and "      g" in lines
+
+
+@pytest.mark.parametrize("command", ["models", "gpus", "allocators", "schedulers", "traces"])
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_list_cuts_a_name_or_is_a_column_of_letters(command, width, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path))
+    assert cli.main([command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if re.fullmatch(r"\s*\S", line)]
+    assert "…" not in "".join(lines)
+
+
+def test_all_names_of_models_and_their_hub_names_are_whole_in_60_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert "deepseek-v2-lite deepseek-ai/DeepSeek-V2-Lite" in out
+    assert re.search(r"llama-3\.1-70b +70\.6 B +80 +64/8 +320 KiB 131,072", out)
