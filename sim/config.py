@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv_layers import KvLayers, kv_layers_from
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")
@@ -81,6 +82,19 @@ class ModelSpec:
         Sliding window: the tokens that a windowed layer sees, the newest included.
     window_layers : int
         How many of the layers are windowed.
+    quantization : str or None
+        How the weights are quantized, by the name that engines give it (fp8, awq, mxfp4, ...).
+    weight_bits : float or None
+        Bits of a quantized weight, its share of scales and zero points included.
+    quantized_parameters : int
+        Parameters stored in `weight_bits`; all others have `dtype_bytes`.
+    experts, experts_per_token, expert_parameters : int
+        Routed experts of a layer, how many of them a token passes through, and the parameters of all
+        routed experts of all layers; 0 without a mixture of experts.
+    kv_layers : tuple of KvLayers
+        What each layer caches, where not all layers do the same; empty: as the fields above say.
+    notes : tuple of str
+        What a user of the numbers should know about this model; printed with every result.
     """
 
     name: str
@@ -101,11 +115,22 @@ class ModelSpec:
     kv_rope_dim: int | None = None
     window: int | None = None
     window_layers: int = 0
+    quantization: str | None = None
+    weight_bits: float | None = None
+    quantized_parameters: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_parameters: int = 0
+    kv_layers: tuple[KvLayers, ...] = ()
+    notes: tuple[str, ...] = ()
     source: str
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_layers", kv_layers_from(self.kv_layers))  # lists, in JSON
+        object.__setattr__(self, "notes", tuple(self.notes))
         for field in COUNTS:
             _check_int(field, getattr(self, field))
+        self._check_weights()
         if self.dtype_bytes not in (1, 2, 4):
             raise KvsimError(f"dtype_bytes must be 1, 2 or 4, got {self.dtype_bytes!r}")
         if self.kv_dtype_bytes not in (None, 1, 2, 4):
@@ -125,6 +150,26 @@ class ModelSpec:
             raise KvsimError(
                 f"parameters must exceed the embeddings "
                 f"({self.parameters - self.body_parameters}), got {self.parameters}"
+            )
+
+    def _check_weights(self) -> None:
+        for field in ("quantized_parameters", "experts", "experts_per_token", "expert_parameters"):
+            _check_int(field, getattr(self, field), least=0)
+        if (self.weight_bits is None) != (self.quantized_parameters == 0):
+            raise KvsimError(
+                f"weight_bits and quantized_parameters need each other, "
+                f"got {self.weight_bits} and {self.quantized_parameters}"
+            )
+        if self.weight_bits is not None:
+            _check_number("weight_bits", self.weight_bits, most=32)
+        for field in ("quantized_parameters", "expert_parameters"):
+            if getattr(self, field) > self.parameters:
+                raise KvsimError(
+                    f"{field} must be at most parameters ({self.parameters}), got {getattr(self, field)}"
+                )
+        if self.experts_per_token > self.experts:
+            raise KvsimError(
+                f"experts_per_token must be at most experts ({self.experts}), got {self.experts_per_token}"
             )
 
     def _check_latent(self) -> None:
@@ -185,8 +230,16 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all parameters."""
-        return self.parameters * self.dtype_bytes
+        """Bytes of all parameters, each in its own precision."""
+        if self.weight_bits is None:
+            return self.parameters * self.dtype_bytes
+        quantized = round(self.quantized_parameters * self.weight_bits / 8)
+        return quantized + (self.parameters - self.quantized_parameters) * self.dtype_bytes
+
+    @property
+    def body_weight_bytes(self) -> int:
+        """Bytes of the layers: embeddings and output matrix, which are not quantized, left out."""
+        return self.weight_bytes - (self.parameters - self.body_parameters) * self.dtype_bytes
 
     @property
     def head_parameters(self) -> int:
