@@ -1,4 +1,4 @@
-"""Names to specs: the built-in tables (models.toml, gpus.toml) and, for models, a Hugging Face config.json.
+"""Names to specs: the built-in tables (models.toml, model_configs.toml, gpus.toml), or a model's config.json.
 
 Names match whatever their case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. The table
 goes first; a path to a config.json, or to a folder that holds one, comes second.
@@ -6,13 +6,15 @@ goes first; a path to a config.json, or to a folder that holds one, comes second
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from kvsim.sim.config import GpuSpec, ModelSpec
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.huggingface import read_model
+from kvsim.sim.huggingface import model_of, read_model
 
 GIB = 2**30
 
@@ -54,13 +56,22 @@ def _normal(name: str) -> str:
 
 @cache
 def _models() -> Mapping[str, ModelSpec]:
-    table = tomllib.loads(files("kvsim.sim").joinpath("models.toml").read_text(encoding="utf-8"))
-    return {name: ModelSpec(name=name, **entry) for name, entry in table.items()}
+    plain = {name: ModelSpec(name=name, **entry) for name, entry in _table("models.toml").items()}
+    return plain | {name: _from_config(name, entry) for name, entry in _table("model_configs.toml").items()}
+
+
+def _from_config(name: str, entry: Mapping[str, Any]) -> ModelSpec:
+    """A model from the fields of its published config.json, with published totals where known."""
+    published = {key: entry[key] for key in ("parameters", "active_parameters") if key in entry}
+    return replace(model_of(entry, folder=name), name=name, source=entry["source"], **published)
+
+
+def _table(file: str) -> Mapping[str, Any]:
+    return tomllib.loads(files("kvsim.sim").joinpath(file).read_text(encoding="utf-8"))
 
 
 @cache
 def _gpus() -> Mapping[str, GpuSpec]:
-    table = tomllib.loads(files("kvsim.sim").joinpath("gpus.toml").read_text(encoding="utf-8"))
     return {
         name: GpuSpec(
             name=name,
@@ -71,5 +82,5 @@ def _gpus() -> Mapping[str, GpuSpec]:
             link_bytes_per_s=entry["link_gb_per_s"] * 1e9 if "link_gb_per_s" in entry else None,
             source=entry["source"],
         )
-        for name, entry in table.items()
+        for name, entry in _table("gpus.toml").items()
     }

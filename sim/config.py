@@ -201,20 +201,58 @@ class ModelSpec:
         return (self.kv_latent_dim or 0) - (self.kv_rope_dim or 0)
 
     @property
+    def uniform_kv_layers(self) -> tuple[KvLayers, ...]:
+        """What the layers cache where all do the same, or all but `window_layers` of unknown place."""
+        if self.window_layers and self.window_layers < self.layers:
+            return ()
+        numbers = tuple(range(self.layers))
+        if self.kv_latent_dim:
+            return (KvLayers(kind="mla_attention", layers=numbers, kv_heads=1, head_dim=self.kv_latent_dim),)
+        return (
+            KvLayers(
+                kind="sliding_window" if self.window_layers else "full_attention",
+                layers=numbers,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                value_dim=self.head_dim,
+                window=self.window,
+            ),
+        )
+
+    @property
+    def caching_layers(self) -> int:
+        """Layers that keep something of every token; all, unless some are recurrent or share."""
+        if not self.kv_layers:
+            return self.layers
+        return sum(len(each.layers) for each in self.kv_layers if each.kind != "mamba")
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of what is cached of one token, over all layers and KV heads."""
-        numbers = self.kv_latent_dim or 2 * self.kv_heads * self.head_dim
-        return self.layers * numbers * (self.kv_dtype_bytes or self.dtype_bytes)
+        return self.kv_bytes_per_token_per_gpu(1)
 
     def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
         """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies).
 
         The latent of MLA belongs to all heads: every GPU holds a copy.
         """
+        size, tp = self.kv_dtype_bytes or self.dtype_bytes, tensor_parallel_size
+        if self.kv_layers:
+            return sum(
+                len(each.layers) * each.numbers_per_token(tp) * (each.dtype_bytes or size)
+                for each in self.kv_layers
+            )
         if self.kv_latent_dim:
-            return self.kv_bytes_per_token
-        heads_here = -(-self.kv_heads // tensor_parallel_size)
-        return self.kv_bytes_per_token // self.kv_heads * heads_here
+            return self.layers * self.kv_latent_dim * size
+        return self.layers * 2 * self.head_dim * size * -(-self.kv_heads // tp)
+
+    def state_bytes_per_sequence(self, tensor_parallel_size: int = 1) -> int:
+        """Bytes of the recurrent layers' states of one sequence, on each GPU."""
+        return sum(
+            len(each.layers) * each.state.bytes_per_sequence(tensor_parallel_size, max(2, self.dtype_bytes))
+            for each in self.kv_layers
+            if each.state is not None
+        )
 
     @property
     def prefill_pair_flops(self) -> int:

@@ -133,6 +133,7 @@ def test_the_wheel_has_every_data_file():
     assert declared == there
     for package, name in (
         ("kvsim.sim", "models.toml"),
+        ("kvsim.sim", "model_configs.toml"),
         ("kvsim.sim", "gpus.toml"),
         ("kvsim.workloads.data", "sharegpt.parquet"),
     ):
