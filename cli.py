@@ -864,7 +864,7 @@ def models() -> None:
 
     _show(
         models_table(),
-        "Layers with w see a sliding window, with c a chunk, with r are recurrent; MLA caches one latent for all heads.\n"
+        "Layers: w see a window, c a chunk, r are recurrent; MLA caches one latent for all heads.\n"
         "Any other: --model path/to/config.json, as Hugging Face writes it.",
     )
 
