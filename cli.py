@@ -635,7 +635,7 @@ def models() -> None:
 
     _show(
         models_table(),
-        "Layers with w see a sliding window; MLA caches one latent for all heads.\n"
+        "Layers: w see a window, c a chunk, r are recurrent; MLA caches one latent for all heads.\n"
         "Names of the Hugging Face hub find them too: meta-llama/Llama-3.1-8B-Instruct.\n"
         "Any other: --model path/to/config.json, as Hugging Face writes it.",
     )

@@ -13,13 +13,14 @@ from kvsim.sim.profile_files import ProfileFile
 
 def models_table() -> FittingTable:
     """The geometry of the built-in models and where it is from."""
-    columns = ("name", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
+    columns = ("name", "parameters", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
     return _table(
         columns,
         (
             (
                 model.name,
                 f"{model.parameters / 1e9:.1f} B",
+                f"{model.weight_bytes / GIB:,.1f} GiB",
                 _layers(model),
                 f"{model.heads}/{'MLA' if model.kv_latent_dim else model.kv_heads}",
                 f"{model.kv_bytes_per_token / 1024:,.0f} KiB",
@@ -32,10 +33,17 @@ def models_table() -> FittingTable:
 
 
 def _layers(model: ModelSpec) -> str:
-    """`10+52w`: 10 that see everything and 52 that see a window."""
-    full = model.layers - model.window_layers
-    windowed = f"{model.window_layers}w" if model.window_layers else ""
-    return "+".join(filter(None, (str(full) if full else "", windowed)))
+    """`10+52w`: 10 see everything and 52 a window; c: chunks, r: recurrent, x: cross attention."""
+    if not model.kv_layers:
+        full = model.layers - model.window_layers
+        windowed = f"{model.window_layers}w" if model.window_layers else ""
+        return "+".join(filter(None, (str(full) if full else "", windowed)))
+    letters = {"sliding_window": "w", "chunked_local_attention": "c", "mamba": "r", "cross_attention": "x"}
+    counts: dict[str, int] = {}
+    for each in model.kv_layers:
+        letter = letters.get(each.kind, "")
+        counts[letter] = counts.get(letter, 0) + len(each.layers)
+    return "+".join(f"{count}{letter}" for letter, count in sorted(counts.items()))
 
 
 def gpus_table() -> FittingTable:

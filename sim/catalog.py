@@ -1,4 +1,4 @@
-"""Names to specs: the built-in tables (models.toml, gpus.toml) and, for models, a Hugging Face config.json.
+"""Names to specs: the built-in tables (models.toml, model_configs.toml, gpus.toml), or a model's config.json.
 
 Names match whatever their case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. The table
 goes first; a path to a config.json, or to a folder that holds one, comes second; a model's name on the
@@ -6,7 +6,7 @@ Hugging Face hub, with its owner or without, comes third.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -16,8 +16,10 @@ from typing import Any
 
 from kvsim.sim.config import GpuSpec, ModelSpec
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.huggingface import read_model
+from kvsim.sim.huggingface import model_of, read_model
 from kvsim.sim.own_gpu import GIB, gpu_of
+
+HUB = "https://huggingface.co/"
 
 __all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_names"]
 
@@ -41,7 +43,7 @@ def model_named(name_or_path: str) -> ModelSpec:
 
 def hub_names() -> list[str]:
     """The names on the Hugging Face hub, with their owners, that find a built-in model."""
-    return [name for entry in _model_table().values() for name in entry.get("hub", ())]
+    return list(dict.fromkeys(str(model.hub_name) for model in _hub().values()))
 
 
 def gpu_named(name: str) -> GpuSpec:
@@ -67,30 +69,43 @@ def _normal(name: str) -> str:
 
 
 @cache
-def _model_table() -> Mapping[str, Mapping[str, Any]]:
-    return tomllib.loads(files("kvsim.sim").joinpath("models.toml").read_text(encoding="utf-8"))
+def _models() -> Mapping[str, ModelSpec]:
+    specs = {field.name for field in fields(ModelSpec)}
+    plain = {
+        name: ModelSpec(name=name, **{key: entry[key] for key in entry if key in specs})
+        for name, entry in _table("models.toml").items()
+    }
+    return plain | {name: _from_config(name, entry) for name, entry in _table("model_configs.toml").items()}
+
+
+def _from_config(name: str, entry: Mapping[str, Any]) -> ModelSpec:
+    """A model from the fields of its published config.json, with published totals where known."""
+    published = {key: entry[key] for key in ("parameters", "active_parameters") if key in entry}
+    return replace(model_of(entry, folder=name), name=name, source=entry["source"], **published)
 
 
 @cache
-def _models() -> Mapping[str, ModelSpec]:
-    specs = {field.name for field in fields(ModelSpec)}
-    return {
-        name: ModelSpec(name=name, **{key: entry[key] for key in entry if key in specs})
-        for name, entry in _model_table().items()
-    }
+def _table(file: str) -> Mapping[str, Any]:
+    return tomllib.loads(files("kvsim.sim").joinpath(file).read_text(encoding="utf-8"))
 
 
 @cache
 def _hub() -> Mapping[str, ModelSpec]:
     """Models by the hub's names, normal; also without their owners where nothing else is called so."""
     found: dict[str, ModelSpec] = {}
-    for name, entry in _model_table().items():
-        for hub_name in entry.get("hub", ()):
-            longest = entry.get("max_model_len_of", {}).get(hub_name, entry["max_model_len"])
+    for name, entry in [*_table("models.toml").items(), *_table("model_configs.toml").items()]:
+        for hub_name in dict.fromkeys([*_published_as(entry["source"]), *entry.get("hub", ())]):
+            longest = entry.get("max_model_len_of", {}).get(hub_name, _models()[name].max_model_len)
             spec = replace(_models()[name], hub_name=hub_name, max_model_len=longest)
             found[_normal(hub_name)] = spec
             found.setdefault(_normal(hub_name).partition("/")[2], spec)
     return found
+
+
+def _published_as(source: str) -> Iterator[str]:
+    """The hub's name in the address of a config.json."""
+    if source.startswith(HUB):
+        yield source.removeprefix(HUB).partition(" ")[0].rstrip(",")
 
 
 def _unknown_on_hub(name: str) -> KvsimError:
@@ -106,5 +121,4 @@ def _unknown_on_hub(name: str) -> KvsimError:
 
 @cache
 def _gpus() -> Mapping[str, GpuSpec]:
-    table = tomllib.loads(files("kvsim.sim").joinpath("gpus.toml").read_text(encoding="utf-8"))
-    return {name: gpu_of(entry, name, "") for name, entry in table.items()}
+    return {name: gpu_of(entry, name, "") for name, entry in _table("gpus.toml").items()}

@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv_layers import KvLayers, kv_layers_from
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")
@@ -82,6 +83,19 @@ class ModelSpec:
         Sliding window: the tokens that a windowed layer sees, the newest included.
     window_layers : int
         How many of the layers are windowed.
+    quantization : str or None
+        How the weights are quantized, by the name that engines give it (fp8, awq, mxfp4, ...).
+    weight_bits : float or None
+        Bits of a quantized weight, its share of scales and zero points included.
+    quantized_parameters : int
+        Parameters stored in `weight_bits`; all others have `dtype_bytes`.
+    experts, experts_per_token, expert_parameters : int
+        Routed experts of a layer, how many of them a token passes through, and the parameters of all
+        routed experts of all layers; 0 without a mixture of experts.
+    kv_layers : tuple of KvLayers
+        What each layer caches, where not all layers do the same; empty: as the fields above say.
+    notes : tuple of str
+        What a user of the numbers should know about this model; printed with every result.
     hub_name : str or None
         The name on the Hugging Face hub that a built-in model was asked for by; results tell it.
     """
@@ -104,12 +118,23 @@ class ModelSpec:
     kv_rope_dim: int | None = None
     window: int | None = None
     window_layers: int = 0
+    quantization: str | None = None
+    weight_bits: float | None = None
+    quantized_parameters: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_parameters: int = 0
+    kv_layers: tuple[KvLayers, ...] = ()
+    notes: tuple[str, ...] = ()
     source: str
     hub_name: str | None = dataclass_field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_layers", kv_layers_from(self.kv_layers))  # lists, in JSON
+        object.__setattr__(self, "notes", tuple(self.notes))
         for field in COUNTS:
             _check_int(field, getattr(self, field))
+        self._check_weights()
         if self.dtype_bytes not in (1, 2, 4):
             raise KvsimError(f"dtype_bytes must be 1, 2 or 4, got {self.dtype_bytes!r}")
         if self.kv_dtype_bytes not in (None, 1, 2, 4):
@@ -129,6 +154,26 @@ class ModelSpec:
             raise KvsimError(
                 f"parameters must exceed the embeddings "
                 f"({self.parameters - self.body_parameters}), got {self.parameters}"
+            )
+
+    def _check_weights(self) -> None:
+        for field in ("quantized_parameters", "experts", "experts_per_token", "expert_parameters"):
+            _check_int(field, getattr(self, field), least=0)
+        if (self.weight_bits is None) != (self.quantized_parameters == 0):
+            raise KvsimError(
+                f"weight_bits and quantized_parameters need each other, "
+                f"got {self.weight_bits} and {self.quantized_parameters}"
+            )
+        if self.weight_bits is not None:
+            _check_number("weight_bits", self.weight_bits, most=32)
+        for field in ("quantized_parameters", "expert_parameters"):
+            if getattr(self, field) > self.parameters:
+                raise KvsimError(
+                    f"{field} must be at most parameters ({self.parameters}), got {getattr(self, field)}"
+                )
+        if self.experts_per_token > self.experts:
+            raise KvsimError(
+                f"experts_per_token must be at most experts ({self.experts}), got {self.experts_per_token}"
             )
 
     def _check_latent(self) -> None:
@@ -160,20 +205,58 @@ class ModelSpec:
         return (self.kv_latent_dim or 0) - (self.kv_rope_dim or 0)
 
     @property
+    def uniform_kv_layers(self) -> tuple[KvLayers, ...]:
+        """What the layers cache where all do the same, or all but `window_layers` of unknown place."""
+        if self.window_layers and self.window_layers < self.layers:
+            return ()
+        numbers = tuple(range(self.layers))
+        if self.kv_latent_dim:
+            return (KvLayers(kind="mla_attention", layers=numbers, kv_heads=1, head_dim=self.kv_latent_dim),)
+        return (
+            KvLayers(
+                kind="sliding_window" if self.window_layers else "full_attention",
+                layers=numbers,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                value_dim=self.head_dim,
+                window=self.window,
+            ),
+        )
+
+    @property
+    def caching_layers(self) -> int:
+        """Layers that keep something of every token; all, unless some are recurrent or share."""
+        if not self.kv_layers:
+            return self.layers
+        return sum(len(each.layers) for each in self.kv_layers if each.kind != "mamba")
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of what is cached of one token, over all layers and KV heads."""
-        numbers = self.kv_latent_dim or 2 * self.kv_heads * self.head_dim
-        return self.layers * numbers * (self.kv_dtype_bytes or self.dtype_bytes)
+        return self.kv_bytes_per_token_per_gpu(1)
 
     def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
         """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies).
 
         The latent of MLA belongs to all heads: every GPU holds a copy.
         """
+        size, tp = self.kv_dtype_bytes or self.dtype_bytes, tensor_parallel_size
+        if self.kv_layers:
+            return sum(
+                len(each.layers) * each.numbers_per_token(tp) * (each.dtype_bytes or size)
+                for each in self.kv_layers
+            )
         if self.kv_latent_dim:
-            return self.kv_bytes_per_token
-        heads_here = -(-self.kv_heads // tensor_parallel_size)
-        return self.kv_bytes_per_token // self.kv_heads * heads_here
+            return self.layers * self.kv_latent_dim * size
+        return self.layers * 2 * self.head_dim * size * -(-self.kv_heads // tp)
+
+    def state_bytes_per_sequence(self, tensor_parallel_size: int = 1) -> int:
+        """Bytes of the recurrent layers' states of one sequence, on each GPU."""
+        return sum(
+            len(each.layers) * each.state.bytes_per_sequence(tensor_parallel_size, max(2, self.dtype_bytes))
+            for each in self.kv_layers
+            if each.state is not None
+        )
 
     @property
     def prefill_pair_flops(self) -> int:
@@ -189,8 +272,16 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all parameters."""
-        return self.parameters * self.dtype_bytes
+        """Bytes of all parameters, each in its own precision."""
+        if self.weight_bits is None:
+            return self.parameters * self.dtype_bytes
+        quantized = round(self.quantized_parameters * self.weight_bits / 8)
+        return quantized + (self.parameters - self.quantized_parameters) * self.dtype_bytes
+
+    @property
+    def body_weight_bytes(self) -> int:
+        """Bytes of the layers: embeddings and output matrix, which are not quantized, left out."""
+        return self.weight_bytes - (self.parameters - self.body_parameters) * self.dtype_bytes
 
     @property
     def head_parameters(self) -> int:

@@ -1,55 +1,26 @@
 """Any Hugging Face `config.json` -> ModelSpec.
 
-The same fact has many keys (num_hidden_layers, n_layer, num_layers, ...): `KEYS` lists them, first found
-wins. Parameters are counted from the geometry:
+    hf_keys.py           the same fact under its many keys
+    hf_layers.py         which layers keep what
+    hf_modules.py        the weight matrices, counted
+    hf_quantization.py   their precision
 
-    embeddings   vocab * hidden, twice unless tied; + positions * hidden where positions are learned
-    attention    layers * hidden * head_dim * (2 * heads + 2 * kv_heads)
-    or latent    layers * (hidden * q_rank + q_rank * heads * (nope + rope)      query, in two steps or one
-    (MLA)                  + hidden * (kv_rank + rope) + kv_rank * heads * (nope + v) + heads * v * hidden)
-    MLP          layers * hidden * intermediate * 3 (gated: gate, up, down) or 2 (up, down)
-    experts      an MLP each, and the shared ones, and hidden * experts for the router
-
-Left out: norms and biases (about 0.1 % of a model of a billion and more), heads that predict further
-tokens, the stretching of positions by rope_scaling, quantization other than to FP8. As in vLLM, 32-bit
-weights are served as 16-bit. Windowed layers are those of `layer_types`, else of the model's pattern.
+As in vLLM, 32-bit weights are served as 16-bit, and heads that predict further tokens are not loaded. What a
+reader of the numbers should know is in the model's `notes`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from kvsim.sim.config import ModelSpec
 from kvsim.sim.errors import KvsimError
-
-KEYS: dict[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
-    "head_dim": ("head_dim",),
-    "intermediate_size": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "max_model_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
-    "expert_size": ("moe_intermediate_size",),
-    "shared_experts": ("n_shared_experts", "num_shared_experts"),
-    "shared_size": ("shared_expert_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
-    "embedding_size": ("word_embed_proj_dim",),
-    "kv_rank": ("kv_lora_rank",),
-    "query_rank": ("q_lora_rank",),
-    "rope_dim": ("qk_rope_head_dim",),
-    "nope_dim": ("qk_nope_head_dim",),
-    "value_dim": ("v_head_dim",),
-    "window": ("sliding_window",),
-    "window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
-    "unwindowed_layers": ("max_window_layers",),
-}
-
-MAY_BE_ZERO = ("experts", "shared_experts", "dense_layers", "shared_size", "unwindowed_layers")
+from kvsim.sim.hf_keys import Config, family_of, find, need, whole
+from kvsim.sim.hf_layers import kv_layers_of
+from kvsim.sim.hf_modules import Geometry, Module, counted, modules_of
+from kvsim.sim.hf_quantization import quantization_of
+from kvsim.sim.kv_layers import KvLayers
 
 DTYPE_BYTES = {
     "float32": 2,
@@ -60,24 +31,6 @@ DTYPE_BYTES = {
     "float8_e5m2": 1,
 }
 
-UNGATED = frozenset(
-    (
-        *("opt", "gpt2", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "gpt_bigcode", "codegen"),
-        *("bloom", "falcon", "refinedweb", "refinedwebmodel", "mpt", "phi", "starcoder2", "persimmon"),
-        *("nemotron", "xglm", "biogpt"),
-    )
-)
-"""Families whose MLP has two matrices, up and down."""
-
-GATED = frozenset(("gemma", "gemma2", "gemma3", "gemma3_text", "chatglm", "glm"))
-"""Families with a gate whose activation does not tell: hidden_act is a GELU, or is not given."""
-
-WINDOW_PATTERN = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
-"""Families of which every so many-th layer is full and the others windowed; elsewhere all are windowed."""
-
-WINDOW_SWITCHED = frozenset(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"))
-"""Families that state a window and use it only if `use_sliding_window` says so."""
-
 DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {
         **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
@@ -86,10 +39,21 @@ DEFAULTS: dict[str, dict[str, int]] = {
 }
 """What the published configs of a family leave to transformers' defaults."""
 
-LEARNED_POSITIONS = frozenset(("opt", "gpt2", "gpt_neo", "gpt_bigcode"))
+UNTIED = frozenset(
+    (
+        *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "llama4"),
+        *("llama4_text", "gpt_oss", "glm4_moe", "minimax_m2", "jamba", "nemotron_h", "falcon_h1", "phi3"),
+        *("deepseek_v2", "deepseek_v3", "kimi_k2", "mimo_v2_flash", "step3p7", "qwen3_5_moe_text"),
+        *("qwen3_5_text", "qwen3_5_moe", "qwen3_5", "bamba", "glm4"),
+    )
+)
+"""Families whose output matrix is their own where tie_word_embeddings is not stated."""
 
 DEFAULT_MODEL_LEN = 2048
 """What vLLM assumes of a config that states no maximum (Falcon, some of Bloom)."""
+
+UNSCALED_ROPE = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "mrope", "default", "proportional")
+"""Types of rope_scaling whose factor is in max_position_embeddings already, or does not lengthen."""
 
 
 def read_model(path: Path) -> ModelSpec:
@@ -112,160 +76,149 @@ def read_model(path: Path) -> ModelSpec:
 def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
     """The model of a parsed config.json; `folder` names it where the config does not."""
     outer, config = config, _text_part(config)
-    family = str(config.get("model_type", "")).lower()
+    family = family_of(config)
     config = {**DEFAULTS.get(family, {}), **config}
-    hidden, heads = _need(config, "hidden_size"), _need(config, "heads")
-    layers, vocab = _need(config, "layers"), _need(config, "vocab_size")
-    kv_heads = _kv_heads(config, heads)
-    latent = _latent(config)
-    head_dim = latent.head_dim if latent else _find(config, "head_dim") or _exact(hidden, heads)
-    intermediate = _find(config, "intermediate_size") or 4 * hidden
-    stated_len = _find(config, "max_model_len")
-    max_model_len = stated_len or DEFAULT_MODEL_LEN
-    tied = bool(config.get("tie_word_embeddings", outer.get("tie_word_embeddings", True)))
-
-    embedding = _find(config, "embedding_size") or hidden
-    embeddings = vocab * embedding * (1 if tied else 2)
-    if embedding != hidden:  # OPT-350M embeds narrower and projects, in and out
-        embeddings += 2 * hidden * embedding
-    if family in LEARNED_POSITIONS:
-        embeddings += max_model_len * hidden
-    if latent:
-        attention = layers * latent.parameters(hidden, heads)
-    else:
-        attention = layers * hidden * head_dim * 2 * (heads + kv_heads)
-    mlp, active_mlp = _mlp(config, hidden, intermediate, layers, 3 if _gated(config, family) else 2)
-    notes = [] if stated_len else [f"it states no maximum length: {DEFAULT_MODEL_LEN}, as vLLM assumes"]
-    other = sorted({str(kind) for kind in _layer_types(config)} - {"full_attention", "sliding_attention"})
-    if other:
-        notes.append(f"its {', '.join(other)} layers count as full attention")
-    dtype_bytes, kv_dtype_bytes = _dtype_bytes(config, outer), None
-    quantization = outer.get("quantization_config")
-    if isinstance(quantization, dict) and quantization.get("quant_method") == "fp8":
-        dtype_bytes, kv_dtype_bytes = 1, dtype_bytes
-    elif quantization is not None:
-        notes.append("its quantization_config is ignored")
-    window, window_layers = _window(config, family, layers, max_model_len)
-    return ModelSpec(
+    shape, notes = _geometry(config, outer)
+    kept = kv_layers_of(config, shape.heads, shape.kv_heads, shape.head_dim)
+    modules = modules_of(config, shape, kept)
+    roles = counted(modules)
+    total, experts = sum(roles.values()), find(config, "experts") or 1
+    used = (find(config, "experts_per_token") or 0) if experts > 1 else 0
+    routed = roles.get("experts", 0)
+    latent = next((layers for layers in kept if layers.kind == "mla_attention"), None)
+    window, window_layers = _window(kept, shape.max_model_len)
+    notes += _notes(config, outer, kept)
+    given = outer.get("quantization_config") or config.get("quantization_config")
+    model = ModelSpec(
         name=_name(outer, folder),
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        parameters=embeddings + attention + mlp,
-        active_parameters=embeddings + attention + active_mlp if active_mlp != mlp else None,
-        vocab_size=vocab,
-        max_model_len=max_model_len,
-        dtype_bytes=dtype_bytes,
-        kv_dtype_bytes=kv_dtype_bytes,
-        kv_latent_dim=latent.kv_rank + latent.rope if latent else None,
-        kv_rope_dim=latent.rope if latent else None,
+        layers=shape.layers,
+        hidden_size=shape.hidden,
+        intermediate_size=find(config, "intermediate_size") or 4 * shape.hidden,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        parameters=total,
+        active_parameters=total - routed + routed * used // experts if routed and used < experts else None,
+        vocab_size=shape.vocab,
+        max_model_len=shape.max_model_len,
+        dtype_bytes=_dtype_bytes(config, outer),
+        kv_latent_dim=latent.head_dim if latent else None,
+        kv_rope_dim=need(config, "rope_dim") if latent else None,
         window=window,
         window_layers=window_layers,
-        tie_word_embeddings=tied,
-        source="; ".join(["config.json", *notes]),
+        experts=experts if routed else 0,
+        experts_per_token=used if routed else 0,
+        expert_parameters=routed,
+        tie_word_embeddings=shape.tied,
+        notes=tuple(notes),
+        source="config.json",
+    )
+    if kept != model.uniform_kv_layers:
+        model = replace(model, kv_layers=kept)
+    return _quantized(model, given, modules)
+
+
+def _geometry(config: Config, outer: Config) -> tuple[Geometry, list[str]]:
+    """The sizes of a model, and what was assumed of them."""
+    hidden, heads = need(config, "hidden_size"), need(config, "heads")
+    layers, vocab = need(config, "layers"), need(config, "vocab_size")
+    if find(config, "kv_rank"):
+        _, nope, value = (need(config, fact) for fact in ("rope_dim", "nope_dim", "value_dim"))
+        head_dim = (nope + value) // 2  # both 128 in DeepSeek
+    else:
+        head_dim = find(config, "head_dim") or _exact(hidden, heads)
+    length, notes = _longest(config)
+    tied = config.get("tie_word_embeddings", outer.get("tie_word_embeddings"))
+    if tied is None:
+        tied = family_of(config) not in UNTIED
+    return Geometry(
+        hidden, heads, _kv_heads(config, heads), head_dim, layers, vocab, length, bool(tied)
+    ), notes
+
+
+def _longest(config: Config) -> tuple[int, list[str]]:
+    """The longest sequence, as vLLM derives it from what is stated."""
+    stated = find(config, "max_model_len")
+    if stated is None:
+        return DEFAULT_MODEL_LEN, [f"it states no maximum length: {DEFAULT_MODEL_LEN}, as vLLM assumes"]
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(rope, Mapping) or "gemma3" in family_of(config):
+        return stated, []
+    kind, factor = str(rope.get("rope_type") or rope.get("type") or "default"), rope.get("factor")
+    original = whole(config, "original_max_position_embeddings")
+    if kind == "longrope" and original:
+        return original, [
+            f"vLLM serves {original} tokens unless told otherwise: its longrope reaches {stated}"
+        ]
+    if kind in UNSCALED_ROPE or not isinstance(factor, int | float) or factor <= 0:
+        return stated, []
+    return int(stated * factor), []
+
+
+def _window(kept: Sequence[KvLayers], max_model_len: int) -> tuple[int | None, int]:
+    """The sliding window and how many layers have it; (None, 0) when it hides nothing."""
+    sliding = [layers for layers in kept if layers.window is not None]
+    if not sliding or sliding[0].window is None or sliding[0].window >= max_model_len:
+        return None, 0
+    return sliding[0].window, sum(len(layers.layers) for layers in sliding)
+
+
+def _quantized(model: ModelSpec, given: object, modules: Sequence[Module]) -> ModelSpec:
+    """The model with the precision that its checkpoint has."""
+    quantization = quantization_of(given, modules)
+    scheme = given.get("kv_cache_scheme") if isinstance(given, Mapping) else None
+    if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:
+        note = "its checkpoint asks for an fp8 cache (kv_cache_scheme)"
+        model = replace(model, kv_dtype_bytes=1, notes=(*model.notes, note))
+    if quantization is None or not quantization.parameters:
+        return model
+    share = 100 * quantization.parameters / model.parameters
+    bits = f"{quantization.bits:.4g} bits, scales included"
+    note = f"{quantization.method}: {share:.1f} % of its parameters in {bits}, the rest in 16"
+    return replace(
+        model,
+        quantization=quantization.method,
+        weight_bits=quantization.bits,
+        quantized_parameters=quantization.parameters,
+        notes=(*model.notes, note),
     )
 
 
-class _Latent(NamedTuple):
-    """The sizes of multi-head latent attention: a head's, and the ranks between which it goes."""
-
-    kv_rank: int
-    query_rank: int | None
-    rope: int
-    nope: int
-    value: int
-
-    @property
-    def head_dim(self) -> int:
-        """The mean of key (its position apart) and value, both 128 in DeepSeek."""
-        return (self.nope + self.value) // 2
-
-    def parameters(self, hidden: int, heads: int) -> int:
-        """Those of one layer."""
-        query = heads * (self.nope + self.rope)
-        return (
-            (self.query_rank * (hidden + query) if self.query_rank else hidden * query)
-            + hidden * (self.kv_rank + self.rope)
-            + self.kv_rank * heads * (self.nope + self.value)
-            + heads * self.value * hidden
+def _notes(config: Config, outer: Config, kept: Sequence[KvLayers]) -> list[str]:
+    """What surprises in the numbers of this model."""
+    notes = []
+    drafts = next(
+        (
+            whole(config, key, 0)
+            for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+            if whole(config, key, 0)
+        ),
+        0,
+    )
+    if drafts:
+        notes.append(
+            f"its {drafts} MTP draft layer{'s are' if drafts > 1 else ' is'} loaded for speculative "
+            "decoding only and not counted"
         )
+    shared = whole(config, "num_kv_shared_layers", 0)
+    if shared:
+        notes.append(f"its last {shared} layers read the keys and values of earlier ones and keep none")
+    count = sum(len(layers.layers) for layers in kept if layers.kind == "mamba")
+    if count:
+        notes.append(f"{count} of its layers keep a state of fixed size, whatever the length")
+    if "vision_config" in outer:
+        notes.append("its vision tower is not counted")
+    return notes
 
 
-def _latent(config: Mapping[str, object]) -> _Latent | None:
-    """What DeepSeek and its kin cache instead of keys and values; None for all others."""
-    kv_rank = _find(config, "kv_rank")
-    if kv_rank is None:
-        return None
-    rope, nope, value = (_need(config, fact) for fact in ("rope_dim", "nope_dim", "value_dim"))
-    return _Latent(kv_rank, _find(config, "query_rank"), rope, nope, value)
-
-
-def _window(
-    config: Mapping[str, object], family: str, layers: int, max_model_len: int
-) -> tuple[int | None, int]:
-    """The sliding window and how many layers have it; (None, 0) when it hides nothing."""
-    window = _find(config, "window")
-    used = config.get("use_sliding_window", family not in WINDOW_SWITCHED)
-    if window is None or not used or window >= max_model_len:
-        return None, 0
-    if types := _layer_types(config):
-        windowed = types.count("sliding_attention")
-    elif pattern := _find(config, "window_pattern") or WINDOW_PATTERN.get(family):
-        windowed = layers - layers // pattern
-    elif family in WINDOW_SWITCHED:
-        windowed = max(0, layers - (_find(config, "unwindowed_layers") or 0))
-    else:
-        windowed = layers
-    return (window, windowed) if windowed else (None, 0)
-
-
-def _layer_types(config: Mapping[str, object]) -> list[object]:
-    """The kind of each layer, where the config lists them."""
-    types = config.get("layer_types")
-    return types if isinstance(types, list) else []
-
-
-def _mlp(config: Mapping[str, object], hidden: int, size: int, layers: int, matrices: int) -> tuple[int, int]:
-    """Parameters of all MLPs, and those that one token passes through."""
-    experts = _find(config, "experts") or 1
-    if experts == 1:
-        return (layers * hidden * size * matrices,) * 2
-    expert_size = _find(config, "expert_size") or size
-    shared_size = _find(config, "shared_size") or (_find(config, "shared_experts") or 0) * expert_size
-    listed = config.get("mlp_only_layers")
-    dense = (_find(config, "dense_layers") or 0) + (len(listed) if isinstance(listed, list) else 0)
-    if dense > layers:
-        raise KvsimError(f"dense layers must be at most the {layers} layers, got {dense}")
-    used = _need(config, "experts_per_token")
-    if used > experts:
-        raise KvsimError(f"num_experts_per_tok must be at most the {experts} experts, got {used}")
-
-    def parameters(experts_counted: int) -> int:
-        sparse = matrices * (experts_counted * expert_size + shared_size) + experts
-        return hidden * (dense * matrices * size + (layers - dense) * sparse)
-
-    return parameters(experts), parameters(used)
-
-
-def _gated(config: Mapping[str, object], family: str) -> bool:
-    """Whether the MLP has a gate matrix: by family, else by its activation."""
-    if family in UNGATED or family in GATED:
-        return family in GATED
-    act = str(config.get("hidden_act") or config.get("activation_function") or "silu").lower()
-    return act in ("silu", "swish", "swiglu", "geglu")
-
-
-def _kv_heads(config: Mapping[str, object], heads: int) -> int:
+def _kv_heads(config: Config, heads: int) -> int:
     """Falcon-7B states 71 KV heads and multi_query; it caches one. ChatGLM states its groups."""
     if config.get("multi_query") is True and not config.get("new_decoder_architecture"):
         return 1
-    return _find(config, "kv_heads") or heads
+    return find(config, "kv_heads") or heads
 
 
-def _dtype_bytes(config: Mapping[str, object], outer: Mapping[str, object]) -> int:
+def _dtype_bytes(config: Config, outer: Config) -> int:
     for part in (config, outer):
         for key in ("torch_dtype", "dtype"):
             if part.get(key) not in (None, "auto"):
@@ -276,36 +229,19 @@ def _dtype_bytes(config: Mapping[str, object], outer: Mapping[str, object]) -> i
     return 2
 
 
-def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
+def _text_part(config: Config) -> Config:
     """The language model of a multimodal config, which sits under `text_config`."""
-    text = config.get("text_config")
-    return text if isinstance(text, dict) else config
+    for key in ("text_config", "llm_config", "language_config"):
+        text = config.get(key)
+        if isinstance(text, dict):
+            return text
+    return config
 
 
-def _name(config: Mapping[str, object], folder: str) -> str:
+def _name(config: Config, folder: str) -> str:
     """`facebook/opt-13b` as it is; of a local path only the last folder."""
     name = str(config.get("_name_or_path") or "").rstrip("/")
     return name.rsplit("/", 1)[-1] if name.startswith(("/", ".", "~")) else name or folder
-
-
-def _find(config: Mapping[str, object], fact: str) -> int | None:
-    """The first of the fact's keys that is set; None when none is."""
-    for key in KEYS[fact]:
-        value = config.get(key)
-        if value is None:
-            continue
-        least = 0 if fact in MAY_BE_ZERO else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise KvsimError(f"{key} must be a whole number of at least {least}, got {value!r}")
-        return value
-    return None
-
-
-def _need(config: Mapping[str, object], fact: str) -> int:
-    value = _find(config, fact)
-    if value is None:
-        raise KvsimError(f"{fact} is missing: none of the keys {', '.join(KEYS[fact])} is set")
-    return value
 
 
 def _exact(hidden: int, heads: int) -> int:

@@ -63,11 +63,11 @@ def kv_groups(model: ModelSpec, disable_hybrid_kv_cache_manager: bool = False) -
     Without the hybrid manager a model with both kinds keeps every token in every layer; one whose layers
     are all windowed still frees behind the window, as in vLLM.
     """
-    windowed, full = model.window_layers, model.layers - model.window_layers
+    windowed, full = model.window_layers, model.caching_layers - model.window_layers
     if not windowed or (full and disable_hybrid_kv_cache_manager):
-        return KvGroups(model.layers, full_groups=1, window_groups=0, window=None)
+        return KvGroups(model.caching_layers, full_groups=1, window_groups=0, window=None)
     if not full:
-        return KvGroups(model.layers, full_groups=0, window_groups=1, window=model.window)
+        return KvGroups(windowed, full_groups=0, window_groups=1, window=model.window)
     size = min(full, windowed)
     return KvGroups(size, -(-full // size), -(-windowed // size), model.window)
 

@@ -4,7 +4,7 @@
     |<------ x gpu_memory_utilization ------>|  not ours |
     | weights | activations | runtime |  KV  |           |
 
-    tokens = (memory * utilization - weights / tp - activations - runtime) / KV bytes per token per GPU
+    tokens = (memory * utilization - weights / tp - activations - runtime - states) / KV bytes of a token
 
     activations = dtype_bytes * max_num_batched_tokens * (4 * hidden + 3 * intermediate / tp)
                 + 10 * max_num_seqs * vocab
@@ -12,6 +12,9 @@
 the peak of a profile run as vLLM does one: residual, norm, attention in and out; gate, up and their
 product; logits of every sequence in 16 bit and twice in 32 bit (sampling). The runtime is a fixed
 0.3 GiB: CUDA context, libraries, communication buffers.
+
+A model with recurrent layers (Mamba, gated delta nets) also needs their states: max_num_seqs of them are set
+aside here. (vLLM takes them from the cache as sequences come: `sim fit` counts it so.)
 
 Where layers are kept in groups (sim/kv_groups.py), a slot holds one token of one group, a token takes a
 slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
@@ -70,11 +73,12 @@ class _Share:
     available: float
     weights: float
     activations: float
+    states: int
     per_slot: int
 
     @property
     def kv(self) -> float:
-        return self.available - self.weights - self.activations - RUNTIME_BYTES
+        return self.available - self.weights - self.activations - RUNTIME_BYTES - self.states
 
 
 def kv_capacity(scenario: Scenario, groups: KvGroups | None = None) -> KvCapacity:
@@ -94,7 +98,12 @@ def kv_capacity(scenario: Scenario, groups: KvGroups | None = None) -> KvCapacit
         When the model does not fit, or leaves no room for a token (for a block, with a paged allocator).
     """
     model, per_token = scenario.served_model, groups.count if groups else 1
-    layers = groups.layers_per_group if groups else model.layers
+    layers = groups.layers_per_group if groups else model.caching_layers
+    if not model.kv_bytes_per_token:
+        raise KvsimError(
+            f"model {model.name} keeps nothing of a token: all its layers are recurrent, and sim fit says "
+            "how many sequences fit"
+        )
     least = scenario.engine.block_size if scenario.engine.allocator == "paged" else 1
     if scenario.num_gpu_blocks is not None:
         slots, reason = scenario.num_gpu_blocks * scenario.engine.block_size, "given"
@@ -137,6 +146,7 @@ def _computed(scenario: Scenario, layers: int, per_token: int, least: int) -> tu
             ("weights", share.weights),
             ("activations", share.activations),
             ("runtime", RUNTIME_BYTES),
+            *([("recurrent states", share.states)] if share.states else []),
         )
     )
     each = " on each GPU" if tp > 1 else ""
@@ -166,7 +176,8 @@ def _share(scenario: Scenario, tp: int, layers: int) -> _Share:
         * engine.max_num_batched_tokens
         * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
         + 10 * engine.max_num_seqs * model.vocab_size,
-        per_slot=model.kv_bytes_per_token_per_gpu(tp) // model.layers * layers,
+        states=engine.max_num_seqs * model.state_bytes_per_sequence(tp),
+        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // model.caching_layers,
     )
 
 

@@ -69,7 +69,7 @@ class Roofline(CostModel):
 
         kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + ATTENTION_LATENCY_S
         self._fixed_ps = model.layers * kernels_s * PS_PER_S
-        self._body_read_ps = model.body_parameters * model.dtype_bytes / tp * byte_ps
+        self._body_read_ps = model.body_weight_bytes / tp * byte_ps
         self._body_flops_ps = 2 * (model.body_parameters - idle) / tp * flop_ps
         self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
         self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps

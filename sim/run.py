@@ -102,8 +102,8 @@ class Simulation:
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
-        notes = [*result.workload.notes, room]
         model = self.scenario.model
+        notes = [*result.workload.notes, room, *_model_notes(model)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
         groups = self.capacity.groups
@@ -227,6 +227,17 @@ def label(engine: EngineConfig) -> str:
     """The allocator, and its reservation unless that is the model's maximum; fit for a file's name."""
     name = engine.allocator.replace(":", ".")
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
+
+
+def _model_notes(model: ModelSpec) -> list[str]:
+    """What a reader should know about the model, and about what a run takes for something else."""
+    notes = [f"{model.name}: {note}." for note in model.notes]
+    kinds = {layers.kind for layers in model.kv_layers}
+    if "chunked_local_attention" in kinds:
+        notes.append(f"{model.name}: its chunked layers keep every token here; sim fit counts their chunks.")
+    if "cross_attention" in kinds:
+        notes.append(f"{model.name}: its cross attention counts the prompt's tokens, not an encoder's.")
+    return notes
 
 
 def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity) -> Json:

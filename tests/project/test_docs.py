@@ -3,7 +3,8 @@
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
 file and in one directory per file, in which `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
 `my-gpu.toml` and `path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended
-and, except beside `--config`, `steps.jsonl` and `--closed-sessions`, also `--num-prompts 20`, which replaces their own.
+and, except beside `--config`, `steps.jsonl` and `--closed-sessions`, also `--num-prompts 20`, which
+replaces their own.
 """
 
 import importlib

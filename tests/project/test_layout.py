@@ -16,10 +16,12 @@ ROOT = Path(cli.__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TOPS = ("allocators", "sim", "workloads", "kernels", "reports")
 PACKAGES = [name for name in TOPS if (ROOT / name).is_dir()]
+FACE = [path for path in sorted((ROOT / "kvsim").glob("*.py")) if not path.is_symlink()]
+"""What `import kvsim` offers, beside the links to the packages."""
 MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))]
 
 OURS = {
-    "cli": {"sim", "allocators", "workloads", "kernels", "reports"},
+    "cli": {"api", "results", "repeat", "sim", "allocators", "workloads", "kernels", "reports"},
     "reports": {"sim"},
     "workloads": {"sim"},
     "sim": {"allocators"},
@@ -82,6 +84,13 @@ def test_imports_go_one_way(path):
     assert {name for name, _ in imports(parsed(path))} <= allowed
 
 
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_nobody_below_imports_the_face(path):
+    faces = {each.stem for each in FACE}
+    found = {name for name, _ in imports(parsed(path))} & faces
+    assert not found or relative(path) == "cli.py"
+
+
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_few_files_alone_import_it(library):
     importing = [relative(path) for path in MODULES if library in dict(imports(parsed(path)))]
@@ -103,7 +112,7 @@ def test_each_part_is_the_one_of_this_checkout(name):
     assert Path(found.origin).resolve().is_relative_to(ROOT)
 
 
-@pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))], ids=relative)
+@pytest.mark.parametrize("path", [*MODULES, *FACE, *sorted((ROOT / "tests").rglob("*.py"))], ids=relative)
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(parsed(path))
 
@@ -133,6 +142,7 @@ def test_the_wheel_has_every_data_file():
     assert declared == there
     for package, name in (
         ("kvsim.sim", "models.toml"),
+        ("kvsim.sim", "model_configs.toml"),
         ("kvsim.sim", "gpus.toml"),
         ("kvsim.workloads.data", "sharegpt.parquet"),
     ):

@@ -233,9 +233,12 @@ def test_deepseek_caches_a_latent_of_576_numbers():
     assert model.kv_bytes_per_token == 61 * 576 * 2
 
 
-def test_fp8_weights_take_a_byte_and_leave_the_cache_at_two():
+def test_fp8_weights_take_a_byte_and_leave_the_cache_and_the_embeddings_at_two():
     model = model_of(DEEPSEEK_V3, "x")
-    assert (model.dtype_bytes, model.kv_dtype_bytes, model.source) == (1, 2, "config.json")
+    assert (model.quantization, model.dtype_bytes, model.kv_dtype_bytes) == ("fp8", 2, None)
+    assert model.weight_bits == 8 + 32 / 128**2
+    router = 58 * 7168 * 256
+    assert model.quantized_parameters == model.parameters - 2 * 129280 * 7168 - router
 
 
 @pytest.mark.parametrize(
@@ -254,7 +257,8 @@ def test_a_config_has_the_geometry_of_the_built_in_model(config, name):
     assert read.parameters == pytest.approx(built_in.parameters, rel=0.001)
     if built_in.active_parameters:
         assert read.active_parameters == pytest.approx(built_in.active_parameters, rel=0.001)
-    same = dict.fromkeys(("name", "source", "parameters", "active_parameters"))
+    counted = ("parameters", "active_parameters", "expert_parameters", "quantized_parameters")
+    same = dict.fromkeys(("name", "source", "notes", *counted))
     assert {**vars(read), **same} == {**vars(built_in), **same}
 
 
@@ -287,13 +291,6 @@ def test_a_config_has_the_geometry_of_the_built_in_model(config, name):
 def test_windowed_layers_are_those_that_the_config_or_the_family_says(config, seen):
     model = model_of(config, "x")
     assert (model.window, model.window_layers) == seen
-
-
-def test_layers_of_other_kinds_count_as_full_and_are_noted():
-    types = ["chunked_attention"] * 24 + ["full_attention"] * 8
-    model = model_of({**LLAMA, "layer_types": types, "attention_chunk_size": 8192}, "x")
-    assert (model.window, model.window_layers) == (None, 0)
-    assert "its chunked_attention layers count as full attention" in model.source
 
 
 def test_deepseek_style_shared_experts_and_first_dense_layers_are_counted():
@@ -335,8 +332,7 @@ def test_head_dim_is_explicit_or_hidden_over_heads():
 def test_what_a_config_leaves_out_is_filled_as_vllm_does_and_noted():
     falcon = model_of(FALCON_7B, "x")
     assert (falcon.max_model_len, falcon.intermediate_size) == (2048, 4 * 4544)
-    assert "2048, as vLLM assumes" in falcon.source
-    assert "quantization_config is ignored" in model_of({**LLAMA, "quantization_config": {}}, "x").source
+    assert "2048, as vLLM assumes" in falcon.notes[0]
 
 
 def test_the_language_model_of_a_multimodal_config_counts():

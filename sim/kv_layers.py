@@ -1,0 +1,152 @@
+"""What each layer of a model keeps of a sequence: the input of every question about KV memory.
+
+    kind                      keeps of a sequence of t tokens                    families
+    full_attention            key and value of all t                             most
+    sliding_window            of the last `window`                               Mistral, Gemma, gpt-oss
+    chunked_local_attention   of its current chunk of `chunk`                    Llama 4
+    mla_attention             one latent of `head_dim` numbers for all heads     DeepSeek, Kimi
+    cross_attention           of the encoder's tokens                            Whisper, Llama 3.2 Vision
+    mamba                     one state, whatever t                              Mamba, GDN, linear attention
+
+A model is a tuple of `KvLayers`, one for each sort of layer. Some layers keep nothing of their own (MLPs,
+layers that read another layer's keys and values): they are in none. The names of the kinds are vLLM's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+
+from kvsim.sim.errors import KvsimError
+
+KINDS = (
+    *("full_attention", "sliding_window", "chunked_local_attention"),
+    *("mla_attention", "cross_attention", "mamba"),
+)
+STATES = ("mamba1", "mamba2", "gdn", "linear", "conv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentState:
+    """The state of a recurrent layer: the last inputs of a convolution, and a matrix for each head.
+
+    Attributes
+    ----------
+    kind : "mamba1", "mamba2", "gdn", "linear" or "conv"
+        Mamba 1 and 2, gated delta net, plain linear attention, short convolution.
+    conv_taps, conv_channels : int
+        Inputs kept of each channel (kernel size less 1), and channels outside the groups.
+    groups, group_channels : int
+        Groups of heads that share their projections (Mamba 2), each with so many channels; GPUs that
+        share a layer each hold the groups that their heads need.
+    heads, head_values : int
+        Heads, and numbers in the matrix of one.
+    conv_dtype_bytes, dtype_bytes : int or None
+        Bytes of a number in the two parts; None: as a weight in 16 bit.
+    """
+
+    kind: str
+    conv_taps: int = 0
+    conv_channels: int = 0
+    groups: int = 0
+    group_channels: int = 0
+    heads: int = 0
+    head_values: int = 0
+    conv_dtype_bytes: int | None = None
+    dtype_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in STATES:
+            raise KvsimError(f"state must be one of {', '.join(STATES)}, got {self.kind!r}")
+
+    def shapes(self, tensor_parallel_size: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(taps, channels) of the convolution and (heads, numbers) of the state, on each GPU."""
+        tp = tensor_parallel_size
+        groups = self.groups if self.groups % tp == 0 else self.groups + tp - self.groups
+        channels = self.conv_channels + groups * self.group_channels
+        return (self.conv_taps, channels // tp), (self.heads // tp, self.head_values)
+
+    def bytes_per_sequence(self, tensor_parallel_size: int = 1, dtype_bytes: int = 2) -> int:
+        """Bytes of one layer's state on each GPU."""
+        convolution, state = self.shapes(tensor_parallel_size)
+        return prod(convolution) * (self.conv_dtype_bytes or dtype_bytes) + prod(state) * (
+            self.dtype_bytes or dtype_bytes
+        )
+
+    def refusal(self, tensor_parallel_size: int) -> str | None:
+        """Why so many GPUs cannot share the state, or None."""
+        tp = tensor_parallel_size
+        if self.kind == "mamba2" and self.groups % tp and self.groups != 1:
+            return (
+                f"tensor_parallel_size must divide the {self.groups} groups of Mamba 2 heads, or there must "
+                f"be one group, got {tp}"
+            )
+        if self.heads % tp or self.conv_channels % tp:
+            return (
+                f"tensor_parallel_size must divide the {self.heads} heads of the recurrent layers, got {tp}"
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvLayers:
+    """Layers of one sort.
+
+    Attributes
+    ----------
+    kind : str
+        One of KINDS.
+    layers : tuple of int
+        Their numbers, in the order in which the engine builds them.
+    kv_heads, head_dim, value_dim : int
+        Heads cached, and the numbers of a key and of a value; MLA: 1, the latent and 0.
+    window, chunk : int or None
+        Tokens that a sliding window sees, the newest included; tokens of a chunk.
+    state : RecurrentState or None
+        Of recurrent layers.
+    dtype_bytes : int or None
+        Bytes of a cached number where the cache's type does not decide (an index of fp8).
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    kv_heads: int = 0
+    head_dim: int = 0
+    value_dim: int = 0
+    window: int | None = None
+    chunk: int | None = None
+    state: RecurrentState | None = None
+    dtype_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise KvsimError(f"kind of layer must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if (self.kind == "mamba") != (self.state is not None):
+            raise KvsimError(f"state and kind mamba need each other, got {self.kind}")
+        for field, kind in (("window", "sliding_window"), ("chunk", "chunked_local_attention")):
+            if (getattr(self, field) is not None) != (self.kind == kind):
+                raise KvsimError(f"{field} and kind {kind} need each other, got {self.kind}")
+
+    def numbers_per_token(self, tensor_parallel_size: int = 1) -> int:
+        """Numbers cached of a token in one layer on each GPU; recurrent layers: 0."""
+        split = 1 if self.kind == "mla_attention" else tensor_parallel_size
+        return kv_heads_per_gpu(self.kv_heads, split) * (self.head_dim + self.value_dim)
+
+
+def kv_heads_per_gpu(kv_heads: int, tensor_parallel_size: int) -> int:
+    """KV heads on each GPU: split evenly, or one each where there are more GPUs than heads."""
+    return max(1, kv_heads // tensor_parallel_size) if kv_heads else 0
+
+
+def kv_layers_from(entries: Iterable[KvLayers | Mapping[str, object]]) -> tuple[KvLayers, ...]:
+    """The records, also from the JSON form that a run's config.json has."""
+    return tuple(entry if isinstance(entry, KvLayers) else _from_json(entry) for entry in entries)
+
+
+def _from_json(entry: Mapping[str, object]) -> KvLayers:
+    given = {field.name: entry[field.name] for field in fields(KvLayers) if field.name in entry}
+    state, layers = given.get("state"), given.get("layers")
+    if isinstance(state, Mapping):
+        given["state"] = RecurrentState(**state)
+    if isinstance(layers, list | tuple):
+        given["layers"] = tuple(layers)
+    return KvLayers(**given)  # type: ignore[arg-type]
