@@ -119,15 +119,15 @@ class Output:
 
     def target(self, name: str) -> Path:
         """The directory asked for, else the first free one in `runs`; sure to take the results."""
-        from kvsim.reports.rundir.whole import check_target
+        from kvsim.reports.rundir.claims import claimed
 
         target = self.out or Path("runs", name)
         number = 1
         while self.out is None and not self.force and os.path.lexists(target):
             number += 1
             target = Path("runs", f"{name}-{number}")
-        check_target(target, self.force)
-        return target
+        with claimed(target, self.force):
+            return target
 
     def carry_out(self, simulations: "Sequence[Simulation]") -> "list[Outcome]":
         """Run them, one after the other, while somebody may watch."""
@@ -355,6 +355,7 @@ _Format = Annotated[
     str | None,
     typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
 ]
+_Force = Annotated[bool, typer.Option("--force", help="Replace files there that kvsim did not write.")]
 _Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
 
 
@@ -384,6 +385,7 @@ def plot(  # noqa: PLR0917 - typer passes them by name
             show_default="normalized:mean",
         ),
     ] = None,
+    force: _Force = False,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
     from kvsim.reports.figures import Choices, Latency, check, draw, style_named
@@ -396,7 +398,7 @@ def plot(  # noqa: PLR0917 - typer passes them by name
     check(fmt, names)
     runs = told_apart([run for directory in directories for run in read_runs(directory)])
     for path in write_figures(
-        out or directories[0], lambda part: draw(runs, part, fmt, names=names, choices=choices)
+        out or directories[0], lambda part: draw(runs, part, fmt, names=names, choices=choices), force
     ):
         print(path)
 
@@ -410,11 +412,12 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Where to.", show_default="report.html in the first RUN"),
     ] = None,
+    force: _Force = False,
 ) -> None:
     """Make one HTML page of runs, with the memory map: works offline."""
     from kvsim.reports.html.report import write_report
 
-    print(write_report(directories, out or directories[0] / "report.html"))
+    print(write_report(directories, out or directories[0] / "report.html", force))
 
 
 @app.command(short_help="Tell the life of one request: why it waited.")
@@ -477,15 +480,19 @@ def trace_events(
             show_default="of runs up to 200,000 steps",
         ),
     ] = None,
+    force: _Force = False,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
     from kvsim.reports.rundir.run import read_runs
-    from kvsim.reports.timeline.events import chosen_requests, write_trace
+    from kvsim.reports.timeline.events import chosen_requests, is_timeline, write_trace
+    from kvsim.sim.whole_file import check_file
 
     first, last = chosen_requests(requests)
     target = run / "trace-events.json" if out is None else out
-    traced = [_traced(each, steps) for each in read_runs(run)]
-    written = write_trace(traced, target, first, last)
+    runs = read_runs(run)
+    check_file(target, force=force, ours=is_timeline)
+    traced = [_traced(each, steps) for each in runs]
+    written = write_trace(traced, target, first, last, force)
     if written.requests < written.submitted:
         print(
             f"requests {first:,} to {first + written.requests - 1:,} of {written.submitted:,}, and what the "
@@ -599,7 +606,7 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
 
 
 @calibrate_app.command("show")
-def show_profile(
+def show_profile(  # noqa: PLR0917 - typer passes them by name
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="A name, see: sim gpus; or a file.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")
@@ -607,6 +614,7 @@ def show_profile(
     fmt: _Format = None,
     style: _Style = "screen",
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
+    force: _Force = False,
 ) -> None:
     """Show a profile: what was measured, how well it fits."""
     from kvsim.reports.calibration.profile import Fit, any_profile
@@ -623,7 +631,9 @@ def show_profile(
         return
     stem, ending = found.file.path.stem, fmt or look.usual_format
     for path in write_figures(
-        out or Path(), lambda part: draw_calibration(found, part / f"calibration-{stem}.{ending}", look)
+        out or Path(),
+        lambda part: draw_calibration(found, part / f"calibration-{stem}.{ending}", look),
+        force,
     ):
         print(path)
 
@@ -738,8 +748,10 @@ def show_trace(
     ] = None,
     tokenizer: _Tokenizer = None,
     turns: _Turns = "first",
+    force: _Force = False,
 ) -> None:
     """Show a trace in numbers, and draw it."""
+    from kvsim.reports.rundir.writing import write_figures
     from kvsim.reports.traces import draw, show_table
     from kvsim.workloads.statistics import QUANTILES, statistics
 
@@ -747,7 +759,7 @@ def show_trace(
     _show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
     if out is not None:
         columns = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
-        for path in draw(out, lengths.name, *columns):
+        for path in write_figures(out, lambda part: draw(part, lengths.name, *columns), force):
             print(path)
 
 

@@ -94,12 +94,11 @@ def draw(
     output_tokens: npt.NDArray[np.int64],
     arrival_s: npt.NDArray[np.float64] | None,
 ) -> list[Path]:
-    """Draw the figures of a trace into a directory, made if need be; arrivals only where it has some."""
+    """Draw the figures of a trace into a directory that is there; arrivals only where it has some."""
     from kvsim.reports.figures import draw_picture
     from kvsim.reports.figures.arrivals import paint_arrivals
     from kvsim.reports.figures.lengths import lengths_headline, paint_lengths
 
-    directory.mkdir(parents=True, exist_ok=True)
     paths = [directory / "lengths.png"]
     headline = lengths_headline(name, prompt_tokens, output_tokens)
     paint = partial(paint_lengths, prompt=prompt_tokens, output=output_tokens)

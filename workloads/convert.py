@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.whole_file import check_file, whole_file
 from kvsim.sim.workload import LATEST_ARRIVAL_S
 from kvsim.workloads import load
 from kvsim.workloads.delimited import csv_parts, has_column
@@ -104,26 +105,19 @@ def convert(
     """
     if Path(out).suffix not in (".jsonl", ".parquet"):
         raise KvsimError(f"the file to write must end with .jsonl or .parquet, got {out}")
-    if os.path.lexists(out) and not force:
-        raise KvsimError(f"{out} is there already: --force replaces it")
     if os.path.exists(out) and os.path.exists(trace) and os.path.samefile(out, trace):
         raise KvsimError(f"the file to write must be another than the trace, got {out} for both")
+    check_file(Path(out), force=force)
     notes: list[str] = []
     total, batches = _batches(trace, lengths or (lambda: load(trace)), notes)
-    part = Path(f"{out}.part")
-    try:
-        write = _write_parquet if out.endswith(".parquet") else _write_json_lines
+    write = _write_parquet if out.endswith(".parquet") else _write_json_lines
+    with whole_file(Path(out), force=force) as part:
         rows = write(part, batches, lambda rows: done(rows, total))
         if not rows:
             why = "; ".join(note.removesuffix(".") for note in notes) or "no rows"
             raise KvsimError(
                 f"trace {trace} must have at least one request that can be used, got none ({why})"
             )
-        os.replace(part, out)
-    except OSError as error:
-        raise KvsimError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return Written(rows, tuple(notes))
 
 

@@ -43,6 +43,8 @@ class Journal:
         if path.exists() and not fresh:
             self._read(path)
             return
+        if os.path.lexists(path) and not _is_journal(path):
+            raise JournalError(f"{path} is no journal of a calibration: remove it, or name another file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(head) + "\n", encoding="utf-8")
@@ -108,6 +110,16 @@ class Journal:
 
 def _foreign(path: Path) -> JournalError:
     return JournalError(f"{path} is no journal of a calibration: remove it, or pass --fresh")
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether a file begins as journals do; what a link leads to does not count."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = json.loads(file.readline())
+        return not path.is_symlink() and all(name in head for name in ("device", "plan", "date"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _difference(found: object, wanted: object) -> str:

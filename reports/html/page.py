@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 SCRIPTS = ("base", "arena", "paint", "player", "input", "lives", "story", "life", "charts", "table", "start")
+GENERATOR = '<meta name="generator" content="kvsim">'
 PLOTLY = "vendor/plotly-basic.min.js.gz"
 
 

@@ -1,6 +1,5 @@
 """Run directories in, one HTML file out; never larger than `LARGEST_BYTES` for want of thinning its maps."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ from kvsim.reports.html.charts import chart_data, end_s
 from kvsim.reports.html.lives import SAID, STATUS, packed_events, packed_requests, packed_spans, tick_s
 from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.packing import Pack
-from kvsim.reports.html.page import page
+from kvsim.reports.html.page import GENERATOR, page
 from kvsim.reports.lives import words as life_words
 from kvsim.reports.lives.event_log import EVENTS, read_events
 from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.rundir.run import Run, read_runs
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.whole_file import check_file, whole_file
 
 LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library
@@ -27,21 +27,25 @@ _SETTINGS = ("allocator", "scheduler", "policy", "max_num_seqs", "max_num_batche
 """Of the engine; the story of a request names them."""
 
 
-def write_report(directories: Sequence[Path], out: Path) -> Path:
-    """Write the page about these runs and comparisons, whole or not at all; returns its path."""
+def write_report(directories: Sequence[Path], out: Path, force: bool = False) -> Path:
+    """Write the page about these runs and comparisons, whole or not at all; returns its path.
+
+    It takes the place of an earlier page, of any other file only with `force`.
+    """
     runs = words.distinct([run for directory in directories for run in read_runs(directory)])
     if out.is_dir():
         raise KvsimError(f"out must be a file, got the directory {out}")
+    check_file(out, force=force, ours=_is_page)
     text = report(runs)
-    part = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    try:
+    with whole_file(out, force=force, ours=_is_page) as part:
         part.write_text(text, encoding="utf-8")
-        part.replace(out)
-    except OSError as error:
-        raise KvsimError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return out
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file is a page of kvsim's, as its head says."""
+    with path.open("rb") as file:
+        return GENERATOR.encode() in file.read(2000)
 
 
 def report(runs: Sequence[Run]) -> str:

@@ -28,6 +28,7 @@ from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.recorder import Result
 from kvsim.sim.request import Request
 from kvsim.sim.reservation import reservation
+from kvsim.sim.whole_file import whole_file
 from kvsim.sim.workload import PS_PER_S, Workload
 
 Cell = dict[str, Any]
@@ -56,9 +57,8 @@ class Bench:
             kept: Numbers = json.loads(path.read_text(encoding="utf-8"))["numbers"]
         except (OSError, ValueError, KeyError, TypeError):
             numbers = carry_out(cell, self.build)
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps({"cell": cell, "numbers": numbers}), encoding="utf-8")
-            part.replace(path)
+            with whole_file(path, force=True) as part:
+                part.write_text(json.dumps({"cell": cell, "numbers": numbers}), encoding="utf-8")
             return numbers
         return kept
 

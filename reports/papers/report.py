@@ -10,12 +10,13 @@ from kvsim.reports.papers.checks import AGREES, Judged
 from kvsim.reports.papers.declared import Paper
 from kvsim.reports.papers.running import Findings
 from kvsim.reports.papers.terminal import less
+from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.sim import __version__
 
 
 def write_report(
-    directory: Path,
+    directory: Path | Claim,
     paper: Paper,
     findings: Findings,
     results: Sequence[Judged],
@@ -25,7 +26,7 @@ def write_report(
     draw: bool = True,
 ) -> None:
     """Write the directory, whole or not at all."""
-    with whole_directory(directory, force) as part:
+    with whole_directory(directory, force, "reproduction") as part:
         pictures: dict[str, str] = {}
         if draw:
             from kvsim.reports.papers import pictures as drawing  # late: it imports matplotlib

@@ -1,104 +1,67 @@
-"""Directories that appear whole or not at all; an earlier run is replaced only where that was asked for."""
+"""Directories that appear whole or not at all; an earlier one of kvsim's is replaced only where asked for."""
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
+from kvsim.reports.rundir.claims import Claim, check_replaceable, claimed
 from kvsim.sim.errors import KvsimError
-
-
-def check_target(directory: Path, force: bool = False) -> None:
-    """Raise KvsimError now if `write_run` could not write there: call it before a long simulation."""
-    target = real(directory)
-    with explained(directory):
-        if os.path.lexists(target):
-            _check_replaceable(directory, target, force)
-        parent = next(above for above in target.parents if above.exists())
-        if not parent.is_dir():
-            raise KvsimError(f"cannot write {directory}: {parent} is not a directory")
-        probe = _beside(parent / target.name, "probe")
-        try:
-            probe.touch()
-        finally:
-            probe.unlink(missing_ok=True)
+from kvsim.sim.marker import UNFINISHED, foreign, hidden, mark, remove_marked
+from kvsim.sim.stopping import at_forced_exit, unstoppable
+from kvsim.sim.whole_file import explained
 
 
 @contextmanager
-def whole_directory(directory: Path, force: bool = False) -> Iterator[Path]:
-    """Give a fresh hidden directory to fill; it becomes `directory` if the block ends well.
+def whole_directory(directory: Path | Claim, force: bool = False, kind: str = "run") -> Iterator[Path]:
+    """Give a fresh hidden directory to fill; it becomes `directory`, marked, if the block ends well.
 
     After any exception, an interrupt too, nothing is left: not the files, not the parents made for
     them; what stood at `directory` still stands there.
+
+    Parameters
+    ----------
+    directory : Path or Claim
+        A claim says itself what may be replaced, and stays held.
+    kind : str
+        What the marker calls it; directories inside are to be marked by who fills them.
     """
-    check_target(directory, force)
-    target = real(directory)
-    part = _beside(target, "partial")
-    with explained(directory):
-        new_parents = [above for above in target.parents if not above.exists()]
-        try:
-            shutil.rmtree(part, ignore_errors=True)  # left by a killed process that had our number
-            part.mkdir(parents=True)
-            yield part
-            if os.path.lexists(target):  # it may have come meanwhile
-                _check_replaceable(directory, target, force)
-            _put_in_place(part, target)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            for parent in new_parents:
-                with suppress(OSError):
-                    parent.rmdir()
-            raise
+    held = nullcontext(directory) if isinstance(directory, Claim) else claimed(directory, force)
+    with held as claim, explained(claim.path):
+        part = hidden(claim.target)
+        remove = partial(shutil.rmtree, part, ignore_errors=True)
+        with at_forced_exit(remove):
+            try:
+                part.mkdir()
+                mark(part, UNFINISHED)
+                yield part
+                mark(part, kind)
+                with unstoppable():
+                    _put_in_place(part, claim)
+            except BaseException:
+                with unstoppable():
+                    remove()
+                raise
 
 
-def _put_in_place(part: Path, target: Path) -> None:
-    """Rename `part` to `target`, moving what stands there aside until the new one is in its place."""
-    if not target.exists():
+def _put_in_place(part: Path, claim: Claim) -> None:
+    """Rename `part` to the target, moving what stands there aside until the new one is in its place."""
+    target = claim.target
+    if not os.path.lexists(target):
         part.rename(target)
         return
-    old = _beside(target, "old")
+    check_replaceable(claim.path, target, claim.force)  # it may have come meanwhile
+    old = hidden(target, "old")
     try:
         target.rename(old)
+        if foreign(old):  # what came after the check
+            raise KvsimError(f"output directory {claim.path} was written to meanwhile: it stays as it is")
         part.rename(target)
     except BaseException:
         if old.exists() and not target.exists():
             old.rename(target)
         raise
-    finally:
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _check_replaceable(directory: Path, target: Path, force: bool) -> None:
-    if not target.is_dir():
-        raise KvsimError(f"cannot write {directory}: it exists and is not a directory")
-    ours = (("config.json", "summary.json"), ("results.json", "report.md"))
-    is_run = any(all((target / name).is_file() for name in names) for names in ours)
-    if not is_run and any(target.iterdir()):
-        raise KvsimError(f"output directory {directory} exists and is not a kvsim run: choose another")
-    if not force:
-        raise KvsimError(f"output directory {directory} exists; pass --force to replace it")
-
-
-def real(directory: Path) -> Path:
-    """Where the directory lies once links are followed: a rename must not replace the link."""
-    return Path(os.path.realpath(directory))
-
-
-def _beside(target: Path, role: str) -> Path:
-    return target.with_name(f".{target.name}.{role}-{os.getpid()}")
-
-
-@contextmanager
-def explained(directory: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one plain sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise KvsimError(f"cannot write {directory}: the disk is full; nothing was kept") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise KvsimError(f"cannot write {directory}: no permission to write there") from error
-        raise KvsimError(f"cannot write {directory}: {error.strerror or error}") from error
+    with suppress(OSError):
+        remove_marked(old)

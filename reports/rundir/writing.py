@@ -1,18 +1,22 @@
 """Runs, comparisons and figures written to disk: all or nothing."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.formats import Columns, Table, plain, read_json, write_columns, write_json
 from kvsim.reports.rundir.run import Run, Tables, seed_name
-from kvsim.reports.rundir.whole import explained, real, whole_directory
+from kvsim.reports.rundir.whole import whole_directory
+from kvsim.sim.marker import UNFINISHED, add_files, hidden, leftovers, mark, remove_leftover
+from kvsim.sim.stopping import unstoppable
 from kvsim.sim.summary import Summary
+from kvsim.sim.whole_file import check_file, explained
 
 
 def write_run(
-    directory: Path,
+    directory: Path | Claim,
     *,
     config: Mapping[str, Any],
     summary: Mapping[str, Any],
@@ -27,9 +31,9 @@ def write_run(
 ) -> Run:
     """Write one run, whole or not at all, and return it as `read_run` would.
 
-    With `force` it takes the place of an earlier run or of an empty directory, never of anything else.
+    With `force` it takes the place of what kvsim alone wrote, or of an empty directory, never of else.
     """
-    run = _run(directory, config, summary, requests, timeline)
+    run = _run(_path(directory), config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
         _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map})
         if draw:
@@ -38,7 +42,7 @@ def write_run(
 
 
 def write_comparison(
-    directory: Path,
+    directory: Path | Claim,
     runs: Sequence[Mapping[str, Any]],
     *,
     config: Mapping[str, Any],
@@ -47,19 +51,24 @@ def write_comparison(
 ) -> list[Run]:
     """Write several runs, each as the arguments of `write_run`, and what they share: all or nothing."""
     written = []
-    with whole_directory(directory, force) as part:
+    with whole_directory(directory, force, "comparison") as part:
         for parts in runs:
             columns = dict(parts)
             extra = {name: columns.pop(name, None) for name in ("steps", "samples", "events", "map")}
             label = str(parts["summary"]["label"])
-            written.append(_run(directory / label, **columns))
+            written.append(_run(_path(directory) / label, **columns))
             (part / label).mkdir()
             _fill(part / label, written[-1], extra)
+            mark(part / label, "run")
         write_json(plain(config), part / "config.json")
         write_json([run.summary.as_json() for run in written], part / "summary.json")
         if draw:
             _draw(written, part)
     return written
+
+
+def _path(directory: Path | Claim) -> Path:
+    return directory.path if isinstance(directory, Claim) else directory
 
 
 def _run(
@@ -94,14 +103,35 @@ def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, 
     write_json(plain(summary), part / "summary.json")
 
 
-def write_figures(directory: Path, draw: Callable[[Path], object]) -> list[Path]:
-    """Let `draw` fill a directory, new or not; files of the same names are replaced, all or none."""
-    target = real(directory)
-    if not target.is_dir():
-        with whole_directory(directory) as part:
+def write_figures(directory: Path, draw: Callable[[Path], object], force: bool = False) -> list[Path]:
+    """Let `draw` fill a directory, new or not, all or nothing.
+
+    Earlier files of the same names are replaced where kvsim's marker lists them, others with `force`.
+    """
+    if not directory.is_dir():
+        with whole_directory(directory, force, "figures") as part:
             draw(part)
-        return sorted(directory.iterdir())
-    with explained(directory), TemporaryDirectory(prefix=".figures-", dir=target) as part_name:
-        part = Path(part_name)
-        draw(part)
-        return [path.replace(directory / path.name) for path in sorted(part.iterdir())]
+            names = sorted(path.name for path in part.iterdir() if not path.name.startswith("."))
+        return [directory / name for name in names]
+    with explained(directory):
+        for _, left in leftovers(directory / "figures"):
+            remove_leftover(left)
+        empty, part = not any(directory.iterdir()), hidden(directory / "figures")
+        try:
+            part.mkdir()
+            mark(part, UNFINISHED)
+            draw(part)
+            names = sorted(path.name for path in part.iterdir() if not path.name.startswith("."))
+            for name in names:
+                check_file(directory / name, force=force)
+            with unstoppable():
+                for name in names:
+                    (part / name).replace(directory / name)
+                shutil.rmtree(part)
+                if empty:
+                    mark(directory, "figures")
+                add_files(directory, names)
+        finally:
+            with unstoppable():
+                shutil.rmtree(part, ignore_errors=True)
+    return [directory / name for name in names]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.run import seed_name
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.reports.rundir.writing import write_together
@@ -23,7 +24,7 @@ One = Callable[[int, Path], list[Summary]]
 
 
 def carry_out_seeds(
-    directory: Path,
+    directory: Path | Claim,
     one: One,
     seeds: Sequence[int],
     *,
@@ -46,7 +47,7 @@ def carry_out_seeds(
     jobs : int
         Processes, at least 1; they change nothing but the time.
     """
-    with whole_directory(directory, force) as part:
+    with whole_directory(directory, force, "seeds") as part:
         targets = {seed: part / seed_name(seed) for seed in seeds}
         runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
         write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))

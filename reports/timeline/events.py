@@ -15,7 +15,7 @@ The format: JSON with `traceEvents`; `ts` and `dur` in microseconds, here with t
 import gzip
 import io
 import json
-import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ from kvsim.reports.rundir.run import Run
 from kvsim.reports.timeline.steps import Steps, step_slices
 from kvsim.reports.timeline.text import instant, micro, named, quoted
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.whole_file import whole_file
 
 MOST_REQUESTS = 1000
 """Tracks that a viewer still scrolls through."""
@@ -83,8 +84,13 @@ def chosen_requests(text: str | None) -> tuple[int, int | None]:
     return int(first), int(last)
 
 
-def write_trace(traced: Sequence[Traced], out: Path, first: int, last: int | None) -> Written:
-    """Write requests `first` to `last` of these runs, whole or not at all; gzip if the name ends with .gz."""
+def write_trace(
+    traced: Sequence[Traced], out: Path, first: int, last: int | None, force: bool = False
+) -> Written:
+    """Write requests `first` to `last` of these runs, whole or not at all; gzip if the name ends with .gz.
+
+    It takes the place of an earlier timeline, of any other file only with `force`.
+    """
     rows = len(traced[0].run.columns.requests["request"])
     if rows and first >= rows:
         raise KvsimError(f"requests must begin below {rows:,}, the number of them, got {first:,}")
@@ -92,7 +98,7 @@ def write_trace(traced: Sequence[Traced], out: Path, first: int, last: int | Non
     streams = [_Process(pid, each, first, end) for pid, each in enumerate(traced, 1)]
     head = {"displayTimeUnit": "ms", "otherData": {"kvsim": traced[0].run.config.get("kvsim")}}
     events = 0
-    with _whole_file(out) as file:
+    with _whole_file(out, force) as file:
         file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
         parts = chain(
             (text for stream in streams for text in stream.names()),
@@ -106,23 +112,25 @@ def write_trace(traced: Sequence[Traced], out: Path, first: int, last: int | Non
 
 
 @contextmanager
-def _whole_file(out: Path) -> Iterator[IO[str]]:
+def _whole_file(out: Path, force: bool) -> Iterator[IO[str]]:
     """A file to write that takes its name when all of it is there."""
-    part = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    with whole_file(out, force=force, ours=is_timeline) as part, part.open("wb") as raw:
+        if out.name.endswith(".gz"):
+            packed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0)
+            with packed, _as_text(packed) as file:
+                yield file
+        else:
+            with _as_text(raw) as file:
+                yield file
+
+
+def is_timeline(path: Path) -> bool:
+    """Whether a file is a timeline of kvsim's, as its head says."""
     try:
-        with part.open("wb") as raw:
-            if out.name.endswith(".gz"):
-                packed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0)
-                with packed, _as_text(packed) as file:
-                    yield file
-            else:
-                with _as_text(raw) as file:
-                    yield file
-        part.replace(out)
-    except OSError as error:
-        raise KvsimError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+        with (gzip.open if path.name.endswith(".gz") else open)(path, "rb") as file:
+            return b'"otherData": {"kvsim": ' in file.read(200)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return False
 
 
 def _as_text(raw: Any) -> IO[str]:  # noqa: ANN401 - a binary file

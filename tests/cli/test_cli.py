@@ -23,7 +23,7 @@ from kvsim.workloads import TRACES
 
 ROOT = Path(cli.__file__).resolve().parent
 SMALL = ("--cost", "constant:0.03", "--num-prompts", "20")
-FILES = {"config.json", "summary.json", "requests.parquet", "timeline.parquet"}
+FILES = {".kvsim.json", "config.json", "summary.json", "requests.parquet", "timeline.parquet"}
 FIGURES = {"memory.png", "waste.png", "requests.png", "latency.png"}
 
 
@@ -274,7 +274,11 @@ def test_a_comparison_reports_in_80_columns_and_leaves_a_whole_directory(sim):
     )
     labels = ("contiguous", "buddy", "paged")
     expected = {f"{label}/{name}" for label in labels for name in FILES}
-    assert set(files_of("runs/sharegpt-compare")) == expected | FIGURES | {"config.json", "summary.json"}
+    assert set(files_of("runs/sharegpt-compare")) == expected | FIGURES | {
+        ".kvsim.json",
+        "config.json",
+        "summary.json",
+    }
     summaries = json.loads(Path("runs/sharegpt-compare/summary.json").read_text())
     assert [summary["label"] for summary in summaries] == list(labels)
     config = json.loads(Path("runs/sharegpt-compare/config.json").read_text())
@@ -320,10 +324,15 @@ def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
     assert (code, err) == (0, "")
     more = {f"{name}.png" for name in ("batched", "fragmentation", "lengths", "utilisation")}
     assert set(out.split()) == {f"all/{name}" for name in {*FIGURES, *more}}
-    assert {name: data for name, data in files_of("all").items() if name not in more} == before
+    after = files_of("all")
+    assert json.loads(after.pop(".kvsim.json"))["files"] == sorted(
+        {*FIGURES, *more, "config.json", "summary.json"}
+    )
+    del before[".kvsim.json"]
+    assert {name: data for name, data in after.items() if name not in more} == before
     usual = ",".join(name.removesuffix(".png") for name in FIGURES)
     assert sim("plot", "all/paged", "all", "--out", "new", "--format", "svg", "--figure", usual)[0] == 0
-    assert set(files_of("new")) == {name.replace("png", "svg") for name in FIGURES}
+    assert set(files_of("new")) == {".kvsim.json", *(name.replace("png", "svg") for name in FIGURES)}
 
 
 # -- mistakes -------------------------------------------------------------------------------------
@@ -487,10 +496,10 @@ def test_an_unwritable_path_is_refused_before_the_run(sim, monkeypatch):
     below = f"error: cannot write file/out: {Path('file').resolve()} is not a directory\n"
     assert sim("run", *SMALL, "--out", "file/out") == (2, "", below)
 
-    def refuse(path):
+    def refuse(path, *how):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr("os.open", refuse)
     denied = "error: cannot write out: no permission to write there\n"
     assert sim("compare", *SMALL, "--out", "out") == (2, "", denied)
     assert [path.name for path in Path().iterdir()] == ["file"]

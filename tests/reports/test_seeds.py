@@ -310,6 +310,7 @@ def test_each_seed_is_what_the_command_writes_with_it_alone():
         sim("run", *SMALL, "--quiet", "--seed", str(seed), "--out", f"alone-{seed}")
         assert contents(f"both/seed-{seed}") == contents(f"alone-{seed}")
     assert {path.name for path in Path("both").iterdir()} == {
+        ".kvsim.json",
         "seed-7",
         "seed-8",
         "config.json",

@@ -1,0 +1,172 @@
+"""A place for results is claimed before the work: of two that want it, one is told at once.
+
+    runs/.NAME.kvsim-claim    an empty file, locked by who writes to runs/NAME, gone when it has ended
+
+The lock ends with its process, however that ends, so nobody waits for the dead. Where the file system has no
+locks nothing is claimed, and who comes second is told when the results are to be put in their place.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.marker import foreign, leftovers, read_marker, remove_leftover
+from kvsim.sim.whole_file import explained
+
+_NAMED = 3
+
+
+class Taken(KvsimError):
+    """Another process is writing there, or has written there."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A directory that this process alone may write: as it was named, where that is, and what may go."""
+
+    path: Path
+    target: Path
+    force: bool
+
+
+@contextmanager
+def claimed(directory: Path, force: bool = False) -> Iterator[Claim]:
+    """Hold the place of a directory that is to appear; with `force`, also that of an earlier one of kvsim's.
+
+    Leftovers of killed processes there are cleared. Parents are made, and removed again if they stay empty.
+
+    Raises
+    ------
+    Taken
+        When another process holds it, or something is there.
+    KvsimError
+        When nothing can be written there, or what is there is not kvsim's alone.
+    """
+    target = Path(os.path.realpath(directory.parent)) / directory.name
+    if not directory.name:
+        target = Path(os.path.realpath(directory))
+    check_replaceable(directory, target, force)
+    with explained(directory):
+        parents = [above for above in target.parents if not above.exists()]
+        handle = _locked(directory, target)
+    try:
+        with explained(directory):
+            _sweep(target)
+            check_replaceable(directory, target, force)
+        yield Claim(directory, target, force)
+    finally:
+        _release(handle, _claim_file(target))
+        for parent in parents:
+            with suppress(OSError):
+                parent.rmdir()
+
+
+@contextmanager
+def first_free(directory: Path) -> Iterator[Claim]:
+    """Hold the first of NAME, NAME-2, NAME-3, ... at which there is nothing and which nobody holds."""
+    for number in count(1):
+        name = directory.name if number == 1 else f"{directory.name}-{number}"
+        claim = claimed(directory.with_name(name))
+        try:
+            held = claim.__enter__()
+        except Taken:
+            continue
+        break
+    try:
+        yield held
+    except BaseException as error:
+        if not claim.__exit__(type(error), error, error.__traceback__):
+            raise
+    else:
+        claim.__exit__(None, None, None)
+
+
+def check_replaceable(directory: Path, target: Path, force: bool) -> None:
+    """Raise KvsimError unless nothing is there, or with `force` only what kvsim wrote."""
+    with explained(directory):
+        if not os.path.lexists(target):
+            return
+        if target.is_symlink():
+            leads = os.readlink(target)
+            raise Taken(f"cannot write {directory}: it is a link to {leads}: name that directory itself")
+        if not target.is_dir():
+            raise Taken(f"cannot write {directory}: it exists and is not a directory")
+        others = foreign(target)
+        if others and read_marker(target) is None:
+            raise Taken(
+                f"output directory {directory} exists and is not a kvsim run, or one of an older version "
+                f"({_named(others)}): choose another"
+            )
+        if not force:
+            raise Taken(f"output directory {directory} exists; pass --force to replace it")
+        if others:
+            raise KvsimError(
+                f"output directory {directory} holds what kvsim did not write ({_named(others)}): "
+                "move it away, or choose another"
+            )
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _claim_file(target: Path) -> Path:
+    return target.with_name(f".{target.name}.kvsim-claim")
+
+
+def _locked(directory: Path, target: Path) -> int | None:
+    """The lock of a place, as an open file; None where there are no locks. Raises Taken if it is held."""
+    file = _claim_file(target)
+    while True:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except FileNotFoundError:  # whoever made the parents has just removed them
+            continue
+        except (FileExistsError, NotADirectoryError):
+            above = next(each for each in target.parents if each.exists())
+            raise KvsimError(f"cannot write {directory}: {above} is not a directory") from None
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            there = os.stat(file)
+        except ImportError:  # Windows
+            os.close(handle)
+            file.unlink(missing_ok=True)
+            return None
+        except FileNotFoundError:  # released and removed between our two calls
+            os.close(handle)
+            continue
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                os.close(handle)
+                raise Taken(f"cannot write {directory}: another kvsim is at work on it") from None
+            return handle
+        if os.path.samestat(os.fstat(handle), there):
+            return handle
+        os.close(handle)
+
+
+def _release(handle: int | None, file: Path) -> None:
+    if handle is None:
+        return
+    with suppress(OSError):
+        if os.fstat(handle).st_size == 0:
+            file.unlink()
+    os.close(handle)
+
+
+def _sweep(target: Path) -> None:
+    """Clear what killed processes left; an earlier run that one of them had moved aside comes back."""
+    for role, left in leftovers(target):
+        if role == "old" and not os.path.lexists(target) and read_marker(left) is not None:
+            left.rename(target)
+        else:
+            remove_leftover(left)

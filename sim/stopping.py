@@ -1,0 +1,121 @@
+"""Being stopped: SIGINT, SIGTERM and SIGHUP end a command as an exception does, and within two seconds.
+
+    signal --> Stop raised in the main thread --> each block cleans up as it is left --> 128 + number
+
+Cleaning up is not interrupted: `unstoppable`. A command that has not ended `GRACE_S` after the signal, in
+a long call into C or because some library swallowed the exception, is ended by a thread of its own, after
+what `at_forced_exit` says.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+GRACE_S = 1.5
+_AGAIN_S = 0.7
+_NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Stop(KeyboardInterrupt):
+    """A signal says that the command is to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects."""
+        return 128 + self.number
+
+
+class _State:
+    """Signals belong to the process, and so does this."""
+
+    shielded = 0
+    waiting: int | None = None
+    last_will: list[Callable[[], None]] = []  # noqa: RUF012 - there is only one
+
+
+def _arrived(number: int, frame: FrameType | None) -> None:
+    if _State.shielded:
+        _State.waiting = number
+        return
+    raise Stop(number)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let signals stop the block: those that are not ignored, and in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for number in _NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _arrived) for number in numbers}
+    told, telling = socket.socketpair()
+    telling.setblocking(False)
+    wakeup = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+    over = threading.Event()
+    main = threading.get_ident()
+    watcher = threading.Thread(target=_watch, args=(told, numbers, over, main), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        telling.close()
+        watcher.join()
+        told.close()
+
+
+@contextmanager
+def unstoppable() -> Iterator[None]:
+    """Put a stop off until the block is done: for cleaning up, and for steps that belong together."""
+    _State.shielded += 1
+    try:
+        yield
+    finally:
+        _State.shielded -= 1
+    if not _State.shielded and _State.waiting is not None:
+        number, _State.waiting = _State.waiting, None
+        raise Stop(number)
+
+
+@contextmanager
+def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
+    """Do this too where the command must be ended by force inside the block."""
+    _State.last_will.append(clean)
+    try:
+        yield
+    finally:
+        _State.last_will.remove(clean)
+
+
+def _watch(told: socket.socket, numbers: list[int], over: threading.Event, main: int) -> None:
+    while True:
+        heard = told.recv(1)
+        if not heard:
+            return
+        if heard[0] in numbers:
+            break
+    number = heard[0]
+    if over.wait(_AGAIN_S):
+        return
+    if not _State.shielded and hasattr(signal, "pthread_kill"):  # somebody swallowed the first
+        signal.pthread_kill(main, number)
+    if over.wait(GRACE_S - _AGAIN_S):
+        return
+    for clean in reversed(_State.last_will):
+        with suppress(Exception):
+            clean()
+    with suppress(OSError):
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"interrupted; nothing was written\n")
+    os._exit(128 + number)
