@@ -23,6 +23,7 @@ from kvsim.allocators.base import InvariantError
 from kvsim.sim.arrivals import Arrivals
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import NO_ROOM, Events
+from kvsim.sim.load import limit
 from kvsim.sim.memory_map import MemoryMap
 from kvsim.sim.recorder import SPANS_AT_ONCE, TIMELINE_ROWS, Integrals, Recorder, Result
 from kvsim.sim.request import Request, State
@@ -127,6 +128,7 @@ class Engine:
             server.now_ps = now
             if server.moved:
                 server.begin_step()
+            server.no_room = False
             schedule(server)
             held, contexts = server.tokens()
             if now >= recorder.next_sample_ps:
@@ -217,6 +219,8 @@ class Engine:
             if self.cost.flags:
                 self.cost.carried_out(shape, duration)
             waits = server.waiting or server.swapped
+            if waits:
+                self.recorder.held_ps[limit(server, self.scheduler)] += duration
             self._record_empty(self.recorder.saturated if waits else self.recorder.unsaturated, duration)
             return duration
         if server.cleared:  # who left made room: decide again
@@ -257,6 +261,7 @@ class Engine:
             self.memory_map.passed(decodes * len(ends) + server.chunk_tokens)
         if server.waiting or server.swapped:
             spans, sums = recorder.saturated_spans, recorder.saturated
+            recorder.held_ps[limit(server, self.scheduler)] += ends[-1]
         else:
             spans, sums = recorder.unsaturated_spans, recorder.unsaturated
         if late:  # a single step, as the time between two tokens is longer than it

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.events import NONE, Events, Texts
+from kvsim.sim.load import load
 from kvsim.sim.memory_map import MemoryMap
 from kvsim.sim.recorder import Integrals, Result
 from kvsim.sim.workload import PS_PER_S, Int64Column
@@ -169,6 +170,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             **{name: _spread(np.asarray(table[name], dtype=np.float64)[done]) for name in LATENCIES},
             "itl_s": _gap_spread(result),
         },
+        "load": load(result),
         "memory": {
             "capacity_tokens": result.capacity_slots // result.slots_per_token,
             "average": _shares(whole, result.capacity_slots),

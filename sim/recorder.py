@@ -14,6 +14,7 @@ from operator import add, mul, sub
 import numpy as np
 
 from kvsim.sim.histogram import Histogram
+from kvsim.sim.load import LIMITS
 from kvsim.sim.request import Request
 from kvsim.sim.server import Server
 from kvsim.sim.workload import Int64Column, Workload
@@ -110,7 +111,8 @@ class Result:
 
     `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
     `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
-    have several.
+    have several. `held_ps` is the time for which each limit (sim/load.py) held the queue back; they sum
+    to the saturated time.
     """
 
     workload: Workload
@@ -124,6 +126,7 @@ class Result:
     steps: dict[str, Int64Column] | None
     saturated: Integrals
     unsaturated: Integrals
+    held_ps: dict[str, int]
     token_gaps: Histogram
     capacity_slots: int
     end_ps: int
@@ -159,6 +162,7 @@ class Recorder:
     other_gaps: list[tuple[int, int]] = field(default_factory=list)
     saturated: Integrals = field(default_factory=Integrals)
     unsaturated: Integrals = field(default_factory=Integrals)
+    held_ps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LIMITS, 0))
     token_gaps: Histogram = field(default_factory=Histogram)
     next_sample_ps: int = 0
     peak_used_slots: int = 0
@@ -383,6 +387,7 @@ class Recorder:
             steps=dict(zip(STEP_COLUMNS, steps.T, strict=True)) if self.step_log else None,
             saturated=self.saturated,
             unsaturated=self.unsaturated,
+            held_ps=self.held_ps,
             token_gaps=self.token_gaps,
             capacity_slots=server.allocator.capacity_slots,
             end_ps=self.end_ps,

@@ -67,6 +67,7 @@ class Server(Decoding):
         self.cow_copies_before = 0
         self.evicted = False  # was anybody evicted?
         self.cleared = False  # did anybody leave the memory while the step was decided, evicted or not?
+        self.no_room = False  # was the head of the queue refused memory? reset before every decision
         # since the start
         self.preemptions = 0  # by recomputation
         self.swap_outs = 0  # preemptions by swapping
@@ -292,6 +293,7 @@ class Server(Decoding):
 
     def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
         allocator = self.allocator
+        self.no_room = True
         if self.events:
             self.refused = Refusal(request, allocator.slots_needed(tokens, bound))
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kvsim.sim.histogram import Histogram
+from kvsim.sim.load import LIMITS
 from kvsim.sim.metrics import request_table, step_table, summary, timeline_table
 from kvsim.sim.recorder import REQUEST_COLUMNS, STEP_COLUMNS, TIMELINE_COLUMNS, Integrals, Result
 from kvsim.sim.workload import PS_PER_S, Workload
@@ -72,6 +73,7 @@ def made_up(finished=(True, True, True, False), **changes):
         "steps": None,
         "saturated": saturated,
         "unsaturated": unsaturated,
+        "held_ps": dict.fromkeys(LIMITS, 0) | {"kv_memory": 3 * PS_PER_S, "max_num_seqs": PS_PER_S},
         "token_gaps": gaps,
         "capacity_slots": CAPACITY,
         "end_ps": 10 * PS_PER_S,
@@ -172,6 +174,12 @@ def test_memory_is_averaged_over_time_in_percent_of_the_capacity():
     assert (memory["capacity_tokens"], memory["peak_used_tokens"]) == (CAPACITY, 640)
 
 
+def test_what_held_requests_back_is_told_as_shares_of_the_whole_run():
+    assert summed_up(made_up())["load"]["held_back_share"] == {
+        **{"kv_memory": 0.3, "max_num_seqs": 0.1, "max_num_batched_tokens": 0, "batch": 0}
+    }
+
+
 def test_running_is_averaged_over_the_whole_and_the_saturated_time():
     engine = summed_up(made_up())["engine"]
     assert (engine["mean_running"], engine["mean_running_saturated"]) == (1.4, 2)
@@ -194,6 +202,8 @@ def test_where_nothing_finished_or_nobody_waited_there_is_none_and_not_zero():
     assert (found["memory"]["saved_by_sharing"], found["memory"]["saturated_share"]) == (None, None)
     assert (found["engine"]["mean_running"], found["engine"]["mean_running_saturated"]) == (None, None)
     assert found["requests"]["rejected"] == 4
+    assert set(found["load"]["held_back_share"].values()) == {None}
+    assert not found["load"]["overloaded"]
 
 
 def test_the_summary_is_json():

@@ -198,6 +198,7 @@ def check_case(case: Case):
     one, other = told(fast) | fast_events, told(slow) | slow_events
     assert {k: v for k, v in one.items() if other[k] != v} == {k: v for k, v in other.items() if one[k] != v}
     assert slow.finished.sum() + sum(slow.rejected.values()) == len(case.rows)
+    assert sum(slow.held_ps.values()) == slow.saturated.time_ps
     for sums in (slow.saturated, slow.unsaturated):
         parts = kinds(sums, slow.capacity_slots)
         assert min(parts.values()) >= 0, parts
