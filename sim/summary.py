@@ -119,6 +119,26 @@ class Latency(Part):
     itl_s: Spread
 
 
+class HeldBack(Part):
+    """Share of the run's time, 0 to 1, in which each limit kept the head of the queue out."""
+
+    kv_memory: float | None
+    max_num_seqs: float | None
+    max_num_batched_tokens: float | None
+    batch: float | None
+
+
+class Load(Part):
+    """How much was asked of the server, whether it kept up, and what held requests back (sim/load.py)."""
+
+    arrivals: str
+    overloaded: bool
+    arriving_requests_per_s: float | None
+    leaving_requests_per_s: float | None
+    waiting_at_last_arrival: int | None
+    held_back_share: HeldBack
+
+
 class Shares(Part):
     """The waste ledger in percent of the capacity; the six kinds sum to 100."""
 
@@ -184,6 +204,7 @@ class Summary(Part):
     requests: Requests
     throughput: Throughput
     latency: Latency
+    load: Load
     memory: Memory
     engine: Engine
     cost: Cost

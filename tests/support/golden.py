@@ -24,7 +24,7 @@ from kvsim import cli
 from kvsim.sim.build import build_engine
 from kvsim.sim.run import read_config
 from kvsim.sim.workload import PS_PER_S
-from support.shared_data import shared
+from support.shared_data import goldens
 
 SCHEDULERS = {
     "v0110": "vllm-v1@0.11.0",
@@ -70,7 +70,7 @@ REQUEST_COLUMNS = {
 def _names() -> tuple[list[str], list[str]]:
     """The goldens with a file each, and those that share an `edge_cases.json`; none without ../shared."""
     try:
-        folder = shared("goldens")
+        folder = goldens()
     except (pytest.skip.Exception, pytest.fail.Exception):
         return [], []
     files = [path for engine in SCHEDULERS for path in sorted((folder / engine).glob("*.json.gz"))]
@@ -89,13 +89,13 @@ def golden(name):
     """What the file holds, with `engine`, and with `requests`, the workload. Not to be changed."""
     engine, stem, *case = name.split("/")
     if case:
-        return json.loads(shared(f"goldens/{engine}/{stem}.json").read_bytes())[case[0]] | {"engine": engine}
-    found = _unzipped(f"goldens/{name}.json.gz") | {"engine": engine}
-    return found | _unzipped(f"goldens/workloads/{stem.partition('__')[0]}.json.gz")
+        return json.loads(goldens(f"{engine}/{stem}.json").read_bytes())[case[0]] | {"engine": engine}
+    found = _unzipped(f"{name}.json.gz") | {"engine": engine}
+    return found | _unzipped(f"workloads/{stem.partition('__')[0]}.json.gz")
 
 
 def _unzipped(path):
-    return json.loads(gzip.decompress(shared(path).read_bytes()))
+    return json.loads(gzip.decompress(goldens(path).read_bytes()))
 
 
 def busy_steps(case):

@@ -5,13 +5,28 @@ from pathlib import Path
 
 import pytest
 
+BESIDE = Path(__file__).resolve().parents[3] / "shared"
+
 
 def shared(path: str) -> Path:
     """`<repo root>/../shared/<path>`; where it is missing, CI fails and any other run skips the test."""
-    found = Path(__file__).resolve().parents[3] / "shared" / path
-    if not found.exists():
-        reason = f"reference data ../shared/{path} is not here"
+    return _there(BESIDE / path, f"reference data ../shared/{path} is not here")
+
+
+def goldens(path: str = "") -> Path:
+    """What a genuine engine did: a path in $KVSIM_GOLDENS, else in ../shared/goldens; missing as above.
+
+    A directory of goldens may leave out the workloads, which then are those beside the checkout.
+    """
+    chosen = os.environ.get("KVSIM_GOLDENS")
+    if chosen and ((Path(chosen) / path).exists() or not path.startswith("workloads/")):
+        return _there(Path(chosen) / path, f"golden {path} is not in KVSIM_GOLDENS")
+    return shared(f"goldens/{path}")
+
+
+def _there(path: Path, reason: str) -> Path:
+    if not path.exists():
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    return found
+    return path

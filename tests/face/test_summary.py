@@ -1,0 +1,50 @@
+"""The typed summary says what summary.json says, under the same names."""
+
+import json
+import pickle
+
+import pytest
+
+import kvsim
+from kvsim.sim.summary import Part, Summary, _hints
+
+
+@pytest.fixture(scope="module")
+def run():
+    return kvsim.simulate(num_prompts=60, request_rate=float("inf"))
+
+
+def typed_names(part, prefix=""):
+    """Every name that is declared, down to the last part."""
+    for name, kind in _hints(part).items():
+        inner = list(typed_names(kind, f"{prefix}{name}.")) if kind is not Part else []
+        yield from inner or [f"{prefix}{name}"]
+
+
+def test_every_number_of_the_file_is_declared_and_no_other(run):
+    assert set(typed_names(Summary)) == run.summary.flat().keys() | {"requests.rejected_reasons"}
+
+
+def test_attributes_subscripts_and_flat_names_are_the_same_numbers(run):
+    summary = run.summary
+    p99 = summary.latency.ttft_s.p99
+    assert p99 == summary["latency"]["ttft_s"]["p99"] == summary.flat()["latency.ttft_s.p99"]
+    assert summary.memory.average.token == summary["memory"]["average"]["token"]
+    assert json.loads(json.dumps(summary.as_json())) == summary
+
+
+def test_the_six_kinds_sum_to_the_whole_memory(run):
+    assert sum(run.summary.memory.average.values()) == pytest.approx(100)
+
+
+def test_a_name_that_is_not_there_suggests_one_that_is(run):
+    with pytest.raises(AttributeError, match="Latency has no 'tftt_s'; did you mean 'ttft_s'"):
+        run.summary.latency.tftt_s  # noqa: B018
+
+
+def test_an_editor_is_offered_the_names(run):
+    assert {"ttft_s", "itl_s"} <= set(dir(run.summary.latency))
+
+
+def test_it_can_be_sent_to_another_process(run):
+    assert pickle.loads(pickle.dumps(run.summary)) == run.summary
