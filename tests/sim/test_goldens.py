@@ -5,6 +5,7 @@ The golden numbers were taken from the engines' own schedulers and block manager
 """
 
 import copy
+import os
 import subprocess
 import sys
 from pathlib import Path
