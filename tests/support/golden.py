@@ -23,7 +23,9 @@ from pyarrow import parquet
 from kvsim import cli
 from kvsim.sim.build import build_engine
 from kvsim.sim.run import read_config
+from kvsim.sim.traffic import Traffic
 from kvsim.sim.workload import PS_PER_S
+from kvsim.workloads.source import opened
 from support.shared_data import goldens
 
 SCHEDULERS = {
@@ -311,7 +313,7 @@ def notes(case):
     with TemporaryDirectory() as directory:
         text = (_run(case, Path(directory), step_log=False) / "config.json").read_text()
         scenario, traffic = read_config(text)
-        engine = build_engine(scenario, cli.Traffic.from_json(traffic).build(), max_span=1)
+        engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
     look = _look_v0 if case["engine"] == "v042" else _look
     ids, decide, seen = rows(case), engine.scheduler.schedule, {}
 
