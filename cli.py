@@ -81,7 +81,8 @@ class Traffic:
     """What arrives, and when."""
 
     trace: Annotated[
-        str, _workload(metavar="NAME|FILE", help="The requests, see: sim traces; or a JSONL or parquet file.")
+        str,
+        _workload(metavar="NAME|FILE", help="The requests, see: sim traces; or a file: CSV, JSONL, parquet."),
     ] = "sharegpt"
     num_prompts: Annotated[
         int | None,
@@ -99,6 +100,14 @@ class Traffic:
         ),
     ] = None
     turns: Annotated[str, _workload(metavar="first|all", help="Which turns of a trace of texts.")] = "first"
+    columns: Annotated[
+        str | None,
+        _workload(
+            metavar="OURS=THEIRS,...",
+            help="What FILE calls its fields, as in prompt_tokens=isl.",
+            show_default="by their usual names",
+        ),
+    ] = None
     start: Annotated[
         float, _workload(metavar="S", help="Only what arrives from this second of the trace on.")
     ] = 0.0
@@ -179,7 +188,7 @@ class Traffic:
         """The inverse of `as_json`."""
         given = {}
         for field in fields(cls):
-            value, declared = options[field.name], get_args(field.type)[0]
+            value, declared = options.get(field.name, field.default), get_args(field.type)[0]
             kind = (get_args(declared) or (declared,))[0]
             given[field.name] = None if value is None and field.default is None else kind(value)
         return cls(**given)
@@ -207,7 +216,8 @@ class Traffic:
         from kvsim import workloads
 
         given = self._named() | {"trace": self._lengths}
-        return workloads.build(**{name: given[name] for name in given if name not in ("tokenizer", "turns")})
+        of_the_file = ("tokenizer", "turns", "columns")
+        return workloads.build(**{name: given[name] for name in given if name not in of_the_file})
 
     def _named(self) -> dict[str, Any]:
         """All options, also those that were left open; None where there is nothing to choose."""
@@ -220,7 +230,7 @@ class Traffic:
     @cached_property
     def _lengths(self) -> "Lengths":
         """The trace, read once."""
-        return _counted(self.trace, self.tokenizer, self.turns)
+        return _counted(self.trace, self.tokenizer, self.turns, self.columns)
 
 
 @dataclass(frozen=True)
@@ -959,6 +969,12 @@ _Tokenizer = Annotated[
     typer.Option(metavar="FILE", help="Counts the tokens of texts: a tokenizer.json.", show_default="none"),
 ]
 _Turns = Annotated[str, typer.Option(metavar="first|all", help="Turns of conversations that are texts.")]
+_Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OURS=THEIRS,...", help="What a file calls its fields.", show_default="by their usual names"
+    ),
+]
 
 
 @traces_app.callback(invoke_without_command=True)
@@ -986,12 +1002,13 @@ def show_trace(
     ] = None,
     tokenizer: _Tokenizer = None,
     turns: _Turns = "first",
+    columns: _Columns = None,
 ) -> None:
     """Show a trace in numbers, and draw it."""
     from kvsim.reports.traces import draw, show_table
     from kvsim.workloads.statistics import QUANTILES, statistics
 
-    lengths = _counted(trace, tokenizer, turns)
+    lengths = _counted(trace, tokenizer, turns, columns)
     _show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
     if out is not None:
         columns = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
@@ -1000,12 +1017,13 @@ def show_trace(
 
 
 @traces_app.command("convert")
-def convert_trace(
+def convert_trace(  # noqa: PLR0917 - typer passes them by name
     trace: Annotated[str, typer.Argument(metavar="IN", help="A name or a file in any format.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Ends with .jsonl or .parquet.")],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     tokenizer: _Tokenizer = None,
     turns: _Turns = "first",
+    columns: _Columns = None,
 ) -> None:
     """Write a trace in kvsim's own format."""
     from kvsim.reports.progress import progress
@@ -1021,8 +1039,8 @@ def convert_trace(
         at = (rows, total)
 
     with nullcontext() if texts else progress(trace, lambda: at[1], lambda: at[0], "rows"):
-        read = partial(_counted, trace, tokenizer, turns) if texts else None
-        done = convert(source, out, force=force, lengths=read, done=wrote)
+        read = partial(_counted, trace, tokenizer, turns, columns) if texts else None
+        done = convert(source, out, force=force, columns=columns, lengths=read, done=wrote)
     for note in done.notes:
         print(note)
     print(f"{done.rows:,} requests written to {out}")
@@ -1255,7 +1273,7 @@ def _measured(
         raise _Stopped(f"interrupted: {measured}; the same command goes on", exit_code(stop)) from None
 
 
-def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
+def _counted(trace: str, tokenizer: str | None, turns: str, columns: str | None) -> "Lengths":
     """The trace; counting its texts, where it holds some, shows how far it is."""
     from kvsim.reports.progress import progress
     from kvsim.workloads.tokenized import file_of, load_counted
@@ -1268,7 +1286,7 @@ def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
         counted = size
 
     with progress(trace, os.path.getsize(path) if path else 0, lambda: counted, "bytes"):
-        return load_counted(trace, tokenizer, turns, heard)
+        return load_counted(trace, tokenizer, turns, heard, columns)
 
 
 def _show(table: Any, remark: str = "", stderr: bool = False) -> None:  # noqa: ANN401 - what rich can print
