@@ -721,6 +721,12 @@ _Tokenizer = Annotated[
     typer.Option(metavar="FILE", help="Counts the tokens of texts: a tokenizer.json.", show_default="none"),
 ]
 _Turns = Annotated[str, typer.Option(metavar="first|all", help="Turns of conversations that are texts.")]
+_Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OURS=THEIRS,...", help="What a file calls its fields.", show_default="by their usual names"
+    ),
+]
 
 
 @traces_app.callback(invoke_without_command=True)
@@ -748,6 +754,7 @@ def show_trace(
     ] = None,
     tokenizer: _Tokenizer = None,
     turns: _Turns = "first",
+    columns: _Columns = None,
     force: _Force = False,
 ) -> None:
     """Show a trace in numbers, and draw it."""
@@ -755,21 +762,22 @@ def show_trace(
     from kvsim.reports.traces import draw, show_table
     from kvsim.workloads.statistics import QUANTILES, statistics
 
-    lengths = _counted(trace, tokenizer, turns)
+    lengths = _counted(trace, tokenizer, turns, columns)
     _show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
     if out is not None:
-        columns = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
-        for path in write_figures(out, lambda part: draw(part, lengths.name, *columns), force):
+        drawn = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
+        for path in write_figures(out, lambda part: draw(part, lengths.name, *drawn), force):
             print(path)
 
 
 @traces_app.command("convert")
-def convert_trace(
+def convert_trace(  # noqa: PLR0917 - typer passes them by name
     trace: Annotated[str, typer.Argument(metavar="IN", help="A name or a file in any format.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Ends with .jsonl or .parquet.")],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     tokenizer: _Tokenizer = None,
     turns: _Turns = "first",
+    columns: _Columns = None,
 ) -> None:
     """Write a trace in kvsim's own format."""
     from kvsim.reports.progress import progress
@@ -785,8 +793,8 @@ def convert_trace(
         at = (rows, total)
 
     with nullcontext() if texts else progress(trace, lambda: at[1], lambda: at[0], "rows"):
-        read = partial(_counted, trace, tokenizer, turns) if texts else None
-        done = convert(source, out, force=force, lengths=read, done=wrote)
+        read = partial(_counted, trace, tokenizer, turns, columns) if texts else None
+        done = convert(source, out, force=force, columns=columns, lengths=read, done=wrote)
     for note in done.notes:
         print(note)
     print(f"{done.rows:,} requests written to {out}")
@@ -1023,9 +1031,9 @@ def _measured(
         raise _Stopped(f"interrupted: {measured}; the same command goes on", exit_code(stop)) from None
 
 
-def _counted(trace: str, tokenizer: str | None, turns: str) -> "Lengths":
+def _counted(trace: str, tokenizer: str | None, turns: str, columns: str | None) -> "Lengths":
     """The trace; counting its texts, where it holds some, shows how far it is."""
-    return _opened(Traffic(trace=trace, tokenizer=tokenizer, turns=turns)).lengths
+    return _opened(Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)).lengths
 
 
 def _opened(traffic: Traffic) -> "Source":

@@ -20,7 +20,7 @@ class Traffic:
     """What arrives, and when."""
 
     trace: str = option(
-        "The requests, see: sim traces; or a JSONL or parquet file.",
+        "The requests, see: sim traces; or a file: CSV, JSONL, parquet.",
         panel=WORKLOAD,
         default="sharegpt",
         value="NAME|FILE",
@@ -54,6 +54,14 @@ class Traffic:
         default="first",
         allowed=("first", "all"),
         doc="of a trace of texts: each first question and answer, or all turns as sessions",
+    )
+    columns: str | None = option(
+        "What FILE calls its fields, as in prompt_tokens=isl.",
+        panel=WORKLOAD,
+        default=None,
+        value="OURS=THEIRS,...",
+        shown="by their usual names",
+        doc="what FILE [calls its fields](traces.md#your-own-trace), as in `prompt_tokens=isl,arrival_ms=ts`",
     )
     start: float = option(
         "Only what arrives from this second of the trace on.",

@@ -65,7 +65,13 @@ def trace_names() -> list[str]:
     return list(TRACES)
 
 
-def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = "first") -> Lengths:
+def load(
+    trace: str,
+    *,
+    count: Callable[[str], int] | None = None,
+    turns: str = "first",
+    columns: str | None = None,
+) -> Lengths:
     """All requests of a trace: built in, public and fetched, a file, or the user's `package.module:Class`.
 
     Parameters
@@ -75,6 +81,8 @@ def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = 
         Lengths when it is called without arguments.
     count, turns
         How many tokens a text has, and which turns of a conversation to take, for files that hold texts.
+    columns : str or None
+        What a file of the user's own calls its fields, as in `prompt_tokens=isl`, see workloads/columns.py.
 
     Raises
     ------
@@ -84,7 +92,9 @@ def load(trace: str, *, count: Callable[[str], int] | None = None, turns: str = 
     if (os.path.exists(trace) and trace not in TRACES) or os.sep in trace or trace.endswith(FILE_ENDINGS):
         from kvsim.workloads.formats import load_file
 
-        return load_file(trace, count=count, turns=turns)
+        return load_file(trace, count=count, turns=turns, columns=columns)
+    if columns is not None:
+        raise KvsimError(f"columns must be left out for trace {trace}, which is no file, got {columns!r}")
     if trace not in TRACES and ":" not in trace:
         from kvsim.workloads.catalogue import entries, kept
 

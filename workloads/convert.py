@@ -29,11 +29,11 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.whole_file import check_file, whole_file
 from kvsim.sim.workload import LATEST_ARRIVAL_S
 from kvsim.workloads import load
+from kvsim.workloads.columns import FIELDS
 from kvsim.workloads.delimited import csv_parts, has_column
 from kvsim.workloads.formats import recognised
 from kvsim.workloads.lengths import Lengths, within_clock
-from kvsim.workloads.native import FIELDS
-from kvsim.workloads.rows import read_rows
+from kvsim.workloads.own_rows import read_own
 from kvsim.workloads.usable import FloatColumn, unusable
 
 ROWS_AT_ONCE = 1 << 16
@@ -80,6 +80,7 @@ def convert(
     out: str,
     *,
     force: bool = False,
+    columns: str | None = None,
     lengths: Callable[[], Lengths] | None = None,
     done: Callable[[int, int], None] = lambda rows, total: None,
 ) -> Written:
@@ -93,6 +94,8 @@ def convert(
         Ends with .jsonl or .parquet; appears whole or not at all.
     force : bool
         Replace a file that is there.
+    columns : str or None
+        What a file of the user's own calls its fields, see `load`.
     lengths : function, or None
         Reads the trace, where it needs more than its name, as a tokenizer.
     done : function
@@ -109,7 +112,8 @@ def convert(
         raise KvsimError(f"the file to write must be another than the trace, got {out} for both")
     check_file(Path(out), force=force)
     notes: list[str] = []
-    total, batches = _batches(trace, lengths or (lambda: load(trace)), notes)
+    whole = lengths or (lambda: load(trace, columns=columns))
+    total, batches = _batches(trace, whole, notes, columns)
     write = _write_parquet if out.endswith(".parquet") else _write_json_lines
     with whole_file(Path(out), force=force) as part:
         rows = write(part, batches, lambda rows: done(rows, total))
@@ -124,20 +128,22 @@ def convert(
 # -- reading ------------------------------------------------------------------------------------
 
 
-def _batches(trace: str, whole: Callable[[], Lengths], notes: list[str]) -> tuple[int, Iterator[Columns]]:
+def _batches(
+    trace: str, whole: Callable[[], Lengths], notes: list[str], columns: str | None
+) -> tuple[int, Iterator[Columns]]:
     """How many rows there may be, 0 where unknown, and the rows; `notes` are complete after the last."""
     form = recognised(trace) if os.path.isfile(trace) else ""
+    if form.startswith("kvsim") or (form and columns is not None):
+        return 0, _as_they_are(trace, columns, notes)
     if form in _DELIMITED:
-        columns = _DELIMITED[form]
-        kinds = {columns.prompt: "tokens", columns.output: "tokens"}
-        if form != "Vidur" or has_column(trace, columns.arrival):
-            kinds[columns.arrival] = columns.kind
+        known = _DELIMITED[form]
+        kinds = {known.prompt: "tokens", known.output: "tokens"}
+        if form != "Vidur" or has_column(trace, known.arrival):
+            kinds[known.arrival] = known.kind
         found = csv_parts(trace, kinds)
         if found is not None:
-            first = found.least[columns.arrival] if columns.from_first else 0.0
-            return found.rows, _usable(found.parts, columns, first if np.isfinite(first) else 0.0, notes)
-    if form.startswith("kvsim"):
-        return 0, _as_they_are(trace)
+            first = found.least[known.arrival] if known.from_first else 0.0
+            return found.rows, _usable(found.parts, known, first if np.isfinite(first) else 0.0, notes)
     lengths = whole()
     return len(lengths), _of_lengths(lengths, notes)
 
@@ -165,10 +171,12 @@ def _usable(
     ]
 
 
-def _as_they_are(trace: str) -> Iterator[Columns]:
+def _as_they_are(trace: str, columns: str | None, notes: list[str]) -> Iterator[Columns]:
     """The fields of a native file, checked by its loader first."""
-    load(trace)
-    yield dict(read_rows(trace, FIELDS).columns)
+    load(trace, columns=columns)
+    rows = read_own(trace, columns)
+    notes += rows.notes
+    yield dict(rows.columns)
 
 
 def _of_lengths(lengths: Lengths, notes: list[str]) -> Iterator[Columns]:

@@ -195,7 +195,7 @@ def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColum
         for name, kind in columns.items():
             cell = row[name].strip()
             try:
-                value: float = _nanoseconds(cell) if kind == "time" else _number(cell, kind == "tokens")
+                value: float = nanoseconds(cell) if kind == "time" else _number(cell, kind == "tokens")
             except ValueError:
                 must = "a date and time" if kind == "time" else allowed(kind == "tokens")
                 place = f"trace {path}, line {line}, column {name}"
@@ -240,7 +240,7 @@ def _number(cell: str, whole: bool) -> float:
     return value
 
 
-def _nanoseconds(cell: str) -> int:
+def nanoseconds(cell: str) -> int:
     """Since 1970; a time without a zone is taken for UTC."""
     if cell in NOTHING:
         return _NO_TIME

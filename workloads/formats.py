@@ -6,8 +6,9 @@
     a line of names with commas      CSV          the header
 
 The first line of the table whose container it is and whose names are all there wins; a file may have
-more. JSON objects and parquet that nobody else claims are kvsim's own format. Adding a format is one
-file and one line here. The rows that a loader cannot use it counts by reason, in the notes.
+more. What nobody else claims is kvsim's own format, as is every file of which the user says what its columns
+are. Adding a format is one file and one line here. The rows that a loader cannot use it counts by reason, in
+the notes.
 """
 
 import csv
@@ -18,9 +19,10 @@ from json import JSONDecodeError, JSONDecoder
 from typing import NamedTuple
 
 from kvsim.sim.errors import KvsimError
+from kvsim.workloads.csv_rows import delimiter_of
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.native import load_native
 from kvsim.workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
-from kvsim.workloads.values import shown
 
 
 class Format(NamedTuple):
@@ -47,6 +49,7 @@ FORMATS: dict[str, Format] = {
     "conversations": Format("parquet", ("conversation_id",), "compact:load_compact"),
     "kvsim": Format("JSON", (), "native:load_native"),
     "kvsim in parquet": Format("parquet", (), "native:load_native"),
+    "kvsim in CSV": Format("CSV", (), "native:load_native"),
 }
 """Name of a format -> how it is recognised and who reads it; the first that fits."""
 
@@ -56,7 +59,13 @@ TEXT_FORMATS = ("ShareGPT",)
 LONGEST_HEAD = 1 << 20
 
 
-def load_file(path: str, *, count: Callable[[str], int] | None = None, turns: str = "first") -> Lengths:
+def load_file(
+    path: str,
+    *,
+    count: Callable[[str], int] | None = None,
+    turns: str = "first",
+    columns: str | None = None,
+) -> Lengths:
     """The requests of a file in any of the formats, in order of arrival.
 
     Parameters
@@ -65,12 +74,16 @@ def load_file(path: str, *, count: Callable[[str], int] | None = None, turns: st
         Counts the tokens of a text, for formats that hold texts.
     turns : str
         What becomes of a conversation in such a format, see `load_sharegpt`.
+    columns : str or None
+        What the file calls the fields of kvsim's own format, in which it then is: `prompt_tokens=isl`.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, is in no known format, or has a value that it must not have.
+        A file that cannot be read, or has a value that it must not have.
     """
+    if columns is not None:
+        return load_native(path, columns)
     name = recognised(path)
     module, function = FORMATS[name].loader.split(":")
     loader: Callable[..., Lengths] = getattr(import_module(f"kvsim.workloads.{module}"), function)
@@ -83,7 +96,7 @@ def recognised(path: str) -> str:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a CSV file with other columns.
+        A file that cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -91,15 +104,8 @@ def recognised(path: str) -> str:
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
     container, names = _beginning(path, head)
-    for name, form in FORMATS.items():
-        if form.container == container and names.issuperset(form.names):
-            return name
-    known = ", ".join(
-        f"{name} ({' '.join(form.names)})" for name, form in FORMATS.items() if form.container == "CSV"
-    )
-    raise KvsimError(
-        f"trace {path}, line 1: columns must be those of a known format, "
-        f"got {shown(', '.join(sorted(names)))} (known: {known})"
+    return next(
+        name for name, form in FORMATS.items() if form.container == container and names.issuperset(form.names)
     )
 
 
@@ -110,12 +116,13 @@ def _beginning(path: str, head: bytes) -> tuple[str, set[str]]:
     text = head.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").lstrip()
     if re.match(r"\{|\[\s*(\{|$)", text):
         return "JSON", _keys(text)
-    header = header_names(text.partition("\n")[0])
-    return ("CSV", set(header)) if len(header) > 1 and text[0] != "[" else ("JSON", set())
+    if delimiter_of(text):
+        return "CSV", set(header_names(text.partition("\n")[0]))
+    return "JSON", set()
 
 
 def header_names(line: str) -> list[str]:
-    """The names in the first line of a CSV file; none when it is no such line."""
+    """The names in the first line of a CSV file with commas; none when it is no such line."""
     try:
         return [name.strip() for name in next(csv.reader([line]), [])]
     except csv.Error:

@@ -1,4 +1,4 @@
-"""kvsim's own traces: a JSON object per line, or a parquet row, for each request.
+"""kvsim's own traces: a JSON object per line, a parquet row or a line of CSV for each request.
 
     {"arrival_s": 0.5, "output_tokens": 80, "segments": [["system", 512], ["question-1", 80]]}
 
@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.content import TextBuilder, Texts
-from kvsim.sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
+from kvsim.sim.workload import Int64Column, Samples
 from kvsim.workloads.lengths import MOST_SAMPLES, Lengths
-from kvsim.workloads.rows import Rows, read_rows
+from kvsim.workloads.own_rows import read_own
+from kvsim.workloads.rows import Rows
+from kvsim.workloads.usable import MOST_TIME
 from kvsim.workloads.values import (
     SMALLEST,
     Name,
@@ -35,30 +37,23 @@ from kvsim.workloads.values import (
     shown,
 )
 
-FIELDS = (
-    "arrival_s",
-    "prompt_tokens",
-    "output_tokens",
-    "n",
-    "segments",
-    "prompt_token_ids",
-    "session",
-    "turn",
-    "priority",
-    "client",
-)
 MOST_TOKENS = 1_000_000_000
 
 
-def load_native(path: str) -> Lengths:
+def load_native(path: str, columns: str | None = None) -> Lengths:
     """The requests of a file, in order of arrival.
+
+    Parameters
+    ----------
+    columns : str or None
+        What the file calls its fields, where that is not seen from the names, see workloads/columns.py.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a field that is unknown, is missing, or has a value out of its range.
+        A file that cannot be read, or a field that is missing or has a value out of its range.
     """
-    rows, arrival_s, notes = _in_order_of_arrival(read_rows(path, FIELDS))
+    rows, arrival_s, notes = _in_order_of_arrival(read_own(path, columns))
     what = _what(rows)
     prompt_tokens = _prompt_tokens(rows, what)
     first, longest, samples = _answers(rows)
@@ -68,7 +63,7 @@ def load_native(path: str) -> Lengths:
         name=Path(path).stem,
         prompt_tokens=prompt_tokens,
         output_tokens=longest,
-        notes=notes,
+        notes=(*notes, *rows.notes),
         arrival_s=arrival_s,
         samples=samples,
         texts=_texts(prompt_tokens, first, what),
@@ -101,8 +96,8 @@ def _in_order_of_arrival(rows: Rows) -> tuple[Rows, npt.NDArray[np.float64] | No
             raise rows.error(row, "arrival_s must be there in all rows or in none, got none")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise rows.error(row, f"arrival_s must be a number of seconds, got {shown(value)}")
-        if not 0 <= value <= LATEST_ARRIVAL_S:
-            allowed = f"at least 0 and at most {LATEST_ARRIVAL_S:.3g} seconds"
+        if not 0 <= value <= MOST_TIME:
+            allowed = f"at least 0 and at most {MOST_TIME:.3g} seconds"
             raise rows.error(row, f"arrival_s must be {allowed}, got {shown(value)}")
     arrival_s = np.array(values, dtype=np.float64)
     if (np.diff(arrival_s) >= 0).all():

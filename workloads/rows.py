@@ -1,28 +1,34 @@
-"""A trace file as columns of plain values: JSON lines, or parquet, told apart by how the file begins.
+"""A trace file as columns of plain values: JSON lines, parquet or CSV, told apart by how the file begins.
 
     {"prompt_tokens": 9, "n": 2}           prompt_tokens   9      4
     {"prompt_tokens": 4}            ->     n               2      None
 
 A field that a row lacks, or that is null, is None. What the fields mean, and which values they may have,
-is for others to say; here it matters only that each has a known name.
+is for others to say, as is which of them are wanted; of the others only the names are kept.
 """
 
 import io
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from json import JSONDecodeError, JSONDecoder
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError
+from kvsim.workloads.csv_rows import delimiter_of, read_cells
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PARQUET_MAGIC = b"PAR1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_NAMES = 1 << 16
+"""Bytes in which the first line tells whether it is a row of names."""
+
+Wanted = Callable[[str], bool]
+"""Whether a field of that name is to be read."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +45,61 @@ class Rows:
         What the file counts its rows in: `line`, from 1, or `row`, from 0.
     numbers : sequence of int
         The number of each row in the file.
+    places : mapping of str to str
+        All names that the file has, wanted or not -> where each stands first, as errors name it.
+    texts : bool
+        Whether all values are texts, as in CSV.
+    nanoseconds : frozenset of str
+        Columns that are times in nanoseconds.
+    called : mapping of str to str
+        Columns that have another name in the file.
+    notes : tuple of str
+        What is to be said of how the file was read.
     """
 
     path: str
     columns: dict[str, list[object]]
     unit: str
     numbers: Sequence[int]
+    places: Mapping[str, str] = field(default_factory=dict)
+    texts: bool = False
+    nanoseconds: frozenset[str] = frozenset()
+    called: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def error(self, row: int, message: str) -> KvsimError:
-        """A mistake in the file, with the place where it stands."""
+        """A mistake in the file, with the place where it stands, and what the file calls the field."""
+        name = message.partition(" ")[0]
+        if name in self.called:
+            message = f"{self.called[name]} ({name}){message.removeprefix(name)}"
         return KvsimError(f"trace {self.path}, {self.unit} {self.numbers[row]}: {message}")
 
     def in_order(self, order: Sequence[int]) -> "Rows":
         """The same rows in another order."""
         columns = {name: [values[row] for row in order] for name, values in self.columns.items()}
-        return Rows(self.path, columns, self.unit, [self.numbers[row] for row in order])
+        return replace(self, columns=columns, numbers=[self.numbers[row] for row in order])
 
 
-def read_rows(path: str, fields: Collection[str]) -> Rows:
-    """Read a file whose rows have no other than these fields.
+def read_rows(path: str, wanted: Wanted) -> Rows:
+    """Read the fields of a file that are wanted.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, is neither JSON lines nor parquet, has an unknown field, or no row.
+        A file that cannot be read, is neither JSON lines nor parquet nor CSV, or has no row.
     """
     try:
         with open(path, "rb") as file:
-            is_parquet = file.peek(len(PARQUET_MAGIC)).startswith(PARQUET_MAGIC)
-            rows = (_read_parquet if is_parquet else _read_json_lines)(path, file, fields)
+            head = file.peek(LONGEST_NAMES)[:LONGEST_NAMES]
+            if head.startswith(PARQUET_MAGIC):
+                rows = _read_parquet(path, file, wanted)
+            elif delimiter_of(head.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").lstrip()):
+                rows = _read_csv(path, wanted)
+            else:
+                rows = _read_json_lines(path, file, wanted)
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
     if not len(rows):
@@ -81,19 +110,20 @@ def read_rows(path: str, fields: Collection[str]) -> Rows:
 # -- JSON lines ---------------------------------------------------------------------------------
 
 
-def _read_json_lines(path: str, file: io.BufferedReader, fields: Collection[str]) -> Rows:
+def _read_json_lines(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows:
     columns: dict[str, list[object]] = {}
+    places: dict[str, str] = {}
     numbers = array("q")
     for number, row in json_objects(path, file, JSONDecoder(parse_constant=_refuse)):
-        if row.keys() != columns.keys():
-            for name in row:
-                if name not in fields:
-                    raise KvsimError(f"trace {path}, line {number}: {unknown('field', name, list(fields))}")
-                columns.setdefault(name, [None] * len(numbers))
+        if row.keys() != places.keys():
+            for name in [name for name in row if name not in places]:
+                places[name] = f"trace {path}, line {number}"
+                if wanted(name):
+                    columns[name] = [None] * len(numbers)
         for name, values in columns.items():
             values.append(row.get(name))
         numbers.append(number)
-    return Rows(path, columns, "line", numbers)
+    return Rows(path, columns, "line", numbers, places)
 
 
 def json_objects(
@@ -133,34 +163,58 @@ def _complaint(error: ValueError | RecursionError) -> str:
     return f"not valid JSON: {error}"
 
 
+# -- CSV ----------------------------------------------------------------------------------------
+
+
+def _read_csv(path: str, wanted: Wanted) -> Rows:
+    cells, names, numbers = read_cells(path, wanted)
+    columns: dict[str, list[object]] = {name: list(values) for name, values in cells.items()}
+    places = dict.fromkeys((name for name in names if name), f"trace {path}, line 1")
+    return Rows(path, columns, "line", numbers, places, texts=True)
+
+
 # -- parquet ------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: str, file: io.BufferedReader, fields: Collection[str]) -> Rows:
+def _read_parquet(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows:
     import pyarrow as pa
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     try:
         parquet = pq.ParquetFile(file)
         names = [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
-        for name in names:
-            if name not in fields:
-                raise KvsimError(f"trace {path}: {unknown('field', name, list(fields))}")
+        there = [name for name in names if wanted(name)]
+        for name in there:
             if names.count(name) > 1:
                 raise KvsimError(f"trace {path}: field {name!r} must be there once, got {names.count(name)}")
-        table = parquet.read(columns=names, use_threads=False)  # its threads may outlive a quick exit
-        columns = {name: [value for part in table[name].chunks for value in _plain(part)] for name in names}
+        table = parquet.read(columns=there, use_threads=False)  # its threads may outlive a quick exit
+        times = frozenset(name for name in there if _is_time(table.schema.field(name).type))
+        columns = {name: [value for part in table[name].chunks for value in _plain(part)] for name in there}
+        rows = parquet.metadata.num_rows
     except KvsimError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise KvsimError(f"trace {path} is damaged: {str(error).splitlines()[0]}") from error
-    return Rows(path, columns, "row", range(table.num_rows))
+    places = dict.fromkeys(names, f"trace {path}")
+    return Rows(path, columns, "row", range(rows), places, nanoseconds=times)
+
+
+def _is_time(kind: "pa.DataType") -> bool:
+    """Whether values are dates and times, or spans of time."""
+    from pyarrow import types
+
+    return bool(types.is_timestamp(kind) or types.is_duration(kind))
 
 
 def _plain(values: "pa.Array") -> list[object]:
     """The values as JSON would have them; a short cut for numbers, and for lists and pairs of them."""
+    import pyarrow as pa
     from pyarrow import types as kind
 
+    if _is_time(values.type):
+        is_date = kind.is_timestamp(values.type)
+        values = values.cast(pa.timestamp("ns", values.type.tz) if is_date else pa.duration("ns"))
+        return list(values.cast(pa.int64()).to_pylist())
     if not values.null_count:
         if kind.is_integer(values.type) or kind.is_floating(values.type):
             return list(values.to_numpy(zero_copy_only=False).tolist())

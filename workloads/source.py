@@ -14,7 +14,7 @@ from kvsim.sim.traffic import Traffic
 from kvsim.sim.workload import Workload
 from kvsim.workloads.lengths import Lengths
 
-READING = ("tokenizer", "turns")
+READING = ("tokenizer", "turns", "columns")
 """Options that say how the trace is read, not which of its requests are taken."""
 
 
@@ -51,4 +51,6 @@ def opened(traffic: Traffic, heard: Callable[[int], None] = lambda size: None) -
     """Read the trace; `heard` is told how many characters of its texts were counted, now and then."""
     from kvsim.workloads.tokenized import load_counted
 
-    return Source(traffic, load_counted(traffic.trace, traffic.tokenizer, traffic.turns, heard))
+    return Source(
+        traffic, load_counted(traffic.trace, traffic.tokenizer, traffic.turns, heard, traffic.columns)
+    )

@@ -24,7 +24,11 @@ TEXTS_AT_ONCE = 1024
 
 
 def load_counted(
-    trace: str, tokenizer: str | None, turns: str = "first", done: Callable[[int], None] = lambda size: None
+    trace: str,
+    tokenizer: str | None,
+    turns: str = "first",
+    done: Callable[[int], None] = lambda size: None,
+    columns: str | None = None,
 ) -> Lengths:
     """All requests of a trace, whatever it is; the texts of one that holds texts are counted.
 
@@ -36,6 +40,8 @@ def load_counted(
         What becomes of a conversation, see `load_sharegpt`.
     done : function
         Is told how many characters were counted, now and then.
+    columns : str or None
+        What a file of lengths calls its fields, see `load`.
 
     Raises
     ------
@@ -45,9 +51,9 @@ def load_counted(
     if turns not in TURNS:
         raise KvsimError(f"turns must be one of {', '.join(TURNS)}, got {turns!r}")
     if tokenizer is None and turns == TURNS[0]:
-        return load(trace)
+        return load(trace, columns=columns)
     path = file_of(trace)
-    if path is None or recognised(path) not in TEXT_FORMATS:
+    if path is None or columns is not None or recognised(path) not in TEXT_FORMATS:
         option, given = ("turns", turns) if tokenizer is None else ("tokenizer", tokenizer)
         raise KvsimError(f"{option} must be left out for trace {trace}, which holds no texts, got {given!r}")
     if tokenizer is None:

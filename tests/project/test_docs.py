@@ -2,9 +2,9 @@
 
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
 file and in one directory per file, in which `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml` and `path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended
-and, except beside `--config`, `steps.jsonl` and `--closed-sessions`, also `--num-prompts 20`, which
-replaces their own.
+`my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
+get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
+`--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -102,6 +102,8 @@ def workplace(tmp_path, monkeypatch):
     Path("chat.jsonl").write_text(blocks(named("traces"), "json")[0], encoding="utf-8")
     Path("steps.jsonl").write_text(blocks(named("schedulers"), "json")[0], encoding="utf-8")
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
+    for name, table in zip(("requests.csv", "log.csv"), blocks(named("traces"), "csv"), strict=True):
+        Path(name).write_text(table, encoding="utf-8")
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -298,7 +300,7 @@ def examples(page):
 def test_every_example_runs(page, workplace, capsys):
     for command in examples(page):
         short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
-        whole = any(name in command for name in ("--config", "steps.jsonl", "--closed-sessions"))
+        whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
         few = " --num-prompts 20" if short and not whole else ""
         carry_out(command + short + few, capsys)
 

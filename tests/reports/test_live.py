@@ -25,6 +25,9 @@ from kvsim.reports.live_chart import Chart, _cell, slice_means
 from kvsim.sim.glance import LATEST, Glance, glance
 from kvsim.sim.recorder import TIMELINE_COLUMNS
 from kvsim.sim.run import prepare, with_allocator
+from kvsim.sim.scenario import Scenario
+from kvsim.sim.traffic import Traffic
+from kvsim.workloads.source import opened
 
 ROOT = Path(cli.__file__).resolve().parent
 S = 10**12
@@ -220,11 +223,11 @@ def test_the_chart_is_as_high_as_asked_for():
 
 
 def simulation(allocator="paged", **traffic):
-    chosen = cli.Traffic(**{"num_prompts": 300, "request_rate": 3.0} | traffic)
-    scenario = cli.Server(scheduler="vllm-v0", kv_tokens=4096, max_model_len=2048).scenario()
+    source = opened(Traffic(**{"num_prompts": 300, "request_rate": 3.0} | traffic))
+    scenario = Scenario(scheduler="vllm-v0", kv_tokens=4096, max_model_len=2048).deployed()
     if allocator != "paged":
-        scenario = cli.Server(kv_tokens=4096, max_model_len=2048).scenario()
-    return prepare(with_allocator(scenario, allocator), chosen.build(), chosen.as_json())
+        scenario = Scenario(kv_tokens=4096, max_model_len=2048).deployed()
+    return prepare(with_allocator(scenario, allocator), source.workload(), source.as_json())
 
 
 @pytest.mark.parametrize("allocator", ["paged", "contiguous", "buddy:pow2"])

@@ -38,6 +38,7 @@ TEXTS = {
     "Bailian": f"{json.dumps(BAILIAN)}\n" * 2,
     "ShareGPT": json.dumps(CHATS),
     "kvsim": f"{json.dumps(NATIVE)}\n" * 2,
+    "kvsim in CSV": "timestamp_ms,isl,osl,session,model\n0.5,374,44,a,x\n1000,396,109,,x\n",
 }
 TABLES = {
     "hash ids": {"arrival_s": [0.0, 1.0], "hash_ids": [[1, 2], [1, 3]], "client": ["a", "b"]},

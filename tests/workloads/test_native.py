@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvsim import cli, workloads
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Beam
-from kvsim.workloads.native import FIELDS
+from kvsim.workloads.columns import FIELDS
 
 PLAIN = {"arrival_s": 0.5, "prompt_tokens": 9, "output_tokens": 4}
 ANY_TEXT_OR_NUMBER = "a text or a whole number"
@@ -271,8 +271,8 @@ MISTAKES = [
     ({"n": 0}, f"n must be {TOKENS}, got 0"),
     ({"n": 65}, "n must be a whole number of at most 64, got 65"),
     ({"arrival_s": None}, "arrival_s must be there in all rows or in none, got none"),
-    ({"arrival_s": -1}, "arrival_s must be at least 0 and at most 4.61e+06 seconds, got -1"),
-    ({"arrival_s": 10**400}, "arrival_s must be at least 0 and at most 4.61e+06 seconds, got 1000~"),
+    ({"arrival_s": -1}, "arrival_s must be at least 0 and at most 1e+15 seconds, got -1"),
+    ({"arrival_s": 10**400}, "arrival_s must be at least 0 and at most 1e+15 seconds, got 1000~"),
     ({"arrival_s": "now"}, "arrival_s must be a number of seconds, got 'now'"),
     ({"arrival_s": False}, "arrival_s must be a number of seconds, got false"),
     ({"segments": [["a", 8]]}, "prompt_tokens must be 8, the sum of its segments, got 9"),
@@ -295,7 +295,7 @@ MISTAKES = [
     ({"turn": -1}, "turn must be a whole number of at least 0, got -1"),
     ({"priority": "high"}, "priority must be a whole number, got 'high'"),
     ({"priority": 2**63}, f"priority must be a whole number of at most {2**63 - 1:,}, got {2**63}"),
-    ({"prompt_token": 3}, "field 'prompt_token' is unknown; did you mean 'prompt_tokens'? (known: ~"),
+    ({"sesion": 3}, "field 'sesion' is unknown; did you mean 'session'? Rename it, or say --columns ~"),
 ]
 
 
@@ -365,7 +365,9 @@ def test_a_file_that_is_no_trace_is_refused(text, message):
             f", row 0: prompt_tokens must be {TOKENS}, got b'x'",
         ),
         ({"prompt_tokens": pa.array([], pa.int64())}, " must have at least one request, got none"),
-        ({"prompt": [1]}, ": field 'prompt' is unknown; did you mean 'prompt_tokens'?"),
+        ({"prompt": [1]}, ": one column must be output_tokens, by this or a usual name, got prompt: say"),
+        ({"output_tokens": [1]}, ": one column must be prompt_tokens, by this or a usual name, got output_"),
+        ({"prompt_tokens": [1], "output_token": [1]}, ": field 'output_token' is unknown; did you mean 'ou"),
     ],
     ids=lambda part: str(part)[:30],
 )
@@ -446,6 +448,7 @@ def test_a_run_of_a_file_is_named_after_it_and_repeats_from_its_config():
         "shuffle": False,
         "tokenizer": None,
         "turns": "first",
+        "columns": None,
         "start": 0.0,
         "duration": None,
         "input_len": None,
