@@ -20,6 +20,7 @@ from kvsim.sim.events import Events
 from kvsim.sim.kv_groups import KvGroups, kv_groups
 from kvsim.sim.memory import kv_capacity
 from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.plugins import named_object
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
@@ -35,11 +36,11 @@ def _class_named(field: str, name: str, table: Mapping[str, str], base: type[T])
     """The class behind a name of the table or behind `package.module:Class`."""
     if name not in table and ":" not in name:
         raise unknown(field, name, list(table))
-    module, _, attribute = table.get(name, name).partition(":")
-    try:
+    if name in table:
+        module, _, attribute = table[name].partition(":")
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise KvsimError(f"{field} {name!r} cannot be imported: {error}") from error
+    else:
+        found = named_object(field, name)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
     return found

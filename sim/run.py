@@ -9,7 +9,7 @@ summary, which tells how long it took.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__, metrics
@@ -18,6 +18,7 @@ from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenari
 from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.memory import KvCapacity, kv_capacity
+from kvsim.sim.plugins import refuse_code
 from kvsim.sim.profile_files import REHEARSAL
 from kvsim.sim.recorder import Result
 from kvsim.sim.workload import Workload
@@ -235,14 +236,21 @@ def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCap
     }
 
 
-def read_config(text: str) -> tuple[Scenario, Json]:
-    """The scenario and the traffic in the text of a `config.json`: the inverse of `config_of`."""
+def read_config(text: str, trusted: Collection[str] | None = ()) -> tuple[Scenario, Json]:
+    """The scenario and the traffic in the text of a `config.json`: the inverse of `config_of`.
+
+    Parameters
+    ----------
+    trusted : collection of str, or None
+        Names of code, as `package.module:Class`, that the config may name; None: any. Other code is refused.
+    """
     try:
         config = json.loads(text)
         if "runs" in config:
             names = ", ".join(config["runs"])
             raise KvsimError(f"it belongs to a comparison: choose one of its runs ({names})")
         parts = config["scenario"]
+        refuse_code({**config["workload"], **parts["engine"]}, trusted)
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
         return scenario, dict(config["workload"])
