@@ -288,6 +288,9 @@ class Seeds:
         output.report(found, partial(seeds_table, compared=compared), target)
 
 
+_AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a config.json names.")]
+
+
 @app.command(short_help="Simulate one server: its KV memory, its speed.")
 @_flat
 def run(  # noqa: PLR0917 - typer passes them by name
@@ -300,6 +303,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
         Path | None,
         _output(metavar="FILE", help="Repeat the run of this config.json, with no other choices."),
     ] = None,
+    allow_code: _AllowCode = False,
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
     from kvsim.reports.terminal import run_table
@@ -307,7 +311,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     if config is None:
         scenario = server.deployed()
     else:
-        scenario, traffic = _repeated(ctx, config)
+        scenario, traffic = _repeated(ctx, config, allow_code)
     source = _opened(traffic)
     if seeds.several:
         seeds.carry_out([scenario], source, output, compared=False)
@@ -429,6 +433,7 @@ def explain(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the same as JSON, and nothing else.")
     ] = False,
+    allow_code: _AllowCode = False,
 ) -> None:
     """Tell the life of one request: what happened when, and why it waited."""
     from kvsim.reports.lives.event_log import event_log, read_events
@@ -442,7 +447,7 @@ def explain(
     for each in runs:
         log = read_events(each.path)
         if log is None:
-            log = event_log(_carried_out_again(each, "events").events)
+            log = event_log(_carried_out_again(each, "events", allow_code).events)
         stories.append(story(each, lives(log, each.columns.requests, str(each.path)), number, how))
     if as_json:
         import json
@@ -456,7 +461,7 @@ def explain(
 
 
 @app.command("trace-events")
-def trace_events(
+def trace_events(  # noqa: PLR0917 - typer passes them by name
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
     out: Annotated[
         Path | None,
@@ -481,6 +486,7 @@ def trace_events(
         ),
     ] = None,
     force: _Force = False,
+    allow_code: _AllowCode = False,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
     from kvsim.reports.rundir.run import read_runs
@@ -491,7 +497,7 @@ def trace_events(
     target = run / "trace-events.json" if out is None else out
     runs = read_runs(run)
     check_file(target, force=force, ours=is_timeline)
-    traced = [_traced(each, steps) for each in runs]
+    traced = [_traced(each, steps, allow_code) for each in runs]
     written = write_trace(traced, target, first, last, force)
     if written.requests < written.submitted:
         print(
@@ -746,7 +752,7 @@ def traces(ctx: typer.Context) -> None:
 
 
 @traces_app.command("show")
-def show_trace(
+def show_trace(  # noqa: PLR0917 - typer passes them by name
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A name or a file in any format.")],
     out: Annotated[
         Path | None,
@@ -829,9 +835,6 @@ def sim(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line; returns the exit code."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # for the user's own allocators
     try:
         code = app(_completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
         sys.stdout.flush()
@@ -885,21 +888,30 @@ def _given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic]:
-    """What an earlier config.json says; any choice beside it is a mistake."""
-    free = {"config", *(field.name for group in (Output, Seeds) for field in fields(group))}
+def _repeated(ctx: typer.Context, config: Path, allow_code: bool) -> tuple[Deployment, Traffic]:
+    """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
+    from kvsim.sim.plugins import NAMING
+
+    free = {"config", "allow_code", *(field.name for group in (Output, Seeds) for field in fields(group))}
+    named = {name: str(ctx.params[name]) for name in NAMING if ":" in str(ctx.params.get(name))}
+    free |= named.keys()
     extra = _given(ctx, free)
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
-    return _choices(config)
+    trusted = [name.removeprefix("trace:") for name in named.values()]
+    scenario, traffic = _choices(config, None if allow_code else trusted)
+    for field, name in named.items():
+        if getattr(traffic, field, getattr(scenario.engine, field, None)) != name:
+            raise KvsimError(f"config {config} holds every choice: leave out --{field.replace('_', '-')}")
+    return scenario, traffic
 
 
-def _choices(config: Path) -> tuple[Deployment, Traffic]:
-    """What a config.json says."""
+def _choices(config: Path, trusted: Collection[str] | None) -> tuple[Deployment, Traffic]:
+    """What a config.json says, and no code but what is trusted; None: any."""
     from kvsim.sim.run import read_config
 
     try:
-        scenario, traffic = read_config(config.read_text(encoding="utf-8"))
+        scenario, traffic = read_config(config.read_text(encoding="utf-8"), trusted)
         return scenario, Traffic.from_json(traffic)
     except OSError as error:
         raise KvsimError(f"config {config} cannot be read: {error.strerror}") from error
@@ -909,7 +921,7 @@ def _choices(config: Path) -> tuple[Deployment, Traffic]:
         raise KvsimError(f"config {config} cannot be used: {error}") from error
 
 
-def _traced(run: "Run", steps: bool | None) -> "Traced":
+def _traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
     """A run with its events and its steps, recorded or carried out again; without steps if there are many."""
     from kvsim.reports.lives.event_log import event_log, read_events
     from kvsim.reports.lives.spans import lives
@@ -919,24 +931,24 @@ def _traced(run: "Run", steps: bool | None) -> "Traced":
     many = (run.summary["engine"].get("steps") or 0) > MANY_STEPS
     wanted = steps or (steps is None and (found.exists() or not many))
     if wanted and not found.exists():
-        again = _carried_out_again(run, "steps" if log else "events", step_log=True)
+        again = _carried_out_again(run, "steps" if log else "events", allow_code, step_log=True)
         log, logged = event_log(again.events), again.steps
     else:
         logged = None
         if steps is None and not wanted:
             print(f"{run.label}: its steps are many, and none were recorded: see --steps", file=sys.stderr)
     if log is None:
-        log = event_log(_carried_out_again(run, "events").events)
+        log = event_log(_carried_out_again(run, "events", allow_code).events)
     return Traced(run, lives(log, run.columns.requests, str(run.path)), logged or (found if wanted else None))
 
 
-def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
+def _carried_out_again(run: "Run", lacking: str, allow_code: bool, step_log: bool = False) -> "Outcome":
     """The outcome of an earlier run once more, with its events; sure to be the same."""
     from kvsim.reports.lives.spans import check_same
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
     try:
-        scenario, traffic = _choices(run.path / "config.json")
+        scenario, traffic = _choices(run.path / "config.json", None if allow_code else ())
         output = Output(step_log=step_log)
         source = _opened(traffic)
         simulation = output.prepare(scenario, source, source.workload(), events=True)

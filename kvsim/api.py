@@ -173,7 +173,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     from kvsim.allocators import contract
     from kvsim.allocators.base import InvariantError
     from kvsim.sim.build import allocator_class
-    from kvsim.sim.plugins import name_of
+    from kvsim.sim.classes import name_of
 
     if calls < 1:
         raise KvsimError(f"calls must be at least 1, got {calls}")

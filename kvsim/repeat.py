@@ -9,13 +9,17 @@ from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
 
-def repeated(run: Run, lacking: str, *, step_log: bool = False) -> Outcome:
+def repeated(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool = False) -> Outcome:
     """The outcome of an earlier run once more, with its events.
 
     Parameters
     ----------
     lacking : str
         What was not recorded, for the error.
+    step_log : bool
+        Also record the steps.
+    allow_code : bool
+        Run code that the run's config names.
 
     Raises
     ------
@@ -23,7 +27,7 @@ def repeated(run: Run, lacking: str, *, step_log: bool = False) -> Outcome:
         A config that cannot be carried out, or that gives other requests than the run has.
     """
     try:
-        deployment, traffic = deployment_of(run.config)
+        deployment, traffic = deployment_of(run.config, None if allow_code else ())
         source = opened(Traffic.from_json(traffic))
         simulation = prepare(deployment, source.workload(), source.as_json(), step_log=step_log, events=True)
     except KvsimError as error:
@@ -33,7 +37,7 @@ def repeated(run: Run, lacking: str, *, step_log: bool = False) -> Outcome:
     return outcome
 
 
-def event_log_of(run: Run) -> EventLog:
+def event_log_of(run: Run, *, allow_code: bool = False) -> EventLog:
     """The events of a run: recorded, or those of a repetition."""
     log = read_events(run.path)
-    return event_log(repeated(run, "events").events) if log is None else log
+    return event_log(repeated(run, "events", allow_code=allow_code).events) if log is None else log

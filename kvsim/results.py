@@ -160,13 +160,15 @@ class Run(Stored):
         """Make the page for the browser, with memory map, charts and every request; returns its file."""
         return Comparison([self]).report(path)
 
-    def explain(self, request: int | str) -> "Told":
+    def explain(self, request: int | str, *, allow_code: bool = False) -> "Told":
         """Tell the life of a request: what happened when, and why it waited.
 
         Parameters
         ----------
         request : int or str
             Its number, or `slowest`, `median` or `most-preempted`.
+        allow_code : bool
+            Where the run has to be repeated: run the code that the config of a loaded run names.
 
         Returns
         -------
@@ -179,7 +181,7 @@ class Run(Stored):
         from kvsim.reports.lives.view import Told
 
         number, how = chosen([self], str(request))
-        told = lives(event_log_of(self), self.columns.requests, str(self.path))
+        told = lives(event_log_of(self, allow_code=allow_code), self.columns.requests, str(self.path))
         return Told(**vars(story(self, told, number, how)))
 
     def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:

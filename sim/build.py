@@ -10,6 +10,7 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.catalog import GIB
+from kvsim.sim.classes import class_named
 from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.cost import cost_named
 from kvsim.sim.engine import Engine
@@ -18,7 +19,6 @@ from kvsim.sim.events import Events
 from kvsim.sim.kv_groups import KvGroups, kv_groups
 from kvsim.sim.memory import kv_capacity
 from kvsim.sim.memory_map import MemoryMap
-from kvsim.sim.plugins import class_named
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler

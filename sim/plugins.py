@@ -1,51 +1,149 @@
-"""The class behind a name: built in, or a user's own as `package.module:Class`, or a class handed over.
+"""Code of the user's own, named as `package.module:Name`: an allocator, a scheduler, a trace.
 
-A class of one's own goes by its name wherever names go: into `config.json`, onto a label, to a worker. One
-that no import finds, such as a class in a function, is remembered under its name for as long as Python runs.
+A module that is not installed is looked for in the working directory, and so is what it imports in turn.
+Nothing else is ever looked for there: a `pandas.py` or `torch.py` lying about is not what kvsim imports.
+
+What a `config.json` names is data: `refuse_code` says what of it is code, before any of it is imported.
 """
 
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TypeVar
+import os
+import sys
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module, invalidate_caches
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType, ModuleType
 
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError
 
-T = TypeVar("T")
-
-_HANDED_OVER: dict[str, type] = {}
-
-
-def name_of(chosen: str | type) -> str:
-    """The name that stands for a class, `module:Class`; a name stays as it is."""
-    if isinstance(chosen, str):
-        return chosen
-    name = f"{chosen.__module__}:{chosen.__qualname__}"
-    _HANDED_OVER[name] = chosen
-    return name
+NAMING = ("allocator", "scheduler", "trace", "arrivals", "input_len", "output_len")
+"""The options that may name code."""
 
 
-def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
-    """The class behind a name of the table, or behind one of the user's own.
+def named_object(field: str, name: str) -> object:
+    """What `package.module:Name` means; KvsimError where it cannot be imported, with the line at fault."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(_imported(module), attribute)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise KvsimError(f"{field} {name!r} cannot be imported: {_mistake(error)}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's module does
+        raise KvsimError(f"{field} {name!r} cannot be imported: {_place(error)}{_words(error)}") from error
 
-    Raises
-    ------
-    KvsimError
-        A name that nobody knows, a module that cannot be imported, something else than a subclass of `base`.
-    """
-    if name in _HANDED_OVER:
-        found: object = _HANDED_OVER[name]
-    else:
-        found = _imported(field, name, table)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
+
+def _imported(module: str) -> ModuleType:
+    if not module:
+        raise ImportError("there is no module before the colon")
+    top = module.partition(".")[0]
+    if top not in sys.modules and find_spec(top) is None:
+        _Beside.here().add(top)
+    return import_module(module)
+
+
+class _Beside:
+    """Finds modules in one folder: those that were named, and what is imported by what was found there."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._named: set[str] = set()
+        self._found: set[str] = set()
+
+    @classmethod
+    def here(cls) -> "_Beside":
+        """That of the working directory: the last place where Python looks."""
+        folder = os.getcwd()
+        for finder in sys.meta_path:
+            if isinstance(finder, cls) and finder.folder == folder:
+                return finder
+        finder = cls(folder)
+        sys.meta_path.append(finder)
+        return finder
+
+    def add(self, top: str) -> None:
+        """Find this one, whoever imports it."""
+        invalidate_caches()
+        self._named.add(top)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What Python asks for a module that is nowhere else; a submodule is found by its package's path."""
+        if path is not None or not (name in self._named or self._asked_from_here()):
+            return None
+        spec = PathFinder.find_spec(name, [self.folder])
+        if spec is not None:
+            self._found.add(name)
+        return spec
+
+    def _asked_from_here(self) -> bool:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and str(frame.f_globals.get("__name__")).startswith("importlib"):
+            frame = frame.f_back
+        asking = str(frame.f_globals.get("__name__")) if frame is not None else ""
+        return asking.partition(".")[0] in self._found
+
+
+def _mistake(error: SyntaxError | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text in UTF-8: {error}"
+    where = f"{_relative(error.filename)}, line {error.lineno}: " if error.filename else ""
+    return f"{where}{error.msg}"
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the user's module that an error comes from; nothing where it is not there."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[:1] != "<"]
+    own = [frame for frame in frames if not _ours(frame.filename)]
+    return f"{_relative(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
+
+
+def _ours(file: str) -> bool:
+    """Whether a file is this one, or of Python's own import."""
+    return (
+        os.path.realpath(file) == os.path.realpath(__file__)
+        or os.path.basename(os.path.dirname(file)) == "importlib"
+    )
+
+
+def _words(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, ImportError | AttributeError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _relative(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+# -- code that data name ------------------------------------------------------------------------
+
+
+def code_named(options: Mapping[str, object]) -> dict[str, str]:
+    """Which of the options of a config would import code: option -> name; none for names of ours."""
+    found = {}
+    for field in NAMING:
+        value = options.get(field)
+        if not isinstance(value, str):
+            continue
+        if field in ("arrivals", "input_len", "output_len"):
+            kind, _, value = value.partition(":")
+            if kind != "trace":
+                continue
+        is_file = field not in ("allocator", "scheduler") and (os.sep in value or os.path.exists(value))
+        if ":" in value and not is_file:
+            found[field] = value
     return found
 
 
-def _imported(field: str, name: str, table: Mapping[str, str]) -> object:
-    if name not in table and ":" not in name:
-        raise unknown(field, name, list(table))
-    module, _, attribute = table.get(name, name).partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise KvsimError(f"{field} {name!r} cannot be imported: {error}") from error
+def refuse_code(options: Mapping[str, object], trusted: Collection[str] | None) -> None:
+    """Raise KvsimError if a config names code beside what the user trusts; None: all of it."""
+    if trusted is None:
+        return
+    asked = {field: name for field, name in code_named(options).items() if name not in trusted}
+    if asked:
+        names = ", ".join(f"{field} {name}" for field, name in asked.items())
+        raise KvsimError(f"it would run code that it names ({names}): pass --allow-code if you trust it")

@@ -9,16 +9,18 @@ summary, which tells how long it took.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kvsim.sim import __version__, metrics
 from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
+from kvsim.sim.classes import handed_over
 from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
 from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.memory import KvCapacity, kv_capacity
+from kvsim.sim.plugins import refuse_code
 from kvsim.sim.profile_files import REHEARSAL
 from kvsim.sim.recorder import Result
 from kvsim.sim.workload import Workload
@@ -250,21 +252,32 @@ def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCap
     }
 
 
-def read_config(text: str) -> tuple[Scenario, Json]:
-    """The scenario and the traffic in the text of a `config.json`."""
+def read_config(text: str, trusted: Collection[str] | None = ()) -> tuple[Scenario, Json]:
+    """The scenario and the traffic in the text of a `config.json`, see `deployment_of`."""
     try:
-        return deployment_of(json.loads(text))
+        return deployment_of(json.loads(text), trusted)
     except ValueError as error:
         raise error if isinstance(error, KvsimError) else KvsimError(f"it is damaged: {error}") from error
 
 
-def deployment_of(config: Mapping[str, Any]) -> tuple[Scenario, Json]:
-    """The scenario and the traffic in a config: the inverse of `config_of`."""
+def deployment_of(config: Mapping[str, Any], trusted: Collection[str] | None = ()) -> tuple[Scenario, Json]:
+    """The scenario and the traffic in a config: the inverse of `config_of`.
+
+    Parameters
+    ----------
+    trusted : collection of str, or None
+        Names of code, as `package.module:Class`, that the config may name; None: any. Other code is refused,
+        but for classes that were handed over.
+    """
     try:
         if "runs" in config:
             names = ", ".join(config["runs"])
             raise KvsimError(f"it belongs to a comparison: choose one of its runs ({names})")
         parts = config["scenario"]
+        refuse_code(
+            {**config["workload"], **parts["engine"]},
+            None if trusted is None else [*trusted, *handed_over()],
+        )
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
         return scenario, dict(config["workload"])

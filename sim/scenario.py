@@ -243,7 +243,7 @@ class Scenario:
         """
         from kvsim.sim.build import engine_defaults
         from kvsim.sim.catalog import model_named
-        from kvsim.sim.plugins import name_of
+        from kvsim.sim.classes import name_of
         from kvsim.sim.profile_files import gpu_and_cost
 
         chosen = self.with_allocator(self.allocator)

@@ -21,6 +21,7 @@ import numpy as np
 
 from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.plugins import named_object
 from kvsim.sim.workload import Beam, Samples, Workload, gathered
 from kvsim.workloads.lengths import MOST_SAMPLES, Lengths, take, within_clock
 from kvsim.workloads.prefixes import with_shared_prefix
@@ -102,11 +103,12 @@ def load(
             near = get_close_matches(trace, entries(), 1) and not get_close_matches(trace, TRACES, 1)
             raise unknown("trace", trace, list(entries()) if near else trace_names())
         return replace(load(kept(trace), count=count, turns=turns), name=trace)
-    module, _, attribute = TRACES.get(trace, trace).partition(":")
-    try:
-        made: Callable[[], Lengths] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise KvsimError(f"trace {trace!r} cannot be imported: {error}") from error
+    made: Any
+    if trace in TRACES:
+        module, _, attribute = TRACES[trace].partition(":")
+        made = getattr(import_module(module), attribute)
+    else:
+        made = named_object("trace", trace)
     lengths = made() if callable(made) else made
     if not isinstance(lengths, Lengths):
         raise KvsimError(

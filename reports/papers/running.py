@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +54,7 @@ def carry_out_all(
     """
     if jobs < 1:
         raise KvsimError(f"jobs must be at least 1, got {jobs}")
-    from joblib import Parallel, delayed  # type: ignore[import-untyped]
-
+    from kvsim.reports.processes import unordered
     from kvsim.reports.progress import progress
 
     if store is not None:
@@ -68,12 +67,12 @@ def carry_out_all(
     helpers_s = 0.0
     with tempfile.TemporaryDirectory() as room:
         diary = Diary(Path(room) / "diary", [series.weight for series in todo])
-        with progress(paper.name, sum(diary.weights), diary.done):
-            parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-            results: Iterable[tuple[int, Found, float, int]] = parallel(
-                delayed(_one)(place, series, bench, diary.path) for place, series in enumerate(todo)
-            )
-            for place, what, cpu_s, pid in results:
+        work = [(place, series, bench, diary.path) for place, series in enumerate(todo)]
+        with (
+            progress(paper.name, sum(diary.weights), diary.done),
+            unordered(_one, work, jobs) as results,
+        ):
+            for place, (what, cpu_s, pid) in results:
                 series = todo[place]
                 found[series.figure, series.panel, series.system, series.choice] = what
                 diary.finished.add(place)
@@ -121,7 +120,7 @@ class Diary:
         return sum(self.weights[place] for place in whole) + sum(parts)
 
 
-def _one(place: int, series: Series, bench: Bench, diary: Path) -> tuple[int, Found, float, int]:
+def _one(place: int, series: Series, bench: Bench, diary: Path) -> tuple[Found, float, int]:
     cpu_s = time.process_time()
 
     def heard(requests: int) -> None:
@@ -129,7 +128,7 @@ def _one(place: int, series: Series, bench: Bench, diary: Path) -> tuple[int, Fo
             file.write(f"{place} {requests}\n")
 
     what = find(series, bench, heard)
-    return place, what, time.process_time() - cpu_s, os.getpid()
+    return what, time.process_time() - cpu_s, os.getpid()
 
 
 def _cpu_s() -> float:

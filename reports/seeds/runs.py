@@ -7,7 +7,7 @@ out/seed-0/        what the command writes with this seed alone, to the byte
     seeds.png      the main numbers: a dot per seed, a bar for the mean and its interval
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from kvsim.reports.rundir.run import seed_name
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.reports.rundir.writing import write_together
 from kvsim.reports.seeds.intervals import CONFIDENCE, equal, merged
-from kvsim.sim.errors import KvsimError
 
 Summary = Mapping[str, Any]
 One = Callable[[int, Path], list[Summary]]
@@ -73,28 +72,14 @@ def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[
 
 
 def _in_parallel(one: One, targets: Mapping[int, Path], jobs: int, label: str) -> list[list[Summary]]:
-    from joblib import Parallel, delayed  # type: ignore[import-untyped]
-    from joblib.externals.loky.process_executor import (  # type: ignore[import-untyped]
-        BrokenProcessPool,
-    )
-
+    from kvsim.reports.processes import unordered
     from kvsim.reports.progress import progress
 
     found: dict[int, list[Summary]] = {}
-    with progress(label, len(targets), lambda: len(found), "seeds"):
-        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, max_nbytes=None)
-        results: Iterable[tuple[int, list[Summary]]] = parallel(
-            delayed(_numbered)(one, seed, path) for seed, path in targets.items()
-        )
-        try:
-            for seed, summaries in results:
-                found[seed] = summaries
-        except BrokenProcessPool as error:
-            raise KvsimError(
-                f"jobs {jobs}: a process was ended, maybe for want of memory: use fewer"
-            ) from error
-    return [found[seed] for seed in targets]
-
-
-def _numbered(one: One, seed: int, path: Path) -> tuple[int, list[Summary]]:
-    return seed, one(seed, path)
+    with (
+        progress(label, len(targets), lambda: len(found), "seeds"),
+        unordered(one, list(targets.items()), jobs) as results,
+    ):
+        for number, summaries in results:
+            found[number] = summaries
+    return [found[number] for number in range(len(targets))]

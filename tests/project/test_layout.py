@@ -32,7 +32,7 @@ OURS = {
 
 OTHERS = {
     "cli": {"typer", "rich"},
-    "reports": {"numpy", "pyarrow", "rich", "matplotlib", "joblib"},
+    "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
     "sim": {"numpy", "platformdirs", "simpy"},
     "allocators": set(),

@@ -482,7 +482,7 @@ def test_the_command_writes_a_report_json_and_pictures(own_cache, capsys):
     assert "Figure 2" in out and "agrees" in out and "Quick" in out
     here = own_cache / "here"
     assert {path.name for path in here.iterdir()} == {
-        *("report.md", "results.json"),
+        *(".kvsim.json", "report.md", "results.json"),
         *(f"figure{number}.png" for number in ("2", "17", "19a")),
     }
     results = json.loads((here / "results.json").read_text())

@@ -1,0 +1,53 @@
+"""The class behind a name: built in, a user's own as `package.module:Class`, or one that was handed over.
+
+A class that was handed over, as a notebook does, goes by its name wherever names go: into `config.json`, onto
+a label. It is remembered under that name for as long as Python runs, so a class that no import finds, such
+as one in a function, works too.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TypeVar
+
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.plugins import named_object
+
+T = TypeVar("T")
+
+_HANDED_OVER: dict[str, type] = {}
+
+
+def name_of(chosen: str | type) -> str:
+    """The name that stands for a class, `module:Class`; a name stays as it is."""
+    if isinstance(chosen, str):
+        return chosen
+    name = f"{chosen.__module__}:{chosen.__qualname__}"
+    _HANDED_OVER[name] = chosen
+    return name
+
+
+def handed_over() -> list[str]:
+    """The names of classes that were handed over: using them imports nothing."""
+    return list(_HANDED_OVER)
+
+
+def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
+    """The class behind a name of the table, or behind one of the user's own.
+
+    Raises
+    ------
+    KvsimError
+        A name that nobody knows, a module that cannot be imported, something else than a subclass of `base`.
+    """
+    found: object = _HANDED_OVER.get(name)
+    if found is None:
+        if name in table:
+            module, _, attribute = table[name].partition(":")
+            found = getattr(import_module(module), attribute)
+        elif ":" in name:
+            found = named_object(field, name)
+        else:
+            raise unknown(field, name, list(table))
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
+    return found

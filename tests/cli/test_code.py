@@ -1,0 +1,207 @@
+"""Whose code runs: what the user names on the command line, and nothing that merely lies there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvsim import cli
+
+ROOT = Path(cli.__file__).resolve().parent
+SMALL = ("--cost", "constant:0.03", "--num-prompts", "20", "--no-plots", "--quiet")
+RAN = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+MINE = "from kvsim.allocators.paged import Paged\nclass Mine(Paged):\n    pass\n"
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def sim(*arguments, how=("-m", "kvsim")):
+    """The command as a process: exit code, stdout, stderr."""
+    site = Path("../site")  # with nothing in it but kvsim
+    if not site.exists():
+        site.mkdir()
+        (site / "kvsim").symlink_to(ROOT / "kvsim")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    process = subprocess.run(
+        [sys.executable, *how, *arguments],
+        env=environment | {"PYTHONPATH": str(site.resolve())},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return process.returncode, process.stdout, process.stderr
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run, to be changed."""
+    out = tmp_path_factory.mktemp("plain") / "out"
+    assert sim("run", *SMALL, "--out", str(out)) == (0, "", "")
+    return out
+
+
+def planted(plain, where, field, name):
+    """A copy of the run whose config names code; importing that leaves a file `ran`."""
+    shutil.copytree(plain, "theirs")
+    config = json.loads(Path("theirs/config.json").read_text())
+    where(config)[field] = name
+    Path("theirs/config.json").write_text(json.dumps(config))
+    for folder in (".", "theirs"):
+        Path(folder, "bait.py").write_text(RAN + MINE)
+
+
+def engine(config):
+    return config["scenario"]["engine"]
+
+
+def workload(config):
+    return config["workload"]
+
+
+PLANTS = [
+    (engine, "allocator", "bait:Mine"),
+    (engine, "scheduler", "bait:Mine"),
+    (engine, "allocator", "theirs/bait:Mine"),
+    (workload, "trace", "bait:Mine"),
+    (workload, "arrivals", "trace:bait:Mine"),
+    (workload, "input_len", "trace:bait:Mine"),
+    (workload, "output_len", "trace:bait:Mine"),
+]
+
+
+@pytest.mark.parametrize(("where", "field", "name"), PLANTS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--config", "theirs/config.json", "--out", "mine"),
+        ("run", "--config", "theirs/config.json", "--out", "mine", "--seeds", "2"),
+        ("explain", "theirs", "0"),
+        ("trace-events", "theirs"),
+    ],
+    ids=lambda command: " ".join(command[:1] + command[5:]),
+)
+def test_code_that_a_config_names_does_not_run(plain, where, field, name, command, capsys):
+    planted(plain, where, field, name)
+    code = cli.main(command)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: ")
+    bare = name.removeprefix("trace:")
+    assert f"it would run code that it names ({field} {bare}): pass --allow-code" in err.splitlines()[-1]
+    assert not list(Path().rglob("ran")) and not Path("mine").exists()
+
+
+def test_code_that_a_config_names_runs_if_it_is_named_again_or_allowed(plain):
+    planted(plain, engine, "allocator", "bait:Mine")
+    config = ("run", "--config", "theirs/config.json", *SMALL[4:])
+    assert sim(*config, "--allocator", "bait:Mine", "--out", "named") == (0, "", "")
+    assert sim(*config, "--allow-code", "--out", "allowed") == (0, "", "")
+    assert sim("explain", "theirs", "0", "--allow-code")[0] == 0
+    assert sim("trace-events", "theirs", "--allow-code")[0] == 0
+    wrong = sim(*config, "--allocator", "other:Mine", "--out", "wrong")
+    assert wrong[0] == 2 and "bait:Mine" in wrong[2]
+
+
+def test_a_name_beside_a_config_that_names_another_is_a_mistake(plain):
+    line = "error: config {} holds every choice: leave out --allocator\n"
+    for name in ("bait:Mine", "buddy:pow2"):
+        found = sim("run", "--config", str(plain / "config.json"), "--allocator", name)
+        assert found == (2, "", line.format(plain / "config.json"))
+
+
+OURS = (
+    "pandas",
+    "torch",
+    "triton",
+    "tokenizers",
+    "matplotlib",
+    "numpy",
+    "pyarrow",
+    "rich",
+    "typer",
+    "cloudpickle",
+)
+STANDARD = ("json", "dataclasses", "pickle", "secrets", "multiprocessing", "sim", "allocators")
+
+
+def console_script(*arguments):
+    """The command as its console script runs it."""
+    Path("bin").mkdir(exist_ok=True)
+    Path("bin/sim").write_text("import sys\nfrom kvsim.cli import main\nsys.exit(main())\n")
+    return sim(*arguments, how=("bin/sim",))
+
+
+@pytest.mark.parametrize("run", [sim, console_script])
+def test_what_lies_in_the_working_directory_is_not_run(run):
+    names = OURS + STANDARD if run is console_script else OURS  # Python itself puts it first for -m
+    for name in names:
+        Path(f"{name}.py").write_text(RAN)
+    for command in (
+        ("run", "--num-prompts", "20", "--quiet", "--out", "out"),
+        ("run", *SMALL, "--seeds", "2", "--jobs", "2", "--out", "seeds"),
+        ("run", *SMALL, "--allocator", "paged", "--out", "own"),
+        ("report", "out"),
+        ("plot", "out"),
+        ("traces", "show", "sharegpt"),
+        ("calibrate", "show", "a100-40gb-sosp23"),
+    ):
+        code, _, err = run(*command)
+        assert (code, err) == (0, ""), command
+        assert not Path("ran").exists(), command
+
+
+def test_an_own_module_brings_its_siblings_but_not_ours():
+    Path("mine.py").write_text(
+        "import beside\nfrom folder.inner import Base\nfrom kvsim.allocators.paged import Paged\n"
+        "class Mine(Base):\n    def admit(self, *how):\n"
+        "        import late\n        import importlib\n        importlib.import_module('later')\n"
+        "        return super().admit(*how)\n"
+    )
+    Path("folder").mkdir()
+    Path("folder/inner.py").write_text("from kvsim.allocators.paged import Paged as Base\n")
+    for name in ("beside", "late", "later"):
+        Path(f"{name}.py").write_text("")
+    Path("tokenizers.py").write_text(RAN)
+    own = ("run", *SMALL, "--allocator", "mine:Mine", "--scheduler", "vllm-v1")
+    assert sim(*own, "--out", "one") == (0, "", "")
+    assert sim(*own, "--seeds", "2", "--jobs", "2", "--out", "two") == (0, "", "")
+    assert not Path("ran").exists()
+
+
+def test_an_own_module_may_have_any_name_that_is_not_installed():
+    for name in ("sim", "reports", "cli"):
+        Path(f"{name}.py").write_text(MINE)
+        found = sim("run", *SMALL, "--allocator", f"{name}:Mine", "--scheduler", "vllm-v1", "--out", name)
+        assert found == (0, "", "")
+
+
+MISTAKES = {
+    "class Mine(:\n    pass\n": "mine.py, line 1: invalid syntax",
+    "import os\n\nclass Mine\n    pass\n": "mine.py, line 3: expected ':'",
+    "x = 1\nclass Mine(Missing):\n    pass\n": "mine.py, line 2: NameError: name 'Missing' is not defined",
+    "import no_such_module\n": "mine.py, line 1: No module named 'no_such_module'",
+    "from allocators.paged import Paged\n": "mine.py, line 1: No module named 'allocators'",
+    "import broken\n": "broken.py, line 2: '(' was never closed",
+    "raise ValueError('two\\nlines')\n": "mine.py, line 1: ValueError: two lines",
+    "import sys\nsys.exit(3)\n": "mine.py, line 2: SystemExit: 3",
+    "x = 1\n": "module 'mine' has no attribute 'Mine'",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_in_an_own_module_is_one_line_with_its_place(text):
+    Path("mine.py").write_text(text)
+    Path("broken.py").write_text("x = 1\ny = (\n")
+    line = f"error: allocator 'mine:Mine' cannot be imported: {MISTAKES[text]}\n"
+    for command in (("run",), ("compare",), ("check-allocator", "mine:Mine")):
+        options = () if command[0] == "check-allocator" else ("--allocator", "mine:Mine")
+        assert sim(*command, *options) == (2, "", line)
