@@ -15,13 +15,13 @@ tokens, the stretching of positions by rope_scaling, quantization other than to 
 weights are served as 16-bit. Windowed layers are those of `layer_types`, else of the model's pattern.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from kvsim.sim.config import ModelSpec
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.reading import read_object, understood
 
 KEYS: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -95,18 +95,13 @@ DEFAULT_MODEL_LEN = 2048
 def read_model(path: Path) -> ModelSpec:
     """The model of a config.json, or of a folder that holds one."""
     file = path / "config.json" if path.is_dir() else path
+    what = f"model {str(path)!r}"
+    config = read_object(file, f"{what}: {file.name}")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KvsimError(f"model {str(path)!r}: cannot read {file.name} ({error.strerror})") from error
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
-        raise KvsimError(f"model {str(path)!r}: {file.name} is not valid JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise KvsimError(f"model {str(path)!r}: {file.name} must hold one JSON object")
-    try:
-        return model_of(config, folder=file.resolve().parent.name)
+        with understood(what):
+            return model_of(config, folder=file.resolve().parent.name)
     except KvsimError as error:
-        raise KvsimError(f"model {str(path)!r}: {error}") from error
+        raise KvsimError(str(error) if str(error).startswith(what) else f"{what}: {error}") from error
 
 
 def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:

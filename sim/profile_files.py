@@ -22,6 +22,7 @@ from typing import Any
 from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.reading import json_in, understood
 
 FORMAT = 1
 KINDS = ("calibrated", "rehearsal")
@@ -132,20 +133,15 @@ class ProfileFile:
 
 def read_profile(path: Path, origin: str = "file") -> ProfileFile:
     """The profile in a file; KvsimError in one line if it is none."""
-    try:
+    what = f"profile {path}"
+    with understood(what):
         data = path.read_bytes()
-    except OSError as error:
-        raise KvsimError(f"profile {path} cannot be read: {error.strerror}") from error
-    try:
-        content = json.loads(data)
-    except ValueError as error:
-        raise KvsimError(f"profile {path} is damaged: {error}") from error
-    _check(path, content)
+    content = _checked(path, json_in(data, what))
     return ProfileFile(path, origin, content, hashlib.sha256(data).hexdigest())
 
 
-def _check(path: Path, content: object) -> None:
-    """Raise unless the JSON has the shape that a run and a listing rely on."""
+def _checked(path: Path, content: object) -> Mapping[str, Any]:
+    """The JSON; KvsimError unless it has the shape that a run and a listing rely on."""
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
         raise KvsimError(f"profile {path} is not one of sim calibrate: its kind is not {' or '.join(KINDS)}")
     if content.get("format") != FORMAT:
@@ -154,7 +150,7 @@ def _check(path: Path, content: object) -> None:
             f"profile {path} has format {content.get('format')!r}, this kvsim reads {FORMAT}: "
             + ("a newer kvsim wrote it" if newer else "calibrate again")
         )
-    try:
+    with understood(f"profile {path}"):
         _check_parts(content["parts"])
         _positive(*(content["launch"][key] for key in ("eager_s", "replay_s")), least=0.0)
         found = ProfileFile(path, "file", content, "")
@@ -164,10 +160,7 @@ def _check(path: Path, content: object) -> None:
             isinstance(each, str) for each in (found.content["name"], found.content["measured"]["date"])
         ):
             raise TypeError("name and date must be texts")
-    except (KeyError, IndexError) as error:
-        raise KvsimError(f"profile {path} is damaged: it lacks {error}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise KvsimError(f"profile {path} is damaged: {error}") from error
+    return content
 
 
 def _check_parts(parts: Mapping[str, Any]) -> None:

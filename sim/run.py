@@ -7,7 +7,6 @@ looked up. The same scenario and workload give the same outcome, all but the `si
 summary, which tells how long it took.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.profile_files import REHEARSAL
+from kvsim.sim.reading import json_in, understood
 from kvsim.sim.recorder import Result
 from kvsim.sim.workload import Workload
 
@@ -235,20 +235,22 @@ def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCap
     }
 
 
-def read_config(text: str) -> tuple[Scenario, Json]:
-    """The scenario and the traffic in the text of a `config.json`: the inverse of `config_of`."""
-    try:
-        config = json.loads(text)
+def read_config(text: str, what: str = "config") -> tuple[Scenario, Json]:
+    """The scenario and the traffic in the text of a `config.json`: the inverse of `config_of`.
+
+    Raises
+    ------
+    KvsimError
+        A text that is none, which `what` names.
+    """
+    config = json_in(text, what)
+    with understood(what, "cannot be used"):
+        if not isinstance(config, dict):
+            raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
         if "runs" in config:
             names = ", ".join(config["runs"])
-            raise KvsimError(f"it belongs to a comparison: choose one of its runs ({names})")
+            raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
         parts = config["scenario"]
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
         return scenario, dict(config["workload"])
-    except KvsimError:
-        raise
-    except KeyError as error:
-        raise KvsimError(f"it lacks {error}") from error
-    except (TypeError, ValueError) as error:
-        raise KvsimError(f"it is damaged: {error}") from error

@@ -18,6 +18,7 @@ from json import JSONDecodeError, JSONDecoder
 from typing import NamedTuple
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.tables import opened_table
 from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
 from kvsim.workloads.values import shown
@@ -139,10 +140,8 @@ def _keys(text: str) -> set[str]:
 
 def _parquet_columns(path: str) -> set[str]:
     """The names of the columns; none when the file is damaged, which its loader says better."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
     try:
-        return set(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError, ValueError):
+        with opened_table(path, path) as file:
+            return set(file.schema_arrow.names)
+    except KvsimError:
         return set()

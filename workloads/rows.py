@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.tables import opened_table
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -70,7 +71,7 @@ def read_rows(path: str, fields: Collection[str]) -> Rows:
     try:
         with open(path, "rb") as file:
             is_parquet = file.peek(len(PARQUET_MAGIC)).startswith(PARQUET_MAGIC)
-            rows = (_read_parquet if is_parquet else _read_json_lines)(path, file, fields)
+            rows = _read_parquet(path, fields) if is_parquet else _read_json_lines(path, file, fields)
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
     if not len(rows):
@@ -136,24 +137,15 @@ def _complaint(error: ValueError | RecursionError) -> str:
 # -- parquet ------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: str, file: io.BufferedReader, fields: Collection[str]) -> Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-    try:
-        parquet = pq.ParquetFile(file)
+def _read_parquet(path: str, fields: Collection[str]) -> Rows:
+    what = f"trace {path}"
+    with opened_table(path, what) as parquet:
         names = [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
         for name in names:
             if name not in fields:
-                raise KvsimError(f"trace {path}: {unknown('field', name, list(fields))}")
-            if names.count(name) > 1:
-                raise KvsimError(f"trace {path}: field {name!r} must be there once, got {names.count(name)}")
+                raise KvsimError(f"{what}: {unknown('field', name, list(fields))}")
         table = parquet.read(columns=names, use_threads=False)  # its threads may outlive a quick exit
         columns = {name: [value for part in table[name].chunks for value in _plain(part)] for name in names}
-    except KvsimError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise KvsimError(f"trace {path} is damaged: {str(error).splitlines()[0]}") from error
     return Rows(path, columns, "row", range(table.num_rows))
 
 

@@ -47,7 +47,7 @@ def read_run(directory: Path) -> Run:
         label=str(summary["label"]),
         config=read_json(directory / "config.json"),
         summary=summary,
-        requests=read_columns(directory / "requests.parquet", _REQUEST_COLUMNS),
+        requests=read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, texts=("status",)),
         timeline=read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
     )
 

@@ -32,7 +32,7 @@ OTHERS = {
     "cli": {"typer", "rich"},
     "reports": {"numpy", "pyarrow", "rich", "matplotlib", "joblib"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
-    "sim": {"numpy", "platformdirs", "simpy"},
+    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/tables.py, which all may use
     "allocators": set(),
     "kernels": {"numpy", "torch", "triton"},
 }
