@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.reports.rundir.formats import check_type
+from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.reading import understood
 from kvsim.sim.tables import read_table
@@ -162,6 +162,8 @@ def _read_rows(path: Path) -> tuple[Float64, Arena]:
     with understood(str(path)):
         if any(table[name].null_count for name in (*_NUMBERS, "owners")):
             raise ValueError("a range lacks a number or its owners")
+        for name in _NUMBERS:
+            check_range(path, name, table[name].to_numpy())
         time_s = table["time_s"].to_numpy().astype(np.float64)
         start, size, filled, cached = (table[name].to_numpy().astype(np.int64) for name in _NUMBERS[1:])
         owners = table["owners"].unify_dictionaries().combine_chunks()

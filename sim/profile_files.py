@@ -12,22 +12,20 @@ when the file is gone, and whoever has the file can tell whether it is the same.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.profile_checks import check_profile
 from kvsim.sim.reading import json_in, understood
 
 FORMAT = 1
 KINDS = ("calibrated", "rehearsal")
-PARTS = ("decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy")
-"""Without these no step can be composed; `to_host`, `to_gpu` and `all_reduce` may be missing."""
 REHEARSAL = "rehearsal, not a measurement"
 
 Profile = Mapping[str, Any]
@@ -151,8 +149,7 @@ def _checked(path: Path, content: object) -> Mapping[str, Any]:
             + ("a newer kvsim wrote it" if newer else "calibrate again")
         )
     with understood(f"profile {path}"):
-        _check_parts(content["parts"])
-        _positive(*(content["launch"][key] for key in ("eager_s", "replay_s")), least=0.0)
+        check_profile(content)
         found = ProfileFile(path, "file", content, "")
         found.settings()
         found.gpu_spec()
@@ -161,46 +158,6 @@ def _checked(path: Path, content: object) -> Mapping[str, Any]:
         ):
             raise TypeError("name and date must be texts")
     return content
-
-
-def _check_parts(parts: Mapping[str, Any]) -> None:
-    lacking = [name for name in PARTS if name not in parts]
-    if lacking:
-        raise ValueError(f"it lacks the parts {', '.join(lacking)}")
-    for part in parts.values():
-        _check_part(part)
-
-
-def _check_part(part: Mapping[str, Any]) -> None:
-    form = part["form"]
-    _positive(form["t0_s"], least=0.0)
-    _positive(form["bandwidth_bytes_per_s"], *([] if form["work_per_s"] is None else [form["work_per_s"]]))
-    if form["p"] != "max":
-        _positive(form["p"], least=1.0)
-    for low, high in part["range"].values():
-        _positive(low, high, least=0.0)
-    for table in part["tables"]:
-        _check_ratio(table["axes"], table["ratio"])
-
-
-def _check_ratio(axes: Sequence[Mapping[str, Any]], ratio: Any) -> None:  # noqa: ANN401 - nested lists
-    if not axes:
-        _positive(ratio)
-        return
-    values, offset = axes[0]["values"], axes[0]["offset"]
-    if not values or sorted(set(values)) != values or values[0] + offset <= 0:
-        raise ValueError(f"the values of axis {axes[0]['name']} must rise, got {values}")
-    if len(ratio) != len(values):
-        raise ValueError(f"axis {axes[0]['name']} has {len(values)} values and {len(ratio)} ratios")
-    for row in ratio:
-        _check_ratio(axes[1:], row)
-
-
-def _positive(*numbers: float, least: float | None = None) -> None:
-    for number in numbers:
-        enough = number >= least if least is not None else number > 0
-        if isinstance(number, bool) or not (enough and isfinite(number)):
-            raise ValueError(f"{number!r} where a positive number must be")
 
 
 def profile_files() -> list[ProfileFile | KvsimError]:

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened_table(
-    path: str | PathLike[str], what: str, texts: Sequence[str] = ()
+    path: str | PathLike[str], what: str, needed: Sequence[str] = ()
 ) -> Iterator["pa.parquet.ParquetFile"]:
-    """A parquet file whose columns have names of their own, `texts` as codes; KvsimError for what is wrong."""
+    """A parquet file whose columns have names of their own, among them those `needed`; else KvsimError."""
     from pyarrow import parquet
 
-    with understood(what), parquet.ParquetFile(path, read_dictionary=list(texts)) as file:
+    with understood(what), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise KvsimError(f"{what} is damaged: column {twice!r} is there {names.count(twice)} times")
+        lacking = [name for name in needed if name not in names]
+        if lacking:
+            raise KvsimError(f"{what} is damaged: it lacks the columns {', '.join(lacking)}")
         yield file
 
 
@@ -38,10 +41,12 @@ def read_table(
     columns: Sequence[str] | None = None,
     texts: Sequence[str] = (),
 ) -> "pa.Table":
-    """The table in a parquet file, or those `columns` of it; KvsimError if a `needed` one is missing."""
-    with opened_table(path, what, texts) as file:
-        there = file.schema_arrow.names
-        lacking = [name for name in needed if name not in there]
-        if lacking:
-            raise KvsimError(f"{what} is damaged: it lacks the columns {', '.join(lacking)}")
-        return file.read(None if columns is None else list(columns), use_threads=False)
+    """The table in a parquet file, or those `columns` of it, `texts` as codes; KvsimError as above."""
+    from pyarrow import parquet
+
+    chosen = None if columns is None else list(columns)
+    with opened_table(path, what, needed) as file:
+        if not texts:
+            return file.read(chosen, use_threads=False)
+        with parquet.ParquetFile(path, read_dictionary=list(texts)) as coded:
+            return coded.read(chosen, use_threads=False)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports.html.packing import Column
-from kvsim.reports.rundir.formats import check_type
+from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.reading import understood
 from kvsim.sim.tables import read_table
 
@@ -31,9 +31,11 @@ def read_columns(
     for name in texts:
         check_type(path, name, table[name].type, "texts")
     with understood(str(path)):
-        return {name: table[name].to_numpy() for name in numbers}, {
-            name: _texts(table[name]) for name in texts
-        }
+        columns = {name: table[name].to_numpy() for name in numbers}
+        codes = {name: _texts(table[name]) for name in texts}
+    for name, column in columns.items():
+        check_range(path, name, column)
+    return columns, codes
 
 
 def _texts(column: "pa.ChunkedArray") -> Texts:  # type: ignore[name-defined]  # noqa: F821 - pyarrow is late

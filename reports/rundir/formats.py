@@ -14,6 +14,9 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import Texts
 from kvsim.sim.tables import read_table
 
+MOST = 2.0**53
+"""No time, count or address of a run is larger, and none is below zero."""
+
 Columns = dict[str, npt.NDArray[Any]]
 Table = Mapping[str, npt.NDArray[Any] | Texts]
 
@@ -83,16 +86,30 @@ def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
     return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def read_columns(path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = ()) -> Columns:
-    """All columns of a file; KvsimError if it is damaged, or lacks a needed one, or has it of another type.
+def read_columns(
+    path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()
+) -> Columns:
+    """All columns of a file; KvsimError if it is damaged, lacks a needed one, or has it of another type.
 
-    Needed ones are numbers, but for `texts`; null is NaN.
+    Needed ones hold numbers, but for `texts`; `numbers` do where they are there. Null is NaN.
     """
     table = read_table(path, str(path), needed)
-    with reading.understood(str(path)):
-        for name in needed:
+    for name in table.column_names:
+        if name in needed or name in numbers:
             check_type(path, name, table[name].type, "texts" if name in texts else "numbers")
-        return {name: _column(table[name]) for name in table.column_names}
+    with reading.understood(str(path)):
+        columns = {name: _column(table[name]) for name in table.column_names}
+    for name, column in columns.items():
+        if name in (*needed, *numbers) and name not in texts:
+            check_range(path, name, column)
+    return columns
+
+
+def check_range(path: Path, name: str, column: npt.NDArray[Any]) -> None:
+    """Raise KvsimError unless all numbers of a column are ones that a run can have; NaN is none."""
+    wrong = column[~((column >= 0) & (column <= MOST) | np.isnan(column))]
+    if len(wrong):
+        raise KvsimError(f"{path} is damaged: column {name} must be from 0 to {MOST:g}, got {wrong[0]:g}")
 
 
 def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: ANN401 - a type of pyarrow

@@ -15,6 +15,14 @@ _TIMELINE_COLUMNS = (
 )
 
 
+_NUMBERS = (
+    *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
+    *("normalized_s_per_token", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
+    *("first_scheduled_step", "first_token_step", "finish_step"),
+)
+"""Columns of `requests` that are numbers, where they are there; labels of the trace may be anything."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The result of one run as the reports see it.
@@ -47,7 +55,7 @@ def read_run(directory: Path) -> Run:
         label=str(summary["label"]),
         config=read_json(directory / "config.json"),
         summary=summary,
-        requests=read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, texts=("status",)),
+        requests=read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, ("status",), _NUMBERS),
         timeline=read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
     )
 

@@ -85,6 +85,8 @@ def chosen_requests(text: str | None) -> tuple[int, int | None]:
 
 def write_trace(traced: Sequence[Traced], out: Path, first: int, last: int | None) -> Written:
     """Write requests `first` to `last` of these runs, whole or not at all; gzip if the name ends with .gz."""
+    if out.is_dir() or not out.name:
+        raise KvsimError(f"out must be a file, and {out} is a directory")
     rows = len(traced[0].run.requests["request"])
     if rows and first >= rows:
         raise KvsimError(f"requests must begin below {rows:,}, the number of them, got {first:,}")

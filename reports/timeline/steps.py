@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.reports.rundir.formats import check_type
+from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.reports.timeline.text import micro, quoted
-from kvsim.sim.errors import KvsimError
 from kvsim.sim.tables import opened_table
 
 Steps = Path | Mapping[str, Any]
@@ -64,12 +63,12 @@ def _portions(steps: Steps) -> Iterator[Mapping[str, Any]]:
             yield {name: np.asarray(column[start : start + _AT_ONCE]) for name, column in steps.items()}
         return
     names = [*_TIMES, *_ALWAYS, *_IF_ANY]
-    with opened_table(steps, str(steps)) as file:
-        lacking = [name for name in names if name not in file.schema_arrow.names]
-        if lacking:
-            raise KvsimError(f"{steps} is damaged: it lacks the columns {', '.join(lacking)}")
+    with opened_table(steps, str(steps), names) as file:
         for name in names:
             check_type(steps, name, file.schema_arrow.field(name).type, "numbers")
         batches = file.iter_batches(_AT_ONCE, columns=names, use_threads=False)
         while batch := next(batches, None):
-            yield {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
+            columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
+            for name, column in columns.items():
+                check_range(steps, name, column)
+            yield columns

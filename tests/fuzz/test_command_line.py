@@ -10,10 +10,10 @@ from support.attack import attack, tried
 
 from kvsim import cli
 
-SMALL = "--cost constant:0.03 --num-prompts 5 --no-plots --out out --force".split()
+SMALL = "--cost constant:0.03 --num-prompts 5 --no-plots --out out --force"
 GOOD = {
-    "run": SMALL,
-    "compare": [*SMALL, "--allocator", "paged,buddy"],
+    "run": SMALL.split(),
+    "compare": [*SMALL.split(), "--allocator", "paged,buddy"],
     "plot": ["kept", "--figure", "waste", "--out", "drawn"],
     "report": ["kept", "--out", "report.html"],
     "explain": ["kept", "slowest"],
@@ -33,24 +33,22 @@ GOOD = {
 }
 """A command line of each command that does little."""
 
-VALUES = (
-    *("", " ", "-", "--", "-1", "0", "1", "2", "7", "1e3", "0.5", "1e400", "-1e400", "nan", "inf", "-inf", "1_0"),
-    *("9" * 12, "9" * 30, "9" * 5000, "0x10", "\u0663", "true", "x", "X" * 300, "x" * 5000, "a,b", ",", ":", "1:2"),
-    *("::", "a:b:c", "uniform:1:2", "uniform:2:1", "lognormal:100:1", "lognormal:1e300:1", "zipf:1.1:50"),
-    *("poisson", "gamma", "trace:sharegpt", "trace", "onoff:1:2", "onoff:0:0", "diurnal:10:3", "3x200", "0x0"),
-    *("1x999999999", "exponential:1", "replace:0.5", "uniform", "paged", "buddy:pow2", "vllm-v0", "orca", "static"),
-    *("vllm-v1@9", "roofline", "calibrated", "constant:0", "constant:1e-30", "constant:1e300", "h200", "opt-13b"),
-    *("fp8", "auto", "swap", "priority", "best", "kept", "kept/config.json", "kept/summary.json", "empty", "/", "."),
-    *("..", "~", "/dev/null", "/dev/full", "/proc/self/mem", "missing", "locked", "loop", "kept/requests.parquet"),
-    *("\udcff", "a\udc80b", "kept\udcff", "a\nb", "\x1b[2J", "é", "\U0001f600", "os:system", "os:nothing", "no.such:C"),
-    *("png", "svg", "pdf", "memory,waste", "map", "ttft:p99", "ttft:p98", "slowest", "3", "all", "1-2", "2-1"),
-)
+WORDS = """
+    - -- -1 0 1 2 7 1e3 0.5 1e400 -1e400 nan inf -inf 1_0 0x10 \u0663 true x a,b , : 1:2 :: a:b:c uniform:1:2
+    uniform:2:1 lognormal:100:1 lognormal:1e300:1 zipf:1.1:50 poisson gamma trace:sharegpt trace onoff:1:2
+    onoff:0:0 diurnal:10:3 3x200 0x0 1x999999999 exponential:1 replace:0.5 uniform paged buddy:pow2 vllm-v0
+    orca static vllm-v1@9 roofline calibrated constant:0 constant:1e-30 constant:1e300 h200 opt-13b fp8 auto
+    swap priority best kept kept/config.json kept/summary.json kept/requests.parquet empty / . .. ~ /dev/null
+    /dev/full /proc/self/mem missing locked loop \udcff a\udc80b kept\udcff \x1b[2J \u00e9 \U0001f600
+    os:system os:nothing no.such:C png svg pdf memory,waste map ttft:p99 ttft:p98 slowest 3 all 1-2 2-1
+"""
+VALUES = (*WORDS.split(), "", " ", "a\nb", "9" * 12, "9" * 30, "9" * 5000, "X" * 300, "x" * 5000)
 
 
 @pytest.fixture
 def around(here):
     """A run, an empty directory, a link that leads to itself, and a directory that nobody may read."""
-    assert cli.main(["run", *SMALL, "--record-map", "3", "--quiet", "--out", "kept"]) == 0
+    assert cli.main(["run", *SMALL.split(), "--record-map", "3", "--quiet", "--out", "kept"]) == 0
     Path("empty").mkdir()
     Path("loop").symlink_to("loop")
     Path("locked").mkdir(mode=0)
@@ -108,7 +106,7 @@ def odd(rng: Random, known: dict[str, list[str]]) -> list[str]:
 def small(words: list[str]) -> bool:
     """Whether the command may be tried: it stays here, and does not take long."""
     return not any(
-        word in ("--out", "--interpret") and following.startswith(("/", "~", "..")) or word == "--interpret"
+        (word in ("--out", "--interpret") and following.startswith(("/", "~", ".."))) or word == "--interpret"
         for word, following in zip(words, [*words[1:], ""], strict=True)
     ) and not any(word.startswith(("--out=/", "--out=~", "--out=..")) for word in words)
 

@@ -45,7 +45,7 @@ GEMMA = {
     "torch_dtype": "bfloat16",
 }
 CONFIGS = [json.dumps(config) for config in (LLAMA, DEEPSEEK, GEMMA)]
-RUN = ("--cost", "constant:0.03", "--gpu", "h200", "--num-prompts", "3", "--kv-tokens", "4096")
+RUN = "run --gpu h200 --num-prompts 3 --max-model-len 4096 --no-plots --out out --force"
 
 
 def test_mutated_model_configs(cases):
@@ -54,8 +54,8 @@ def test_mutated_model_configs(cases):
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_bytes(mutated_json(rng, rng.choice(CONFIGS)))
         name = rng.choice(["model", "model/config.json"])
-        command = ["--cost", "roofline", "--gpu", "h200", "--num-prompts", "3"] if rng.random() < 0.5 else RUN
-        return attack(["run", "--max-model-len", "4096", *command, "--model", name, "--no-plots", "--out", "out", "--force"])
+        cost = rng.choice(["--cost roofline", "--cost constant:0.03 --kv-tokens 4096"])
+        return attack(f"{RUN} {cost} --model {name}".split())
 
     found = tried("models", cases(150), case)
     assert min(found["accepted"], found["refused"]) > 0

@@ -1,4 +1,4 @@
-"""Changed profiles of GPUs: by path, by name among the user's own, and shown; used, or refused in one line."""
+"""Changed profiles of GPUs, by path, by name and shown: used, or refused in one line."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from support.attack import attack, tried
 from support.mutations import mutated_json
 
 EXAMPLE = (Path(__file__).parents[1] / "data" / "calibrated-example.json").read_text(encoding="utf-8")
-SMALL = "--num-prompts 3 --no-plots --quiet --out out --force --kv-tokens 9000".split()
+SMALL = "--num-prompts 3 --no-plots --quiet --out out --force --kv-tokens 9000"
 
 
 def test_mutated_profiles(cases):
@@ -17,9 +17,9 @@ def test_mutated_profiles(cases):
         path.write_bytes(mutated_json(rng, EXAMPLE))
         what = rng.random()
         if what < 0.4:
-            return attack(["run", "--gpu", str(path), *SMALL])
+            return attack(["run", "--gpu", str(path), *SMALL.split()])
         if what < 0.5:
-            return attack(["run", "--gpu", "h100", *SMALL])
+            return attack(["run", "--gpu", "h100", *SMALL.split()])
         if what < 0.6:
             return attack(["gpus"])
         return attack(["calibrate", "show", str(path), "--no-plots"])

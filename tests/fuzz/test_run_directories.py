@@ -1,4 +1,4 @@
-"""Runs, comparisons and several seeds whose files were changed: told in one line, or reported as if nothing was."""
+"""Runs, comparisons and several seeds whose files were changed: reported on, or refused in one line."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from support.mutations import mutated_folder
 
 from kvsim import cli
 
-SMALL = "--cost constant:0.03 --num-prompts 12 --request-rate 4 --kv-tokens 5000 --no-plots --quiet".split()
+SMALL = "--cost constant:0.03 --num-prompts 12 --request-rate 4 --kv-tokens 5000 --no-plots --quiet"
 READERS = (
     "explain {} slowest",
     "explain {} 3 --json",
@@ -34,7 +34,7 @@ def kept(here):
         "compare --allocator paged,buddy --record-map 3 --out kept/compare",
         "run --seeds 2 --jobs 1 --out kept/seeds",
     ):
-        assert cli.main([*words.split(), *SMALL]) == 0
+        assert cli.main([*words.split(), *SMALL.split()]) == 0
     return sorted(path.name for path in Path("kept").iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Trace files in every format, changed: a trace, or one line; as the command reads, shows and converts them."""
+"""Changed trace files in every format, read, shown and converted: a trace, or one line."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from support.attack import attack, tried
 from support.mutations import mutated_bytes, mutated_json, mutated_table, write_table
 from support.trace_files import TABLES, TEXTS
 
-SMALL = "--cost constant:0.001 --num-prompts 4 --no-plots --quiet --out out --force --kv-tokens 40000".split()
+SMALL = "--cost constant:0.001 --num-prompts 4 --no-plots --quiet --out out --force --kv-tokens 40000"
 
 
 def mutated_lines(rng, text):
@@ -36,7 +36,7 @@ def test_mutated_traces(cases):
             path.write_bytes(mutated_lines(rng, rng.choice(list(TEXTS.values()))))
         what = rng.random()
         if what < 0.6:
-            return attack(["run", "--trace", "trace", *SMALL])
+            return attack(["run", "--trace", "trace", *SMALL.split()])
         if what < 0.8:
             return attack(["traces", "show", "trace", "--turns", rng.choice(["first", "all"])])
         out = rng.choice(["converted.jsonl", "converted.parquet"])

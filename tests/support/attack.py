@@ -1,7 +1,7 @@
 """One attack on the command line: it does what was asked, or says in one line why not; nothing else.
 
-`attack` runs a command line in this process. Its exit code must be 0, or 2 with one line on standard error that
-begins with `error: `; no exception may come out, no warning be printed, and it may not take longer than
+`attack` runs a command line in this process. Its exit code must be 0, or 2 with one line on standard error
+that begins with `error: `; no exception may come out, no warning be printed, and it may not take longer than
 LONGEST_S. Memory is limited, so that a size of 10**12 is refused and not tried.
 """
 
@@ -38,7 +38,12 @@ class Told(NamedTuple):
 def attack(words: Sequence[str]) -> Told:
     """Carry out a command line and check what comes out of it."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict") for _ in range(2))
-    with limited(), warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        limited(),
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         warnings.simplefilter("always")
         try:
             code = cli.main([*words])

@@ -1,9 +1,9 @@
 """Damage for fuzzers: bytes, JSON, tables and directories, each changed a little by a seeded `Random`.
 
-    mutated_bytes    cut off, flipped, doubled, or filled with marks that mean something
-    mutated_json     a value replaced, a key dropped or doubled, a list ten levels or ten thousand deep
-    mutated_table    a column dropped, doubled, of another type, with nulls, or of another length
-    mutated_folder   one of its files changed so, emptied, removed, or a directory in its place
+mutated_bytes    cut off, flipped, doubled, or filled with marks that mean something
+mutated_json     a value replaced, a key dropped or doubled, a list ten levels or ten thousand deep
+mutated_table    a column dropped, doubled, of another type, with nulls, or of another length
+mutated_folder   one of its files changed so, emptied, removed, or a directory in its place
 """
 
 import json
@@ -13,12 +13,17 @@ from random import Random
 import pyarrow as pa
 from pyarrow import parquet
 
-MARKS = (b'"', b",", b"\n", b"\r", b"[", b"]", b"{", b"}", b":", b"-", b"e9", b".", b"\\ud83d", b"\xff", b"\0")
+MARKS = tuple(b'" , \n \r [ ] { } : - e9 . \\ud83d \xff \0'.split(b" "))
 
 VALUES = (
     *(None, True, False, 0, 1, -1, 3, 1e-300, 0.5, 1e308, 10**18, 2**63, 10**30, 10**400, -(10**400)),
     *("", "x", "0", "nan", "\ud800", "a\0b", "a\nb", "../..", "\x1b[31m", "x" * 5000),
     *([], [[]], [None], {}, {"a": 1}, [1, 2, 3], {"": None}),
+)
+
+CELLS = (
+    *(None, True, "x", "", "0", b"\xff", 0, -1, 2**62, -(2**62), 0.0, 0.5, 1.0, -1e308, 1e308, 1e15),
+    *(float("nan"), float("inf"), [], [1], ["a"], [[1]], {"id": "a", "tokens": 1}),
 )
 
 
@@ -104,10 +109,7 @@ def mutated_table(rng: Random, table: pa.Table) -> pa.Table:
 
 def _column(rng: Random, rows: int) -> pa.Array:
     """A column of another type, or of the same with values that should not be."""
-    value = rng.choice(
-        [None, True, "x", "", "0", b"\xff", 0, -1, 2**62, -(2**62), 0.0, 0.5, 1.0, -1e308, 1e308, 1e15]
-        + [float("nan"), float("inf"), [], [1], ["a"], [[1]], {"id": "a", "tokens": 1}]
-    )
+    value = rng.choice(CELLS)
     values = [value] * rows
     if rows and rng.random() < 0.5 and value is not None:
         values[rng.randrange(rows)] = None
