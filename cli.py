@@ -16,13 +16,12 @@ Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside
 `sim --help` answers at once.
 """
 
-import errno
 import inspect
 import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ import typer
 from typer.core import TyperGroup
 
 from kvsim.sim import __version__
+from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options import Named, options_of
@@ -836,24 +836,20 @@ def sim(
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line; returns the exit code."""
     try:
+        with suppress(OSError):  # the directory is gone, or not ours to see
+            here = os.getcwd()
+            if here not in sys.path:
+                sys.path.append(here)  # for the user's own allocators
+        any_output()
         code = app(_completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
         sys.stdout.flush()
-    except KvsimError as error:
-        return _failed(str(error))
     except _Stopped as stop:
         print(stop, file=sys.stderr)
         return stop.code
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except OSError as error:
-        return _output_failed(error)
-    except MemoryError as error:
-        return _failed(f"not enough memory: {error}")
     except Exception as error:
-        if not hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
-            raise
-        message = error.format_message()
-        return _failed(f"{message[:1].lower()}{message[1:]}")
+        return _failed(error)
     if code == 130:
         print("interrupted; nothing was written", file=sys.stderr)
     return int(code)
@@ -908,17 +904,13 @@ def _repeated(ctx: typer.Context, config: Path, allow_code: bool) -> tuple[Deplo
 
 def _choices(config: Path, trusted: Collection[str] | None) -> tuple[Deployment, Traffic]:
     """What a config.json says, and no code but what is trusted; None: any."""
+    from kvsim.sim.reading import understood
     from kvsim.sim.run import read_config
 
-    try:
-        scenario, traffic = read_config(config.read_text(encoding="utf-8"), trusted)
+    with understood(f"config {config}", "cannot be used"):
+        text = config.read_text(encoding="utf-8")
+        scenario, traffic = read_config(text, f"config {config}", trusted)
         return scenario, Traffic.from_json(traffic)
-    except OSError as error:
-        raise KvsimError(f"config {config} cannot be read: {error.strerror}") from error
-    except KeyError as error:
-        raise KvsimError(f"config {config} cannot be used: it lacks {error}") from error
-    except (TypeError, ValueError) as error:
-        raise KvsimError(f"config {config} cannot be used: {error}") from error
 
 
 def _traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
@@ -1075,14 +1067,17 @@ def _show(table: Any, remark: str = "", stderr: bool = False) -> None:  # noqa: 
         console.print(f"\n{remark}", markup=False)
 
 
-def _failed(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
-
-
-def _output_failed(error: OSError) -> int:
-    """Standard output is closed (a pipe that nobody reads any more) or its disk is full."""
-    if error.errno not in (errno.EPIPE, errno.ENOSPC):
-        raise error
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
-    return 1 if error.errno == errno.EPIPE else _failed("cannot write the output: the disk is full")
+def _failed(error: Exception) -> int:
+    """Tell of an exception in one line; returns the exit code."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # a closed pipe, a full disk: Python would try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # nobody reads any more
+        return 1
+    if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
+        message = error.format_message()
+        error = KvsimError(f"{message[:1].lower()}{message[1:]}")
+    line, code = complaint(error)
+    print(line, file=sys.stderr)
+    return code

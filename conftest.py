@@ -7,6 +7,13 @@ Torch, which takes seconds to import, is asked only where a driver is there.
 import os
 from pathlib import Path
 
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fuzz N`: more cases for tests/fuzz."""
+    parser.addoption("--fuzz", type=int, metavar="N", help="cases of each fuzzer (a few, unless given)")
+
 
 def gpu_there() -> bool:
     """Whether torch can use a GPU."""

@@ -27,7 +27,7 @@ def repeated(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
         A config that cannot be carried out, or that gives other requests than the run has.
     """
     try:
-        deployment, traffic = deployment_of(run.config, None if allow_code else ())
+        deployment, traffic = deployment_of(run.config, "its config", None if allow_code else ())
         source = opened(Traffic.from_json(traffic))
         simulation = prepare(deployment, source.workload(), source.as_json(), step_log=step_log, events=True)
     except KvsimError as error:

@@ -17,7 +17,10 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.reading import understood
+from kvsim.sim.tables import read_table
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -152,15 +155,15 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
 
 def _read_rows(path: Path) -> tuple[Float64, Arena]:
     """The times and the other columns; owners, of which few differ, are read as codes."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        there = parquet.ParquetFile(path).schema_arrow.names
-        lacking = [name for name in (*_NUMBERS, "owners") if name not in there]
-        if lacking:
-            raise KvsimError(f"{path} is damaged: it lacks the columns {', '.join(lacking)}")
-        table = parquet.ParquetFile(path, read_dictionary=["owners"]).read(use_threads=False)
+    table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners",))
+    for name in _NUMBERS:
+        check_type(path, name, table[name].type, "numbers")
+    check_type(path, "owners", table["owners"].type, "texts")
+    with understood(str(path)):
+        if any(table[name].null_count for name in (*_NUMBERS, "owners")):
+            raise ValueError("a range lacks a number or its owners")
+        for name in _NUMBERS:
+            check_range(path, name, table[name].to_numpy())
         time_s = table["time_s"].to_numpy().astype(np.float64)
         start, size, filled, cached = (table[name].to_numpy().astype(np.int64) for name in _NUMBERS[1:])
         owners = table["owners"].unify_dictionaries().combine_chunks()
@@ -168,6 +171,4 @@ def _read_rows(path: Path) -> tuple[Float64, Arena]:
         for text in texts:
             owners_of(text)
         codes = owners.indices.to_numpy().astype(np.int64)
-    except (OSError, ValueError, AttributeError, TypeError, pa.ArrowException) as error:
-        raise KvsimError(f"{path} is damaged: {error}") from error
     return time_s, Arena(start, size, codes, filled, cached.astype(bool), texts)

@@ -9,7 +9,6 @@ As in vLLM, 32-bit weights are served as 16-bit, and heads that predict further 
 reader of the numbers should know is in the model's `notes`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from kvsim.sim.hf_layers import kv_layers_of
 from kvsim.sim.hf_modules import Geometry, Module, counted, modules_of
 from kvsim.sim.hf_quantization import quantization_of
 from kvsim.sim.kv_layers import KvLayers
+from kvsim.sim.reading import read_object, understood
 
 DTYPE_BYTES = {
     "float32": 2,
@@ -59,18 +59,13 @@ UNSCALED_ROPE = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "mrope", "
 def read_model(path: Path) -> ModelSpec:
     """The model of a config.json, or of a folder that holds one."""
     file = path / "config.json" if path.is_dir() else path
+    what = f"model {str(path)!r}"
+    config = read_object(file, f"{what}: {file.name}")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KvsimError(f"model {str(path)!r}: cannot read {file.name} ({error.strerror})") from error
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
-        raise KvsimError(f"model {str(path)!r}: {file.name} is not valid JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise KvsimError(f"model {str(path)!r}: {file.name} must hold one JSON object")
-    try:
-        return model_of(config, folder=file.resolve().parent.name)
+        with understood(what):
+            return model_of(config, folder=file.resolve().parent.name)
     except KvsimError as error:
-        raise KvsimError(f"model {str(path)!r}: {error}") from error
+        raise KvsimError(str(error) if str(error).startswith(what) else f"{what}: {error}") from error
 
 
 def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:

@@ -12,10 +12,9 @@ when the file is gone, and whoever has the file can tell whether it is the same.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,11 @@ from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.own_gpu import read_own_gpu
+from kvsim.sim.profile_checks import check_profile
+from kvsim.sim.reading import json_in, understood
 
 FORMAT = 1
 KINDS = ("calibrated", "rehearsal")
-PARTS = ("decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy")
-"""Without these no step can be composed; `to_host`, `to_gpu` and `all_reduce` may be missing."""
 REHEARSAL = "rehearsal, not a measurement"
 
 Profile = Mapping[str, Any]
@@ -133,20 +132,15 @@ class ProfileFile:
 
 def read_profile(path: Path, origin: str = "file") -> ProfileFile:
     """The profile in a file; KvsimError in one line if it is none."""
-    try:
+    what = f"profile {path}"
+    with understood(what):
         data = path.read_bytes()
-    except OSError as error:
-        raise KvsimError(f"profile {path} cannot be read: {error.strerror}") from error
-    try:
-        content = json.loads(data)
-    except ValueError as error:
-        raise KvsimError(f"profile {path} is damaged: {error}") from error
-    _check(path, content)
+    content = _checked(path, json_in(data, what))
     return ProfileFile(path, origin, content, hashlib.sha256(data).hexdigest())
 
 
-def _check(path: Path, content: object) -> None:
-    """Raise unless the JSON has the shape that a run and a listing rely on."""
+def _checked(path: Path, content: object) -> Mapping[str, Any]:
+    """The JSON; KvsimError unless it has the shape that a run and a listing rely on."""
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
         raise KvsimError(f"profile {path} is not one of sim calibrate: its kind is not {' or '.join(KINDS)}")
     if content.get("format") != FORMAT:
@@ -155,9 +149,8 @@ def _check(path: Path, content: object) -> None:
             f"profile {path} has format {content.get('format')!r}, this kvsim reads {FORMAT}: "
             + ("a newer kvsim wrote it" if newer else "calibrate again")
         )
-    try:
-        _check_parts(content["parts"])
-        _positive(*(content["launch"][key] for key in ("eager_s", "replay_s")), least=0.0)
+    with understood(f"profile {path}"):
+        check_profile(content)
         found = ProfileFile(path, "file", content, "")
         found.settings()
         found.gpu_spec()
@@ -165,50 +158,7 @@ def _check(path: Path, content: object) -> None:
             isinstance(each, str) for each in (found.content["name"], found.content["measured"]["date"])
         ):
             raise TypeError("name and date must be texts")
-    except (KeyError, IndexError) as error:
-        raise KvsimError(f"profile {path} is damaged: it lacks {error}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise KvsimError(f"profile {path} is damaged: {error}") from error
-
-
-def _check_parts(parts: Mapping[str, Any]) -> None:
-    lacking = [name for name in PARTS if name not in parts]
-    if lacking:
-        raise ValueError(f"it lacks the parts {', '.join(lacking)}")
-    for part in parts.values():
-        _check_part(part)
-
-
-def _check_part(part: Mapping[str, Any]) -> None:
-    form = part["form"]
-    _positive(form["t0_s"], least=0.0)
-    _positive(form["bandwidth_bytes_per_s"], *([] if form["work_per_s"] is None else [form["work_per_s"]]))
-    if form["p"] != "max":
-        _positive(form["p"], least=1.0)
-    for low, high in part["range"].values():
-        _positive(low, high, least=0.0)
-    for table in part["tables"]:
-        _check_ratio(table["axes"], table["ratio"])
-
-
-def _check_ratio(axes: Sequence[Mapping[str, Any]], ratio: Any) -> None:  # noqa: ANN401 - nested lists
-    if not axes:
-        _positive(ratio)
-        return
-    values, offset = axes[0]["values"], axes[0]["offset"]
-    if not values or sorted(set(values)) != values or values[0] + offset <= 0:
-        raise ValueError(f"the values of axis {axes[0]['name']} must rise, got {values}")
-    if len(ratio) != len(values):
-        raise ValueError(f"axis {axes[0]['name']} has {len(values)} values and {len(ratio)} ratios")
-    for row in ratio:
-        _check_ratio(axes[1:], row)
-
-
-def _positive(*numbers: float, least: float | None = None) -> None:
-    for number in numbers:
-        enough = number >= least if least is not None else number > 0
-        if isinstance(number, bool) or not (enough and isfinite(number)):
-            raise ValueError(f"{number!r} where a positive number must be")
+    return content
 
 
 def profile_files() -> list[ProfileFile | KvsimError]:

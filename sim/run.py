@@ -7,11 +7,9 @@ looked up. The same scenario and workload give the same outcome, all but the `si
 summary, which tells how long it took.
 """
 
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from kvsim.sim import __version__, metrics
 from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
@@ -22,6 +20,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.plugins import refuse_code
 from kvsim.sim.profile_files import REHEARSAL
+from kvsim.sim.reading import json_in, understood
 from kvsim.sim.recorder import Result
 from kvsim.sim.workload import Workload
 
@@ -252,27 +251,37 @@ def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCap
     }
 
 
-def read_config(text: str, trusted: Collection[str] | None = ()) -> tuple[Scenario, Json]:
+def read_config(
+    text: str, what: str = "config", trusted: Collection[str] | None = ()
+) -> tuple[Scenario, Json]:
     """The scenario and the traffic in the text of a `config.json`, see `deployment_of`."""
-    try:
-        return deployment_of(json.loads(text), trusted)
-    except ValueError as error:
-        raise error if isinstance(error, KvsimError) else KvsimError(f"it is damaged: {error}") from error
+    return deployment_of(json_in(text, what), what, trusted)
 
 
-def deployment_of(config: Mapping[str, Any], trusted: Collection[str] | None = ()) -> tuple[Scenario, Json]:
+def deployment_of(
+    config: object, what: str = "config", trusted: Collection[str] | None = ()
+) -> tuple[Scenario, Json]:
     """The scenario and the traffic in a config: the inverse of `config_of`.
 
     Parameters
     ----------
+    what : str
+        What a complaint begins with.
     trusted : collection of str, or None
         Names of code, as `package.module:Class`, that the config may name; None: any. Other code is refused,
         but for classes that were handed over.
+
+    Raises
+    ------
+    KvsimError
+        What is no config of a run.
     """
-    try:
+    with understood(what, "cannot be used"):
+        if not isinstance(config, dict):
+            raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
         if "runs" in config:
             names = ", ".join(config["runs"])
-            raise KvsimError(f"it belongs to a comparison: choose one of its runs ({names})")
+            raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
         parts = config["scenario"]
         refuse_code(
             {**config["workload"], **parts["engine"]},
@@ -281,9 +290,3 @@ def deployment_of(config: Mapping[str, Any], trusted: Collection[str] | None = (
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
         return scenario, dict(config["workload"])
-    except KvsimError:
-        raise
-    except KeyError as error:
-        raise KvsimError(f"it lacks {error}") from error
-    except (TypeError, ValueError) as error:
-        raise KvsimError(f"it is damaged: {error}") from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.tables import opened_table
 from kvsim.sim.workload import Int64Column
 from kvsim.workloads.conversations import whole_prompts
 from kvsim.workloads.hashed import BlockTexts
@@ -36,29 +37,11 @@ def load_compact(path: str) -> Lengths:
     KvsimError
         A file that cannot be read, a column that is unknown or missing, or a value out of its range.
     """
-    import pyarrow as pa
-
-    try:
-        return _load(path)
-    except KvsimError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise KvsimError(f"trace {path} cannot be read: {error.strerror}") from error
-        what = (str(error) or type(error).__name__).splitlines()[0]
-        raise KvsimError(f"trace {path} is damaged: {what}") from error
-
-
-def _load(path: str) -> Lengths:
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-    with pq.ParquetFile(path) as file:
+    with opened_table(path, f"trace {path}") as file:
         names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
         for name in names:
             if name not in FIELDS:
                 raise KvsimError(f"trace {path}: {unknown('field', name, list(FIELDS))}")
-            if names.count(name) > 1:
-                raise KvsimError(f"trace {path}: field {name!r} must be there once, got {names.count(name)}")
         if {"hash_ids", "conversation_id"} <= set(names):
             raise KvsimError(f"trace {path}: hash_ids must be left out beside conversation_id, got both")
         table = file.read([name for name in names if name != "hash_ids"], use_threads=False)

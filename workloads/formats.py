@@ -19,6 +19,7 @@ from json import JSONDecodeError, JSONDecoder
 from typing import NamedTuple
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of
 from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.native import load_native
@@ -146,10 +147,8 @@ def _keys(text: str) -> set[str]:
 
 def _parquet_columns(path: str) -> set[str]:
     """The names of the columns; none when the file is damaged, which its loader says better."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
     try:
-        return set(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError, ValueError):
+        with opened_table(path, path) as file:
+            return set(file.schema_arrow.names)
+    except KvsimError:
         return set()

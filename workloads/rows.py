@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of, read_cells
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def read_rows(path: str, wanted: Wanted) -> Rows:
         with open(path, "rb") as file:
             head = file.peek(LONGEST_NAMES)[:LONGEST_NAMES]
             if head.startswith(PARQUET_MAGIC):
-                rows = _read_parquet(path, file, wanted)
+                rows = _read_parquet(path, wanted)
             elif delimiter_of(head.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").lstrip()):
                 rows = _read_csv(path, wanted)
             else:
@@ -176,27 +177,16 @@ def _read_csv(path: str, wanted: Wanted) -> Rows:
 # -- parquet ------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-    try:
-        parquet = pq.ParquetFile(file)
+def _read_parquet(path: str, wanted: Wanted) -> Rows:
+    what = f"trace {path}"
+    with opened_table(path, what) as parquet:
         names = [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
         there = [name for name in names if wanted(name)]
-        for name in there:
-            if names.count(name) > 1:
-                raise KvsimError(f"trace {path}: field {name!r} must be there once, got {names.count(name)}")
         table = parquet.read(columns=there, use_threads=False)  # its threads may outlive a quick exit
         times = frozenset(name for name in there if _is_time(table.schema.field(name).type))
         columns = {name: [value for part in table[name].chunks for value in _plain(part)] for name in there}
         rows = parquet.metadata.num_rows
-    except KvsimError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise KvsimError(f"trace {path} is damaged: {str(error).splitlines()[0]}") from error
-    places = dict.fromkeys(names, f"trace {path}")
-    return Rows(path, columns, "row", range(rows), places, nanoseconds=times)
+    return Rows(path, columns, "row", range(rows), dict.fromkeys(names, what), nanoseconds=times)
 
 
 def _is_time(kind: "pa.DataType") -> bool:

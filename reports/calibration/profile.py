@@ -4,7 +4,6 @@
 anything is printed or drawn.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -19,6 +18,7 @@ from kvsim.sim.cost_profile import analytic_profile, profile_names
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.own_gpu import read_own_gpu
 from kvsim.sim.profile_files import ProfileFile, find_profile, is_path, profile_files
+from kvsim.sim.reading import read_json, understood
 from kvsim.sim.workload import PS_PER_S
 
 PARTS = {
@@ -184,7 +184,7 @@ class Analytic:
 def fit_of(found: ProfileFile) -> Fit:
     """The profile of a file; KvsimError in one line where a field is not what it must be."""
     content = found.content
-    try:
+    with understood(f"profile {found.path}"):
         parts = [_fitted(name, part) for name, part in content["parts"].items()]
         composed = [_timed(row, None) for row in content["composed"]["points"]]
         composed_error = Error.stated(content["composed"]["error"])
@@ -197,10 +197,6 @@ def fit_of(found: ProfileFile) -> Fit:
         _check_origin(content["device"], content["measured"])
         for row in content["refused"]:
             str(row["reason"])
-    except KeyError as error:
-        raise KvsimError(f"profile {found.path} is damaged: it lacks {error}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise KvsimError(f"profile {found.path} is damaged: {error}") from error
     return Fit(found, parts, composed, composed_error)
 
 
@@ -240,8 +236,8 @@ def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
 def _analytic_in(path: Path) -> Mapping[str, Any] | None:
     """What is in a file of published figures; None if it is something else, or not to be read."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content = read_json(path, str(path))
+    except KvsimError:
         return None
     shipped = isinstance(content, dict) and content.get("name") in profile_names()
     return content if shipped and content == analytic_profile(content["name"]) else None

@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports.html.packing import Column
-from kvsim.sim.errors import KvsimError
+from kvsim.reports.rundir.formats import check_range, check_type
+from kvsim.sim.reading import understood
+from kvsim.sim.tables import read_table
 
 
 @dataclass(frozen=True)
@@ -23,22 +25,17 @@ def read_columns(
     path: Path, numbers: Sequence[str], texts: Sequence[str]
 ) -> tuple[dict[str, Column], dict[str, Texts]]:
     """The columns of these names; KvsimError if the file is damaged. Null is NaN, or the empty text."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        there = parquet.read_schema(path).names
-        lacking = [name for name in (*numbers, *texts) if name not in there]
-        if lacking:
-            raise KvsimError(f"{path} is damaged: it lacks the columns {', '.join(lacking)}")
-        table = parquet.ParquetFile(path, read_dictionary=list(texts)).read(use_threads=False)
+    table = read_table(path, str(path), (*numbers, *texts), [*numbers, *texts], texts)
+    for name in numbers:
+        check_type(path, name, table[name].type, "numbers")
+    for name in texts:
+        check_type(path, name, table[name].type, "texts")
+    with understood(str(path)):
         columns = {name: table[name].to_numpy() for name in numbers}
-        wrong = [name for name, column in columns.items() if column.dtype.kind not in "iufb"]
-        if wrong:
-            raise KvsimError(f"{path} is damaged: {', '.join(wrong)} must hold numbers")
-        return columns, {name: _texts(table[name]) for name in texts}
-    except (OSError, ValueError, AttributeError, pa.ArrowException) as error:
-        raise KvsimError(f"{path} is damaged: {error}") from error
+        codes = {name: _texts(table[name]) for name in texts}
+    for name, column in columns.items():
+        check_range(path, name, column)
+    return columns, codes
 
 
 def _texts(column: "pa.ChunkedArray") -> Texts:  # type: ignore[name-defined]  # noqa: F821 - pyarrow is late

@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.sim import reading
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import Texts
+from kvsim.sim.tables import read_table
+
+MOST = 2.0**53
+"""No time, count or address of a run is larger, and none is below zero."""
 
 Columns = dict[str, npt.NDArray[Any]]
 Table = Mapping[str, npt.NDArray[Any] | Texts]
@@ -36,18 +41,12 @@ def write_json(value: object, path: Path) -> None:
 
 def load_json(path: Path) -> Any:  # noqa: ANN401 - JSON is any value
     """Any value of JSON; KvsimError if it is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise KvsimError(f"{path} is damaged: {error}") from error
+    return reading.read_json(path, str(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object of JSON; KvsimError if it is none."""
-    value = load_json(path)
-    if not isinstance(value, dict):
-        raise KvsimError(f"{path} is damaged: it must hold an object, got {type(value).__name__}")
-    return value
+    return reading.read_object(path, str(path))
 
 
 def write_columns(columns: Table, path: Path) -> None:
@@ -87,19 +86,45 @@ def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
     return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def read_columns(path: Path, needed: tuple[str, ...]) -> Columns:
-    """All columns of a file; KvsimError if it is damaged or lacks a needed one."""
-    import pyarrow as pa
-    from pyarrow import parquet
+def read_columns(
+    path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()
+) -> Columns:
+    """All columns of a file; KvsimError if it is damaged, lacks a needed one, or has it of another type.
 
-    try:
-        table = parquet.ParquetFile(path).read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise KvsimError(f"{path} is damaged: {error}") from error
-    lacking = [name for name in needed if name not in table.column_names]
-    if lacking:
-        raise KvsimError(f"{path} is damaged: it lacks the columns {', '.join(lacking)}")
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    return {
-        name: column.astype(str) if column.dtype == object else column for name, column in columns.items()
-    }
+    Needed ones hold numbers, but for `texts`; `numbers` do where they are there. Null is NaN.
+    """
+    table = read_table(path, str(path), needed)
+    for name in table.column_names:
+        if name in needed or name in numbers:
+            check_type(path, name, table[name].type, "texts" if name in texts else "numbers")
+    with reading.understood(str(path)):
+        columns = {name: _column(table[name]) for name in table.column_names}
+    for name, column in columns.items():
+        if name in (*needed, *numbers) and name not in texts:
+            check_range(path, name, column)
+    return columns
+
+
+def check_range(path: Path, name: str, column: npt.NDArray[Any]) -> None:
+    """Raise KvsimError unless all numbers of a column are ones that a run can have; NaN is none."""
+    wrong = column[~((column >= 0) & (column <= MOST) | np.isnan(column))]
+    if len(wrong):
+        raise KvsimError(f"{path} is damaged: column {name} must be from 0 to {MOST:g}, got {wrong[0]:g}")
+
+
+def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: ANN401 - a type of pyarrow
+    """Raise KvsimError unless a column is of `numbers`, or of `texts`."""
+    from pyarrow import types as kind
+
+    if kind.is_dictionary(found):
+        found = found.value_type
+    numbers = kind.is_integer(found) or kind.is_floating(found) or kind.is_boolean(found)
+    texts = kind.is_string(found) or kind.is_large_string(found)
+    if not (numbers if must == "numbers" else texts):
+        raise KvsimError(f"{path} is damaged: column {name} must be {must}, got {found}")
+
+
+def _column(column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - of pyarrow
+    """A column as numpy has it, texts as such."""
+    values = column.to_numpy()
+    return values.astype(str) if values.dtype == object else values

@@ -16,6 +16,14 @@ _TIMELINE_COLUMNS = (
 )
 
 
+_NUMBERS = (
+    *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
+    *("normalized_s_per_token", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
+    *("first_scheduled_step", "first_token_step", "finish_step"),
+)
+"""Columns of `requests` that are numbers, where they are there; labels of the trace may be anything."""
+
+
 @dataclass(frozen=True)
 class Tables:
     """The columns that every run has; a row of the timeline holds until the next."""
@@ -55,7 +63,7 @@ def read_run(directory: Path) -> Run:
         config=read_json(directory / "config.json"),
         summary=Summary(summary),
         columns=Tables(
-            read_columns(directory / "requests.parquet", _REQUEST_COLUMNS),
+            read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, ("status",), _NUMBERS),
             read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
         ),
     )

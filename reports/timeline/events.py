@@ -91,6 +91,8 @@ def write_trace(
 
     It takes the place of an earlier timeline, of any other file only with `force`.
     """
+    if out.is_dir() or not out.name:
+        raise KvsimError(f"out must be a file, and {out} is a directory")
     rows = len(traced[0].run.columns.requests["request"])
     if rows and first >= rows:
         raise KvsimError(f"requests must begin below {rows:,}, the number of them, got {first:,}")

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.reports.timeline.text import micro, quoted
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.tables import opened_table
 
 Steps = Path | Mapping[str, Any]
 """A steps.parquet, or its columns."""
@@ -61,16 +62,13 @@ def _portions(steps: Steps) -> Iterator[Mapping[str, Any]]:
         for start in range(0, rows, _AT_ONCE):
             yield {name: np.asarray(column[start : start + _AT_ONCE]) for name, column in steps.items()}
         return
-    import pyarrow as pa
-    from pyarrow import parquet
-
     names = [*_TIMES, *_ALWAYS, *_IF_ANY]
-    try:
-        file = parquet.ParquetFile(steps)
-        lacking = [name for name in names if name not in file.schema_arrow.names]
-        if lacking:
-            raise KvsimError(f"{steps} is damaged: it lacks the columns {', '.join(lacking)}")
-        for batch in file.iter_batches(_AT_ONCE, columns=names, use_threads=False):
-            yield {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
-    except (OSError, pa.ArrowException) as error:
-        raise KvsimError(f"{steps} is damaged: {error}") from error
+    with opened_table(steps, str(steps), names) as file:
+        for name in names:
+            check_type(steps, name, file.schema_arrow.field(name).type, "numbers")
+        batches = file.iter_batches(_AT_ONCE, columns=names, use_threads=False)
+        while batch := next(batches, None):
+            columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
+            for name, column in columns.items():
+                check_range(steps, name, column)
+            yield columns

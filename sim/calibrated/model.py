@@ -24,7 +24,9 @@ from kvsim.sim.calibrated.parts import Place, Priced
 from kvsim.sim.calibrated.step import StepParts
 from kvsim.sim.config import Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.profile_checks import check_profile
 from kvsim.sim.profile_files import REHEARSAL, Profile
+from kvsim.sim.reading import understood
 from kvsim.sim.step_cost import CostModel, Spread, StepShape
 from kvsim.sim.workload import PS_PER_S
 
@@ -64,7 +66,9 @@ class Calibrated(CostModel):
                 "measure one with sim calibrate, or use --cost roofline"
             )
         self.source = source(profile, scenario)
-        self._parts = parts = StepParts(scenario, profile["parts"])
+        with understood(f"profile {profile['name']}"):
+            check_profile(profile)
+            self._parts = parts = StepParts(scenario, profile["parts"])
         self._layers, self._tp = scenario.model.layers, scenario.tensor_parallel_size
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]

@@ -411,7 +411,7 @@ def changed(change):
 
 
 BAD = {
-    "not json": ("{", "is damaged: Expecting property name"),
+    "not json": ("{", "is not valid JSON: Expecting property name"),
     "another file": ('{"name": "x"}', "is not one of sim calibrate"),
     "newer": (changed(lambda c: c.update(format=99)), "this kvsim reads 1: a newer kvsim wrote it"),
     "no points": (changed(lambda c: c["parts"]["decode"].pop("points")), "is damaged: it lacks 'points'"),

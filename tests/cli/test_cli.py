@@ -532,29 +532,39 @@ def test_a_damaged_config_is_refused(sim):
     assert sim("run", *SMALL, "--no-plots", "--quiet", "--out", "good")[0] == 0
     config = json.loads(Path("good/config.json").read_text())
     for damage, complaint in (
-        ("{", "it is damaged: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("{}", "it lacks 'scenario'"),
-        (json.dumps({"scenario": config["scenario"]}), "it lacks 'workload'"),
+        (
+            "{",
+            "is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+        ("{}", "cannot be used: it lacks 'scenario'"),
+        (json.dumps({"scenario": config["scenario"]}), "cannot be used: it lacks 'workload'"),
         (
             json.dumps(config | {"workload": {"trace": "sharegpt", "rate": 3}}),
-            "option 'rate' is unknown; did you mean 'rate_scale'? (known: "
+            "cannot be used: option 'rate' is unknown; did you mean 'rate_scale'? (known: "
             + ", ".join(config["workload"])
             + ")",
         ),
-        ('{"runs": {"paged": {}}}', "it belongs to a comparison: choose one of its runs (paged)"),
+        ('{"runs": {"paged": {}}}', "belongs to a comparison: choose one of its runs (paged)"),
+        ("[" * 5000, "is nested too deeply"),
     ):
         Path("bad.json").write_text(damage)
-        line = f"error: config bad.json cannot be used: {complaint}\n"
+        line = f"error: config bad.json {complaint}\n"
         assert sim("run", "--config", "bad.json", "--out", "bad") == (2, "", line)
 
 
-def test_a_bug_keeps_its_traceback(sim, monkeypatch):
+def test_a_bug_is_called_one_with_its_place_and_its_traceback_where_asked_for(sim, monkeypatch):
     def stumble(engine):
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr("kvsim.sim.engine.Engine.run", stumble)
-    with pytest.raises(ZeroDivisionError):
-        sim("run", *SMALL)
+    code, out, err = sim("run", *SMALL)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"bug: ZeroDivisionError: by nothing at {__file__}:")
+    assert err.endswith(", in stumble; please report it (KVSIM_TRACEBACK=1 shows all of it)\n")
+    assert err.count("\n") == 1
+    monkeypatch.setenv("KVSIM_TRACEBACK", "1")
+    code, out, traced = sim("run", *SMALL)
+    assert code == 1 and traced.startswith("Traceback (most recent call last)") and traced.endswith(err)
 
 
 # -- as a process ---------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ OTHERS = {
     "cli": {"typer", "rich"},
     "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
-    "sim": {"numpy", "platformdirs", "simpy"},
+    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/tables.py, which all may use
     "allocators": set(),
     "kernels": {"numpy", "torch", "triton"},
 }

@@ -407,7 +407,7 @@ DAMAGES = {
         r"events\.parquet is damaged: it lacks .*reason",
     ),
     "events negative": ("events.parquet", holds("request", -1), r"events\.parquet is damaged: "),
-    "events texts": ("events.parquet", lambda p: holds_texts(p, "need"), r"need must hold numbers"),
+    "events texts": ("events.parquet", lambda p: holds_texts(p, "need"), r"need must be numbers"),
     "summary gone": ("summary.json", lambda path: path.unlink(), r"summary\.json is missing"),
 }
 

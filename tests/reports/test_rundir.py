@@ -191,8 +191,8 @@ def test_remains_of_a_killed_process_are_cleared(tmp_path):
 DAMAGES = {
     "is not a kvsim run: summary.json is missing": lambda out: (out / "summary.json").unlink(),
     "is not a directory": shutil.rmtree,
-    "summary.json is damaged": lambda out: (out / "summary.json").write_text('{"label": '),
-    "must hold an object, got list": lambda out: (out / "config.json").write_text("[]"),
+    "summary.json is not valid JSON": lambda out: (out / "summary.json").write_text('{"label": '),
+    "must hold a JSON object, got list": lambda out: (out / "config.json").write_text("[]"),
     "it lacks label, requests": lambda out: (out / "summary.json").write_text("{}"),
     "requests.parquet is damaged": lambda out: (out / "requests.parquet").write_bytes(b"PAR1"),
     "timeline.parquet is damaged: it lacks the columns time_s": lambda out: shutil.copy(

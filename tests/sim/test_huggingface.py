@@ -363,9 +363,9 @@ def test_a_model_is_named_by_a_file_or_by_its_folder(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
-    with pytest.raises(KvsimError, match=r"cannot read config.json \(No such file"):
+    with pytest.raises(KvsimError, match=r"config.json cannot be read: No such file"):
         read_model(tmp_path)
-    for text, message in (("{", "config.json is not valid JSON"), ("[1]", "must hold one JSON object")):
+    for text, message in (("{", "config.json is not valid JSON"), ("[1]", "must hold a JSON object")):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(KvsimError, match=f"model '{tmp_path}': .*{message}"):
             model_named(str(tmp_path))

@@ -83,7 +83,7 @@ def damaged(change):
 
 
 DAMAGES = {
-    "no json": ("{", "is damaged: Expecting property name"),
+    "no json": ("{", "is not valid JSON: Expecting property name"),
     "a list": ("[]", "is not one of sim calibrate: its kind is not calibrated or rehearsal"),
     "another kind": ('{"kind": "analytic"}', "is not one of sim calibrate"),
     "another format": (damaged(lambda c: c.update(format=9)), "has format 9, this kvsim reads 1"),

@@ -1,0 +1,79 @@
+"""Whether a profile can be computed with: every number of its parts, and every axis of their tables.
+
+A profile may come from a file that somebody sent, or from a config.json. The cost model reads tables along
+their axes while a run goes on; what it would stumble over then is refused here, before the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite, log2
+from typing import Any
+
+PARTS = ("decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy")
+"""Without these no step can be composed; `to_host`, `to_gpu` and `all_reduce` may be missing."""
+
+AXES: dict[str, tuple[str, ...]] = {
+    "decode": ("sequence_heads", "context_tokens", "block_size", "group", "head_dim", "element_bytes"),
+    "prefill": ("tokens", "prefix_tokens", "block_size", "group", "head_dim", "element_bytes"),
+    "product": ("tokens", "inputs", "outputs"),
+    "lm_head": ("tokens", "inputs", "outputs"),
+    "all_reduce": ("gpus", "bytes"),
+}
+"""Part -> what its tables may go along; the others go along `bytes`."""
+
+MAY_BE_ZERO = ("multiprocessors", "whole_waves", "least_wave")
+MOST = 1e30
+"""No byte count, rate or duration comes near; beyond it products of them overflow."""
+
+
+def check_profile(profile: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError unless step times can be computed from it."""
+    parts = profile["parts"]
+    lacking = [name for name in PARTS if name not in parts]
+    if lacking:
+        raise ValueError(f"it lacks the parts {', '.join(lacking)}")
+    for name, part in parts.items():
+        _check_part(name, part)
+    _positive(*(profile["launch"][key] for key in ("eager_s", "replay_s")), least=0.0)
+
+
+def _check_part(name: str, part: Mapping[str, Any]) -> None:
+    form = part["form"]
+    _positive(form["t0_s"], least=0.0)
+    _positive(form["bandwidth_bytes_per_s"], *([] if form["work_per_s"] is None else [form["work_per_s"]]))
+    if form["p"] != "max":
+        _positive(form["p"], least=1.0)
+    for low, high in part["range"].values():
+        _positive(low, high, least=0.0)
+    known, seen = AXES.get(name, ("bytes",)), set[str]()
+    for table in part["tables"]:
+        for axis in table["axes"]:
+            if axis["name"] not in known or axis["name"] in seen:
+                raise ValueError(f"part {name}: each axis must be one of {', '.join(known)}, and there once")
+            seen.add(axis["name"])
+        _check_ratio(table["axes"], table["ratio"])
+    for constant, value in part.get("constants", {}).items():
+        for each in value.values() if isinstance(value, Mapping) else [value]:
+            _positive(each, least=0.0 if constant in MAY_BE_ZERO else None)
+
+
+def _check_ratio(axes: Sequence[Mapping[str, Any]], ratio: Any) -> None:  # noqa: ANN401 - nested lists
+    if not axes:
+        _positive(ratio)
+        return
+    values, offset = axes[0]["values"], axes[0]["offset"]
+    _positive(*values, least=0.0)
+    _positive(offset, least=0.0)
+    logs = [log2(value + offset) for value in values]  # tables are linear in them
+    if not values or sorted(set(logs)) != logs:
+        raise ValueError(f"the values of axis {axes[0]['name']} must rise, got {values}")
+    if len(ratio) != len(values):
+        raise ValueError(f"axis {axes[0]['name']} has {len(values)} values and {len(ratio)} ratios")
+    for row in ratio:
+        _check_ratio(axes[1:], row)
+
+
+def _positive(*numbers: float, least: float | None = None) -> None:
+    for number in numbers:
+        enough = number >= least if least is not None else number > 0
+        if isinstance(number, bool) or not (enough and isfinite(number) and number <= MOST):
+            raise ValueError(f"{number!r} where a positive number must be")

@@ -1,0 +1,98 @@
+"""Files that somebody else may have written: read, or told in one line what is wrong with them.
+
+`understood` stands around every place that takes foreign content apart. Whatever goes wrong inside is a
+damage of that file: a field that is missing, of another type, too large. What is computed from the content
+afterwards stays outside, so that a bug there is seen as one.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvsim.sim.errors import KvsimError
+
+DEEPEST = 100
+"""Levels of lists and objects that a JSON file may have; nothing that kvsim reads needs ten."""
+
+LONGEST = 300
+"""Characters of an explanation."""
+
+
+_OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+@contextmanager
+def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
+    """Turn whatever goes wrong with the content of a file into a KvsimError that begins with `what`."""
+    try:
+        yield
+    except KvsimError:
+        raise
+    except OSError as error:
+        raise KvsimError(f"{what} cannot be read: {error.strerror or error}") from error
+    except KeyError as error:
+        raise KvsimError(f"{what} {verdict}: it lacks {shortened(error)}") from error
+    except RecursionError as error:
+        raise KvsimError(f"{what} {verdict}: it is nested too deeply") from error
+    except OverflowError as error:
+        raise KvsimError(f"{what} {verdict}: a number in it is too large ({shortened(error)})") from error
+    except Exception as error:
+        if not (isinstance(error, _OF_CONTENT) or of_pyarrow(error)):
+            raise
+        raise KvsimError(f"{what} {verdict}: {shortened(error)}") from error
+
+
+def of_pyarrow(error: Exception) -> bool:
+    """Whether pyarrow raised it, which is imported late."""
+    return type(error).__module__.partition(".")[0] == "pyarrow"
+
+
+def shortened(error: Exception) -> str:
+    """The first line of an explanation, or the kind of the error where it has none."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0] if len(lines[0]) <= LONGEST else f"{lines[0][:LONGEST]}..."
+
+
+def json_in(content: bytes | str, what: str) -> object:
+    """The value of a JSON text in UTF-8.
+
+    Raises
+    ------
+    KvsimError
+        What is no JSON, or is nested more than DEEPEST levels.
+    """
+    with understood(what, "is not valid JSON"):
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        value: object = json.loads(text)
+    if _deeper(value, DEEPEST):
+        raise KvsimError(f"{what} is nested too deeply: more than {DEEPEST} levels")
+    return value
+
+
+def read_json(path: Path, what: str) -> object:
+    """The value in a JSON file; KvsimError as `json_in`, or if it cannot be read."""
+    with understood(what):
+        content = path.read_bytes()
+    return json_in(content, what)
+
+
+def read_object(path: Path, what: str) -> dict[str, object]:
+    """The object in a JSON file; KvsimError as `read_json`, or if it is no object."""
+    value = read_json(path, what)
+    if not isinstance(value, dict):
+        raise KvsimError(f"{what} is damaged: it must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether a JSON value has more levels than that."""
+    inside = [value]
+    for _ in range(levels):
+        lists = [found for found in inside if isinstance(found, list)]
+        objects = [found for found in inside if isinstance(found, dict)]
+        inside = [each for found in lists for each in found]
+        inside += [each for found in objects for each in found.values()]
+        if not inside:
+            return False
+    return True

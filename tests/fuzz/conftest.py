@@ -1,0 +1,19 @@
+"""What all fuzzers have: how many cases to try, and an empty directory to try them in."""
+
+import pytest
+
+
+@pytest.fixture
+def cases(request):
+    """How many cases to try: as many as `--fuzz` says, else a few."""
+    return lambda few: request.config.getoption("--fuzz") or few
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty directory, which is the current one; the user's profiles and cache lie there too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path

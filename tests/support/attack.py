@@ -1,0 +1,124 @@
+"""One attack on the command line: it does what was asked, or says in one line why not; nothing else.
+
+`attack` runs a command line in this process. Its exit code must be 0, or 2 with one line on standard error
+that begins with `error: `; no exception may come out, no warning be printed, and it may not take longer than
+LONGEST_S. Memory is limited, so that a size of 10**12 is refused and not tried.
+"""
+
+import contextlib
+import io
+import resource
+import signal
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from kvsim import cli
+
+LONGEST_S = 30
+MEMORY_BYTES = 6 << 30
+"""Beyond what the process has; more than any case needs."""
+
+
+class TooLong(BaseException):
+    """A case took longer than it may: no Exception, which the command would tell of as a mistake."""
+
+
+class Told(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+def attack(words: Sequence[str]) -> Told:
+    """Carry out a command line and check what comes out of it."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict") for _ in range(2))
+    with (
+        limited(),
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        warnings.simplefilter("always")
+        try:
+            code = cli.main([*words])
+        except BaseException as error:
+            raise AssertionError(f"{shown(words)} ended with {traceback.format_exc()}") from error
+    told = Told(code, *(_text(stream) for stream in (out, err)))
+    check(words, told)
+    return told
+
+
+def tried(name: str, cases: int, case: Callable[[Random], Told | None]) -> Counter[str]:
+    """Try cases 0 to `cases - 1` of a fuzzer; how many were accepted, and how many refused.
+
+    Raises
+    ------
+    AssertionError
+        With the number of each case that went wrong; those of one kind together.
+    """
+    found, faults = Counter[str](), {}
+    for number in range(cases):
+        rng = Random(f"{name} {number}")
+        try:
+            told = case(rng)
+        except AssertionError as error:
+            found["faults"] += 1
+            faults.setdefault(str(error).splitlines()[-1][:200], (number, str(error)))
+        else:
+            found["refused" if told is not None and told.code else "accepted"] += 1
+    print(f"{name}: {cases:,} cases, {dict(found)}")
+    if faults:
+        each = "\n".join(f"--- case {number} of {name}: {text}" for number, text in faults.values())
+        raise AssertionError(f"{found['faults']:,} of {cases:,} cases went wrong:\n{each}")
+    return found
+
+
+def check(words: Sequence[str], told: Told) -> None:
+    """Raise AssertionError unless a command ended well, or told of its mistake in one line."""
+    lines = told.err.splitlines()
+    assert told.code in (0, 2), f"{shown(words)}: exit code {told.code}\n{told.err}"
+    assert "Traceback" not in told.err, f"{shown(words)}: {told.err}"
+    assert "Warning" not in told.err, f"{shown(words)}: {told.err}"
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == (told.code == 2), f"{shown(words)}: {told.err}"
+    if errors:
+        assert lines[-1] == errors[0], f"{shown(words)}: {told.err}"
+        assert len(errors[0]) > len("error: ") and errors[0].isprintable(), f"{shown(words)}: {told.err!r}"
+
+
+def shown(words: Sequence[str]) -> str:
+    """A command line as a test may be given it again."""
+    return ascii([*words])
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """A block that may take LONGEST_S and MEMORY_BYTES."""
+
+    def too_long(*_: object) -> None:
+        raise TooLong(f"more than {LONGEST_S} s")
+
+    with open("/proc/self/statm") as file:
+        there = int(file.read().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (there + MEMORY_BYTES, before[1]))
+    signal.alarm(LONGEST_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    with contextlib.suppress(ValueError):
+        stream.flush()
+    return stream.buffer.getvalue().decode("utf-8", "surrogateescape")
