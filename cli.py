@@ -186,9 +186,9 @@ class Traffic:
     @classmethod
     def from_json(cls, options: Mapping[str, Any]) -> Self:
         """The inverse of `as_json`."""
-        given = {}
+        given, options = {}, {"columns": None, **options}  # earlier configs lack it
         for field in fields(cls):
-            value, declared = options.get(field.name, field.default), get_args(field.type)[0]
+            value, declared = options[field.name], get_args(field.type)[0]
             kind = (get_args(declared) or (declared,))[0]
             given[field.name] = None if value is None and field.default is None else kind(value)
         return cls(**given)
