@@ -8,7 +8,6 @@ Hugging Face hub, with its owner or without, comes third.
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -110,6 +109,8 @@ def _published_as(source: str) -> Iterator[str]:
 
 def _unknown_on_hub(name: str) -> KvsimError:
     """Suggests the nearest of the hub's names, and the way that is always open."""
+    from difflib import get_close_matches
+
     near = get_close_matches(_normal(name), [known for known in _hub() if "/" in known], n=3, cutoff=0.6)
     meant = " or ".join(repr(str(_hub()[each].hub_name)) for each in near)
     hint = f"; did you mean {meant}?" if near else ""

@@ -106,6 +106,8 @@ def read_own_gpu(path: Path) -> GpuSpec | None:
     name, entry = path.stem, found
     if len(found) == 1 and isinstance(only := next(iter(found.values())), dict):
         name, entry = next(iter(found)), only  # under a heading, as in gpus.toml
+    if is_json and not FIELDS.keys() & entry.keys():
+        return None
     try:
         return gpu_of(entry, name, f"file {path.name}")
     except KvsimError as error:

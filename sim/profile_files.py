@@ -142,7 +142,10 @@ def read_profile(path: Path, origin: str = "file") -> ProfileFile:
 def _checked(path: Path, content: object) -> Mapping[str, Any]:
     """The JSON; KvsimError unless it has the shape that a run and a listing rely on."""
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
-        raise KvsimError(f"profile {path} is not one of sim calibrate: its kind is not {' or '.join(KINDS)}")
+        raise KvsimError(
+            f"profile {path} is not one of sim calibrate: its kind is not {' or '.join(KINDS)} "
+            "(nor is it a GPU in numbers, which has memory_gib and others)"
+        )
     if content.get("format") != FORMAT:
         newer = isinstance(content.get("format"), int) and content["format"] > FORMAT
         raise KvsimError(

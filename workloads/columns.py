@@ -12,7 +12,7 @@ tell that prompts repeat the conversation, which is what `session` means here.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kvsim.sim.errors import KvsimError, unknown
@@ -85,10 +85,26 @@ class Column(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The columns of a file that are read, by their names there, and what is to be said of names."""
+    """The columns of a file that are read, by their names there, and the names of the others."""
 
     columns: dict[str, Column]
-    notes: tuple[str, ...]
+    rest: list[str]
+
+    def notes(self, dates: bool) -> list[str]:
+        """What was read under another name or in another unit, and what was not read.
+
+        `dates`: arrivals are dates, which have no unit.
+        """
+        renamed = []
+        for name, column in self.columns.items():
+            per_second = column.per_second or 1
+            if column.field == ARRIVAL and (name != ARRIVAL or per_second != 1):
+                unit = "" if dates else f" in {UNIT_NAMES[per_second]}"
+                renamed.append(f"{printable(name)} as arrivals{unit}")
+            elif name != column.field:
+                renamed.append(f"{printable(name)} as {column.field}")
+        notes = [f"Read by other names: {', '.join(renamed)}."] if renamed else []
+        return notes + ([f"Fields that were not read: {_listed(self.rest)}."] if self.rest else [])
 
 
 def parse_columns(text: str) -> dict[str, Column]:
@@ -162,7 +178,7 @@ def named(where: str, names: Mapping[str, str], chosen: Mapping[str, Column]) ->
         _refuse_without(where, OUTPUT, names)
     if names and not {PROMPT, "segments", "prompt_token_ids"}.intersection(fields):
         _refuse_without(where, PROMPT, names)
-    return Named(found, _notes(found, rest))
+    return Named(found, rest)
 
 
 def _chosen_for(where: str, field: str, names: Iterable[str], chosen: Mapping[str, Column]) -> str | None:
@@ -199,21 +215,6 @@ def _refuse_slips(names: Mapping[str, str], rest: Iterable[str], there: set[str]
                     f"{names[name]}: field {name!r} is unknown; did you mean {meant!r}? "
                     f"Rename it, or say --columns {field}={printable(name)}"
                 )
-
-
-def _notes(found: Mapping[str, Column], rest: Sequence[str]) -> tuple[str, ...]:
-    """What was read under another name, and what was not read."""
-    notes = []
-    renamed = []
-    for name, column in found.items():
-        unit = f" in {UNIT_NAMES[column.per_second or 1]}" if column.field == ARRIVAL else ""
-        if name != column.field:
-            renamed.append(f"{printable(name)} as {'arrivals' + unit if unit else column.field}")
-    if renamed:
-        notes.append(f"Read by other names: {', '.join(renamed)}.")
-    if rest:
-        notes.append(f"Fields that were not read: {_listed(rest)}.")
-    return tuple(notes)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -42,16 +42,17 @@ def read_own(path: str, columns: str | None = None) -> Rows:
     rows = read_rows(path, lambda name: column_of(name, chosen) is not None)
     where = f"trace {path}" + (", line 1" if rows.texts else "")
     found = named(where, rows.places, chosen)
-    notes = list(found.notes)
+    said: list[str] = []
+    dates = False
     values: dict[str, list[object]] = {}
     for name, column in found.columns.items():
         values[column.field] = _of_cells(rows, name, column.field) if rows.texts else rows.columns[name]
         if column.field == ARRIVAL:
+            dates = name in rows.nanoseconds or any(isinstance(value, str) for value in values[ARRIVAL])
             per_second = 10**9 if name in rows.nanoseconds else column.per_second
             values[ARRIVAL], said = in_seconds(rows, printable(name), values[ARRIVAL], per_second)
-            notes += said
     called = {column.field: printable(name) for name, column in found.columns.items() if name != column.field}
-    read = Rows(path, values, rows.unit, rows.numbers, called=called, notes=tuple(notes))
+    read = Rows(path, values, rows.unit, rows.numbers, called=called, notes=(*found.notes(dates), *said))
     return _usable(read) if rows.texts else read
 
 

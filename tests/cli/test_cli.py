@@ -342,7 +342,10 @@ MODELS = (
     "mistral-7b, qwen2.5-7b, qwen2.5-72b, gemma-3-4b, gemma-3-12b, gemma-3-27b, deepseek-v2-lite, "
     "deepseek-v3"
 )
-GPUS = "a100-40gb, a100-80gb, h100, h100-pcie, h200, b200, l4, l40s, a10g, rtx-4090, mi300x"
+GPUS = (
+    "a100-40gb, a100-80gb, h100, h100-pcie, h100-nvl, h200, h20, b200, b300, gb200, l4, l40s, a10g, a10, t4, "
+    "rtx-4090, rtx-5090, rtx-pro-6000, mi300x, mi325x"
+)
 MISTAKES = {
     "run --allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
     "(known: contiguous, dynamic, buddy, paged, radix)",
@@ -356,7 +359,11 @@ MISTAKES = {
     "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
     "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
     "(known: roofline, calibrated, constant:SECONDS, a100-40gb-sosp23)",
-    "run --gpu no/profile.json": "profile no/profile.json cannot be read: No such file or directory",
+    "run --model foo/bar": "model 'foo/bar' is neither built in nor a file (see: sim models; of any "
+    "other model, download its config.json from the hub and give that file)",
+    "run --columns prompt_tokens=isl": "columns must be left out for trace sharegpt, which is no file, got "
+    "'prompt_tokens=isl'",
+    "run --gpu no/profile.json": "gpu 'no/profile.json' cannot be read: No such file or directory",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
     "check-allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
     "(known: contiguous, dynamic, buddy, paged, radix)",

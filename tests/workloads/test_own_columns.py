@@ -191,6 +191,9 @@ def test_the_user_may_say_the_unit(write):
     path = write(("when", *NAMES[1:]), [(500, 592, 80), (1250, 17, 4)])
     assert load(path, columns="arrival_ms=when").arrival_s.tolist() == [0.5, 1.25]
     assert load(path, columns="arrival_s=when").arrival_s.tolist() == [500, 1250]
+    found = load(write(NAMES, [(500, 592, 80), (1250, 17, 4)]), columns="arrival_ms=arrival_s")
+    assert found.arrival_s.tolist() == [0.5, 1.25]
+    assert found.notes[1] == "Read by other names: arrival_s as arrivals in milliseconds."
 
 
 @WRITERS
@@ -215,6 +218,10 @@ def test_times_since_1970_count_from_the_earliest(write, name, per_second):
 def test_dates_count_from_the_earliest(write, moments):
     found = load(write(("created_at", *NAMES[1:]), [(moments[0], 5, 6), (moments[1], 7, 8)]))
     assert requests(found) == [(0.0, 7, 8), (1.25, 5, 6)]
+    assert found.notes[1:] == (
+        "Read by other names: created_at as arrivals.",
+        "Arrivals count from the earliest row.",
+    )
 
 
 def test_a_column_of_times_in_parquet_counts_from_the_earliest():
