@@ -20,8 +20,8 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,11 @@ from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options import Named, options_of
 from kvsim.sim.scenario import Scenario
+from kvsim.sim.stopping import Stopping
 from kvsim.sim.traffic import Traffic
 
 if TYPE_CHECKING:
+    from kvsim.reports.rundir.claims import Claim
     from kvsim.reports.rundir.run import Run
     from kvsim.reports.timeline.events import Traced
     from kvsim.sim.run import Outcome, Simulation
@@ -83,9 +85,10 @@ class Output:
         Path | None,
         _output(metavar="DIR", help="Directory for the results.", show_default="a new one in runs/"),
     ] = None
+    no_out: Annotated[bool, _output("--no-out", help="Write nothing, only print.")] = False
     force: Annotated[bool, _output("--force", help="Replace an earlier run in that directory.")] = False
     json: Annotated[bool, _output("--json", help="Print the summary as JSON, and nothing else.")] = False
-    quiet: Annotated[bool, _output("--quiet", "-q", help="Print nothing.")] = False
+    quiet: Annotated[bool, _output("--quiet", "-q", help="Print only where the results are.")] = False
     no_plots: Annotated[bool, _output("--no-plots", help="Draw no figures.")] = False
     step_log: Annotated[bool, _output("--step-log", help="Also write steps.parquet, a row per step.")] = False
     record_map: Annotated[
@@ -117,17 +120,21 @@ class Output:
             map_instants=self.record_map or 0,
         )
 
-    def target(self, name: str) -> Path:
-        """The directory asked for, else the first free one in `runs`; sure to take the results."""
-        from kvsim.reports.rundir.claims import claimed
+    @contextmanager
+    def place(self, name: str) -> Iterator["Claim | None"]:
+        """Hold the directory asked for, else the first free one in `runs`, from before the work on."""
+        from kvsim.reports.rundir.claims import claimed, first_free
 
-        target = self.out or Path("runs", name)
-        number = 1
-        while self.out is None and not self.force and os.path.lexists(target):
-            number += 1
-            target = Path("runs", f"{name}-{number}")
-        with claimed(target, self.force):
-            return target
+        if self.no_out:
+            for option in ("out", "force", "step_log", "record_map"):
+                if getattr(self, option):
+                    raise KvsimError(f"{option} must be left out with no_out, which writes nothing")
+            yield None
+            return
+        usual = Path("runs", name)
+        free = self.out is None and not self.force
+        with first_free(usual) if free else claimed(self.out or usual, self.force) as claim:
+            yield claim
 
     def carry_out(self, simulations: "Sequence[Simulation]") -> "list[Outcome]":
         """Run them, one after the other, while somebody may watch."""
@@ -152,18 +159,25 @@ class Output:
             simulation.label, len(simulation.engine.workload), simulation.done
         )
 
-    def report(self, found: Any, table: Callable[[Any], Any], directory: Path) -> None:  # noqa: ANN401 - JSON
-        """Print what was found: as JSON; as a table and where it lies; or not at all."""
+    def report(self, found: Any, table: Callable[[Any], Any], place: "Claim | None") -> None:  # noqa: ANN401 - JSON
+        """Print what was found: as JSON, or as a table; and where it lies, if that was not asked for."""
+        chosen = place is not None and self.out is None
         if self.json:
             import json
 
             print(json.dumps(found, indent=2, ensure_ascii=False))
-        elif not self.quiet:
+            if place is not None and chosen:
+                print(f"written to {place.path}", file=sys.stderr)
+        elif self.quiet:
+            if place is not None and chosen:
+                print(place.path)
+        else:
             from rich.console import Console
 
             console = Console(highlight=False)
             console.print(table(found))
-            console.print(f"\nwritten to {directory}", markup=False, soft_wrap=True)
+            if place is not None:
+                console.print(f"\nwritten to {place.path}", markup=False, soft_wrap=True)
 
 
 def _flat(command: Callable[..., None]) -> Callable[..., None]:
@@ -264,6 +278,7 @@ class Seeds:
         self, scenarios: Sequence[Deployment], source: "Source", output: Output, compared: bool
     ) -> None:
         """Carry all out, write a directory with one per seed, and report them together."""
+        from kvsim.reports.rundir.names import run_name
         from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
         from kvsim.reports.seeds.tables import seeds_table
         from kvsim.sim.run import label, resolved
@@ -273,19 +288,19 @@ class Seeds:
         first = source.traffic.seed
         seeds = range(first, first + self.seeds)
         name = "compare" if compared else label(resolved(scenarios[0]).engine)
-        target = output.target(f"{source.name}-{name}-{self.seeds}-seeds")
-        runs = carry_out_seeds(
-            target,
-            partial(_one_seed, scenarios, source, replace(output, force=False), compared),
-            seeds,
-            label=name,
-            config={"kvsim": __version__, "workload": source.as_json()},
-            jobs=(os.cpu_count() or 1) if self.jobs is None else self.jobs,
-            draw=not output.no_plots,
-            force=output.force,
-        )
+        named = run_name(source.name, name, resolved(scenarios[0]), source.differing())
+        with output.place(f"{named}-{self.seeds}-seeds") as place:
+            runs = carry_out_seeds(
+                place,
+                partial(_one_seed, scenarios, source, replace(output, force=False, no_plots=True), compared),
+                seeds,
+                label=name,
+                config={"kvsim": __version__, "workload": source.as_json()},
+                jobs=(os.cpu_count() or 1) if self.jobs is None else self.jobs,
+                draw=not output.no_plots,
+            )
         found = summary_of(seeds, runs) if output.json else runs
-        output.report(found, partial(seeds_table, compared=compared), target)
+        output.report(found, partial(seeds_table, compared=compared), place)
 
 
 _AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a config.json names.")]
@@ -306,6 +321,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     allow_code: _AllowCode = False,
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
+    from kvsim.reports.rundir.names import run_name
     from kvsim.reports.terminal import run_table
 
     if config is None:
@@ -317,9 +333,10 @@ def run(  # noqa: PLR0917 - typer passes them by name
         seeds.carry_out([scenario], source, output, compared=False)
         return
     simulation = output.prepare(scenario, source, source.workload())
-    target = output.target(f"{source.name}-{simulation.label}")
-    summary = _write_run(target, simulation, output, output.carry_out)
-    output.report(summary, run_table, target)
+    name = run_name(source.name, simulation.label, simulation.scenario, source.differing())
+    with output.place(name) as place:
+        summary = _write_run(place, simulation, output, output.carry_out)
+    output.report(summary, run_table, place)
 
 
 @app.command()
@@ -340,6 +357,7 @@ def compare(
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
+    from kvsim.reports.rundir.names import run_name
     from kvsim.reports.terminal import compare_table
     from kvsim.sim.run import side_by_side
 
@@ -350,9 +368,10 @@ def compare(
         return
     workload = source.workload()
     simulations = [output.prepare(scenario, source, workload) for scenario in scenarios]
-    target = output.target(f"{source.name}-compare")
-    summaries = _write_comparison(target, simulations, source, output, output.carry_out)
-    output.report(summaries, compare_table, target)
+    name = run_name(source.name, "compare", simulations[0].scenario, source.differing())
+    with output.place(name) as place:
+        summaries = _write_comparison(place, simulations, source, output, output.carry_out)
+    output.report(summaries, compare_table, place)
 
 
 _Format = Annotated[
@@ -533,28 +552,30 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
 
     found = declared.read_paper(paper)
     figures = declared.chosen_figures(found, figure)
-    target = Output(out=out, force=force).target(paper)
-    try:
-        findings = running.carry_out_all(
-            found,
-            figures,
-            workloads.build,
-            quick=quick,
-            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
-            store=cache_directory(),
-        )
-    except KeyboardInterrupt:
-        kept = "the simulations that are done are kept"
-        raise _Stopped(f"interrupted: {kept}; the same command goes on", 130) from None
-    results = [checks.judged(found, each, findings) for each in figures]
-    report.write_report(target, found, findings, results, quick=quick, force=force)
+    with Output(out=out, force=force).place(paper) as place:
+        assert place is not None
+        try:
+            findings = running.carry_out_all(
+                found,
+                figures,
+                workloads.build,
+                quick=quick,
+                jobs=(os.cpu_count() or 1) if jobs is None else jobs,
+                store=cache_directory(),
+            )
+        except KeyboardInterrupt as stop:
+            kept = "the simulations that are done are kept"
+            code = getattr(stop, "exit_code", 130)
+            raise _Stopped(f"interrupted: {kept}; the same command goes on", code) from None
+        results = [checks.judged(found, each, findings) for each in figures]
+        report.write_report(place, found, findings, results, quick=quick)
     console = Console(highlight=False)
     console.print(terminal.figure_tables(results))
     if quick:
         console.print(f"\nQuick: {terminal.less(results)}. These verdicts are no verdicts.")
     console.print(
         f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s; spent now: "
-        f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {target}",
+        f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {place.path}",
         markup=False,
         soft_wrap=True,
     )
@@ -835,23 +856,23 @@ def sim(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line; returns the exit code."""
+    stop = Stopping()
     try:
-        with suppress(OSError):  # the directory is gone, or not ours to see
-            here = os.getcwd()
-            if here not in sys.path:
-                sys.path.append(here)  # for the user's own allocators
-        any_output()
-        code = app(_completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
-        sys.stdout.flush()
-    except _Stopped as stop:
-        print(stop, file=sys.stderr)
-        return stop.code
+        with stop:
+            any_output()
+            code = app(_completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
+            sys.stdout.flush()
+    except _Stopped as told:
+        print(told, file=sys.stderr)
+        return told.code
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
         return _failed(error)
     if code == 130:
-        print("interrupted; nothing was written", file=sys.stderr)
+        code = stop.exit_code or code
+        with suppress(OSError):  # the terminal is gone
+            print("interrupted; nothing was written", file=sys.stderr)
     return int(code)
 
 
@@ -952,35 +973,49 @@ def _carried_out_again(run: "Run", lacking: str, allow_code: bool, step_log: boo
 
 
 def _write_run(
-    target: Path, simulation: "Simulation", output: Output, carry_out: "CarryOut"
+    target: "Path | Claim | None", simulation: "Simulation", output: Output, carry_out: "CarryOut"
 ) -> dict[str, Any]:
     """Carry out one run and write it: returns its summary."""
+    from kvsim.reports.rundir.formats import plain
     from kvsim.reports.rundir.writing import write_run
 
     (outcome,) = carry_out([simulation])
-    return write_run(target, **vars(outcome), draw=not output.no_plots, force=output.force).summary.as_json()
+    if target is None:
+        return plain(outcome.summary)
+    return write_run(target, **vars(outcome), draw=not output.no_plots).summary.as_json()
 
 
 def _write_comparison(
-    target: Path, simulations: "Sequence[Simulation]", source: "Source", output: Output, carry_out: "CarryOut"
+    target: "Path | Claim | None",
+    simulations: "Sequence[Simulation]",
+    source: "Source",
+    output: Output,
+    carry_out: "CarryOut",
 ) -> list[dict[str, Any]]:
     """Carry out a comparison and write it: returns the summaries."""
+    from kvsim.reports.rundir.formats import plain
     from kvsim.reports.rundir.writing import write_comparison
 
     outcomes = carry_out(simulations)
+    if target is None:
+        return [plain(outcome.summary) for outcome in outcomes]
     configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
     written = write_comparison(
         target,
         [vars(outcome) for outcome in outcomes],
         config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
         draw=not output.no_plots,
-        force=output.force,
     )
     return [run.summary.as_json() for run in written]
 
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound
-    scenarios: Sequence[Deployment], source: "Source", output: Output, compared: bool, seed: int, target: Path
+    scenarios: Sequence[Deployment],
+    source: "Source",
+    output: Output,
+    compared: bool,
+    seed: int,
+    target: Path | None,
 ) -> list[dict[str, Any]]:
     """What `run` or `compare` does with this seed; in a process of its own, so nobody watches."""
     source = source.with_seed(seed)
@@ -1031,8 +1066,9 @@ def _measured(
     except KeyboardInterrupt as stop:
         if journal is None:
             raise
+        code = getattr(stop, "exit_code", None) or exit_code(stop)
         measured = f"{len(journal.samples):,} of {len(planned.points):,} points are measured and kept"
-        raise _Stopped(f"interrupted: {measured}; the same command goes on", exit_code(stop)) from None
+        raise _Stopped(f"interrupted: {measured}; the same command goes on", code) from None
 
 
 def _counted(trace: str, tokenizer: str | None, turns: str, columns: str | None) -> "Lengths":

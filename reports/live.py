@@ -9,14 +9,13 @@ A thread looks (sim/glance.py) and draws three times a second, less often where 
 machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
 """
 
-import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread, current_thread, main_thread
+from threading import Event, Thread
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -75,30 +74,13 @@ def live(simulation: Simulation, title: str, before: Sequence[str] = ()) -> Iter
     screen = Live(console=Console(stderr=True), screen=True, auto_refresh=False, redirect_stdout=False)
     over = Event()
     watcher = Thread(target=_watch, args=(simulation, title, before, screen, over), daemon=True)
-    with _in_order(), screen:
+    with screen:
         watcher.start()
         try:
             yield
         finally:
             over.set()
             watcher.join()
-
-
-@contextmanager
-def _in_order() -> Iterator[None]:
-    """SIGTERM ends the program as an exception does, so that the terminal gets its screen and cursor back."""
-    if current_thread() is not main_thread():  # where signals cannot be taken
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _watch(simulation: Simulation, title: str, before: Sequence[str], screen: Live, over: Event) -> None:

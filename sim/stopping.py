@@ -14,7 +14,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
+from typing import Self
 
 GRACE_S = 1.5
 _AGAIN_S = 0.7
@@ -42,38 +44,58 @@ class _State:
     last_will: list[Callable[[], None]] = []  # noqa: RUF012 - there is only one
 
 
-def _arrived(number: int, frame: FrameType | None) -> None:
-    if _State.shielded:
-        _State.waiting = number
-        return
-    raise Stop(number)
+class Stopping:
+    """Lets signals stop the block, those that are not ignored; in the main thread alone, others see none.
 
+    Attributes
+    ----------
+    exit_code : int or None
+        What a shell expects, where a signal came.
+    """
 
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Let signals stop the block: those that are not ignored, and in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [number for number in _NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, _arrived) for number in numbers}
-    told, telling = socket.socketpair()
-    telling.setblocking(False)
-    wakeup = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
-    over = threading.Event()
-    main = threading.get_ident()
-    watcher = threading.Thread(target=_watch, args=(told, numbers, over, main), daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        telling.close()
-        watcher.join()
-        told.close()
+    def __init__(self) -> None:
+        self.exit_code: int | None = None
+
+    def __enter__(self) -> Self:
+        self._restoring: list[Callable[[], object]] = []
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        _State.waiting = None
+        self._numbers = numbers = [
+            number for number in _NUMBERS if signal.getsignal(number) != signal.SIG_IGN
+        ]
+        self._told, self._telling = socket.socketpair()
+        self._telling.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._telling.fileno(), warn_on_full_buffer=False)
+        self._over = threading.Event()
+        how = (self._told, numbers, self._over, threading.get_ident())
+        self._watcher = threading.Thread(target=_watch, args=how, daemon=True)
+        self._watcher.start()
+        self._restoring = [
+            partial(signal.signal, number, signal.signal(number, self._arrived)) for number in numbers
+        ]
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for restore in self._restoring:
+            restore()
+        if self.exit_code is not None:  # the command is over: a second Ctrl-C has nothing to stop
+            for number in self._numbers:
+                signal.signal(number, signal.SIG_IGN)
+        self._over.set()
+        signal.set_wakeup_fd(self._wakeup)
+        self._telling.close()
+        self._watcher.join()
+        self._told.close()
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        self.exit_code = self.exit_code or 128 + number
+        if _State.shielded:
+            _State.waiting = number
+            return
+        raise Stop(number)
 
 
 @contextmanager

@@ -38,6 +38,16 @@ class Source:
         """All options, also those that were left open; None where there is nothing to choose."""
         return self.traffic.as_json(workloads.usual(self.lengths, vars(self.traffic)))
 
+    def differing(self) -> dict[str, Any]:
+        """The options that differ from what is usual for the trace."""
+        read = {name: getattr(self.traffic, name) for name in ("trace", *READING)}
+        usual = replace(self, traffic=Traffic(**read)).as_json()
+        return {
+            name: value
+            for name, value in self.as_json().items()
+            if value not in (None, usual[name]) and name not in read
+        }
+
     def workload(self) -> Workload:
         """The requests."""
         chosen = vars(self.traffic)

@@ -109,7 +109,7 @@ class Journal:
 
 
 def _foreign(path: Path) -> JournalError:
-    return JournalError(f"{path} is no journal of a calibration: remove it, or pass --fresh")
+    return JournalError(f"{path} is no journal of a calibration: remove it, or name another file")
 
 
 def _is_journal(path: Path) -> bool:

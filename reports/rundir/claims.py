@@ -19,6 +19,7 @@ from kvsim.sim.marker import foreign, leftovers, read_marker, remove_leftover
 from kvsim.sim.whole_file import explained
 
 _NAMED = 3
+_TRIES = 100
 
 
 class Taken(KvsimError):
@@ -48,7 +49,7 @@ def claimed(directory: Path, force: bool = False) -> Iterator[Claim]:
         When nothing can be written there, or what is there is not kvsim's alone.
     """
     target = Path(os.path.realpath(directory.parent)) / directory.name
-    if not directory.name:
+    if directory.name in ("", ".."):
         target = Path(os.path.realpath(directory))
     check_replaceable(directory, target, force)
     with explained(directory):
@@ -123,11 +124,13 @@ def _claim_file(target: Path) -> Path:
 def _locked(directory: Path, target: Path) -> int | None:
     """The lock of a place, as an open file; None where there are no locks. Raises Taken if it is held."""
     file = _claim_file(target)
-    while True:
+    for last in (*[False] * _TRIES, True):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except FileNotFoundError:  # whoever made the parents has just removed them
+            if last:
+                raise
             continue
         except (FileExistsError, NotADirectoryError):
             above = next(each for each in target.parents if each.exists())
@@ -152,6 +155,7 @@ def _locked(directory: Path, target: Path) -> int | None:
         if os.path.samestat(os.fstat(handle), there):
             return handle
         os.close(handle)
+    raise Taken(f"cannot write {directory}: other kvsims are at work on it")
 
 
 def _release(handle: int | None, file: Path) -> None:

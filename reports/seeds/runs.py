@@ -1,9 +1,10 @@
 """One directory per seed, carried out in several processes, and what they have in common.
 
-out/seed-0/        what the command writes with this seed alone, to the byte
+out/seed-0/        what the command writes with this seed alone and --no-plots, to the byte
     seed-1/ ...
     config.json    the first workload, the seeds, the config of each
     summary.json   `runs`: the merged summary of each allocator; `differences` between them
+    *.png          the usual figures, all seeds of an allocator as one
     seeds.png      the main numbers: a dot per seed, a bar for the mean and its interval
 """
 
@@ -12,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.reports.rundir.claims import Claim
-from kvsim.reports.rundir.run import seed_name
+from kvsim.reports.rundir.run import read_runs, seed_name
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.reports.rundir.writing import write_together
 from kvsim.reports.seeds.intervals import CONFIDENCE, equal, merged
 
 Summary = Mapping[str, Any]
-One = Callable[[int, Path], list[Summary]]
-"""Carries out one seed into a directory that it makes: returns a summary per allocator."""
+One = Callable[[int, Path | None], list[Summary]]
+"""Carries out one seed into a directory that it makes, or into none: returns a summary per allocator."""
 
 
 def carry_out_seeds(
-    directory: Path | Claim,
+    directory: Path | Claim | None,
     one: One,
     seeds: Sequence[int],
     *,
@@ -37,6 +38,8 @@ def carry_out_seeds(
 
     Parameters
     ----------
+    directory : Path, Claim or None
+        None writes nothing.
     one : callable
         Is pickled where there are several processes, as what it raises.
     label : str
@@ -46,13 +49,17 @@ def carry_out_seeds(
     jobs : int
         Processes, at least 1; they change nothing but the time.
     """
+    if directory is None:
+        return _in_parallel(one, dict.fromkeys(seeds), min(jobs, len(seeds)), label)
     with whole_directory(directory, force, "seeds") as part:
         targets = {seed: part / seed_name(seed) for seed in seeds}
         runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
         write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))
         if draw:
-            from kvsim.reports.figures.seeds import draw_seeds  # late: it imports matplotlib
+            from kvsim.reports import figures  # late: it imports matplotlib
+            from kvsim.reports.figures.seeds import draw_seeds
 
+            figures.draw(read_runs(part), part)
             draw_seeds(runs, part / "seeds.png")
     return runs
 
@@ -71,7 +78,7 @@ def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[
     }
 
 
-def _in_parallel(one: One, targets: Mapping[int, Path], jobs: int, label: str) -> list[list[Summary]]:
+def _in_parallel(one: One, targets: Mapping[int, Path | None], jobs: int, label: str) -> list[list[Summary]]:
     from kvsim.reports.processes import unordered
     from kvsim.reports.progress import progress
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ import typer
 
 from kvsim import cli
 from kvsim.reports import progress
-from kvsim.reports.rundir import writing
+from kvsim.reports.rundir import claims, writing
 from kvsim.sim import __version__
+from kvsim.sim.errors import KvsimError
 from kvsim.workloads import TRACES
 
 ROOT = Path(cli.__file__).resolve().parent
@@ -112,7 +114,7 @@ note: The first 20 of the 8,156 rows of sharegpt, with any seed (see --shuffle).
 note: KV memory of 15,744 tokens: reported by the PagedAttention paper (Figure
 2; 12 GiB).
 
-written to runs/sharegpt-paged"""
+written to runs/sharegpt-paged-constant-0.03-prompts20"""
 
 COMPARISON = """\
                            contiguous       buddy       paged
@@ -145,7 +147,7 @@ note: The first 20 of the 8,156 rows of sharegpt, with any seed (see --shuffle).
 note: KV memory of 15,744 tokens: reported by the PagedAttention paper (Figure
 2; 12 GiB).
 
-written to runs/sharegpt-compare"""
+written to runs/sharegpt-compare-constant-0.03-prompts20-rateinf"""
 
 
 def test_a_run_reports_in_80_columns(sim):
@@ -153,9 +155,10 @@ def test_a_run_reports_in_80_columns(sim):
 
 
 def test_a_run_leaves_a_whole_directory(sim):
-    assert sim("run", *SMALL, "--step-log", "--quiet") == (0, "", "")
-    assert set(files_of("runs/sharegpt-paged")) == FILES | FIGURES | {"steps.parquet"}
-    assert [path.name for path in Path("runs").iterdir()] == ["sharegpt-paged"]
+    name = "sharegpt-paged-constant-0.03-prompts20"
+    assert sim("run", *SMALL, "--step-log", "--quiet") == (0, f"runs/{name}", "")
+    assert set(files_of(f"runs/{name}")) == FILES | FIGURES | {"steps.parquet"}
+    assert [path.name for path in Path("runs").iterdir()] == [name]
 
 
 def test_vllms_way_to_switch_the_prefix_cache_off_is_the_default(sim):
@@ -168,7 +171,10 @@ def test_several_answers_get_a_table_of_their_own_and_fork(sim):
     choices = ("--scheduler", "vllm-v0", "--n", "3")
     code, out, err = sim("run", *SMALL, *choices, "--no-plots")
     assert (code, err) == (0, "")
-    assert set(files_of("runs/sharegpt-paged")) == FILES | {"samples.parquet"}
+    assert set(files_of("runs/sharegpt-paged-constant-0.03-vllm-v0-prompts20-n3")) == {
+        *FILES,
+        "samples.parquet",
+    }
     assert " blocks copied on write" in out
     assert "prefix cache" not in out
 
@@ -188,16 +194,18 @@ def test_what_prompts_share_is_found_and_reported(sim):
 def test_without_out_every_run_gets_a_new_directory(sim):
     for _ in range(3):
         assert sim("run", *SMALL, "--no-plots", "--quiet")[0] == 0
-    assert {path.name for path in Path("runs").iterdir()} == {f"sharegpt-paged{n}" for n in ("", "-2", "-3")}
+    names = {f"sharegpt-paged-constant-0.03-prompts20{n}" for n in ("", "-2", "-3")}
+    assert {path.name for path in Path("runs").iterdir()} == names
     assert sim("run", *SMALL, "--no-plots", "--quiet", "--force")[0] == 0
     assert len(list(Path("runs").iterdir())) == 3
 
 
 def test_json_is_the_summary_and_nothing_else(sim):
     code, out, err = sim("run", *SMALL, "--no-plots", "--json", "--request-rate", "inf")
-    assert (code, err) == (0, "")
+    target = "runs/sharegpt-paged-constant-0.03-prompts20-rateinf"
+    assert (code, err) == (0, f"written to {target}\n")
     summary = json.loads(out)
-    assert summary == json.loads(Path("runs/sharegpt-paged/summary.json").read_text())
+    assert summary == json.loads(Path(target, "summary.json").read_text())
     assert summary["requests"]["finished"] == 20
     assert summary["cost"] == {"source": "constant 0.03 s", "extrapolated_share": 0.0}
     names = {name: summary["engine"][name] for name in ("allocator", "scheduler", "reserve")}
@@ -258,9 +266,56 @@ def test_a_cut_answer_is_noted(sim):
 def test_a_users_own_allocator_is_found_in_the_current_directory(sim):
     Path("own_allocator.py").write_text("from allocators.paged import Paged\nclass Mine(Paged):\n    pass\n")
     choices = ("--allocator", "own_allocator:Mine", "--scheduler", "vllm-v1")
-    assert sim("run", *SMALL, *choices, "--quiet", "--no-plots")[0] == 0
-    summary = json.loads(Path("runs/sharegpt-own_allocator.Mine/summary.json").read_text())
+    code, target, _ = sim("run", *SMALL, *choices, "--quiet", "--no-plots")
+    assert code == 0 and target.startswith("runs/sharegpt-own_allocator.Mine-")
+    summary = json.loads(Path(target, "summary.json").read_text())
     assert summary["engine"]["allocator"] == "own_allocator:Mine"
+
+
+@pytest.mark.parametrize("command", [("run",), ("compare",), ("run", "--seeds", "2", "--jobs", "1")])
+def test_without_out_nothing_is_written_and_the_rest_is_the_same(sim, command):
+    words = (*command, *SMALL, "--no-plots")
+    code, out, err = sim(*words, "--no-out")
+    assert (code, err) == (0, "")
+    assert not list(Path().iterdir())
+    written = sim(*words)[1]
+    assert written.startswith(out) and written.removeprefix(out).strip().startswith("written to runs/")
+
+
+NAMES = {
+    "run": "sharegpt-paged",
+    "run --request-rate 4 --seed 3": "sharegpt-paged-rate4-seed3",
+    "run --request-rate inf --num-gpu-blocks 500": "sharegpt-paged-blocks500-rateinf",
+    "run --allocator buddy:pow2": "sharegpt-buddy-pow2",
+    "run --model llama-3.1-8b --gpu h100": "sharegpt-paged-llama-3.1-8b-h100",
+    "run --scheduler nano-vllm": "sharegpt-paged-nano-vllm",
+    "run --scheduler vllm-v1@0.11.0": "sharegpt-paged-vllm-v1-0.11.0",
+    "run --trace synthetic --input-len uniform:10:20": "synthetic-paged-in-uniform-10-20",
+    "run --clients 8 --think-time exponential:2": "sharegpt-paged-clients8-thinkexponential-2",
+    "run --enable-prefix-caching --no-enable-chunked-prefill --max-num-batched-tokens 4096": (
+        "sharegpt-paged-batched4096-no-chunked-prefix"
+    ),
+    "compare --gpu-memory-utilization 0.95": "sharegpt-compare-util0.95",
+    "run --seeds 3 --seed 2": "sharegpt-paged-seed2-3-seeds",
+}
+
+
+@pytest.mark.parametrize("line", NAMES)
+def test_a_directory_that_was_not_named_says_what_differs_from_the_defaults(sim, monkeypatch, line):
+    @contextmanager
+    def told(directory):
+        raise KvsimError(f"{directory}")
+        yield
+
+    monkeypatch.setattr(claims, "first_free", told)
+    assert sim(*line.split()) == (2, "", f"error: runs/{NAMES[line]}\n")
+
+
+def test_what_a_config_repeats_has_the_same_name(sim):
+    choices = ("--request-rate", "4", "--scheduler", "vllm-v0", "--seed", "3", "--no-plots", "--quiet")
+    _, first, _ = sim("run", *SMALL, *choices)
+    _, second, _ = sim("run", "--config", f"{first}/config.json", "--no-plots", "--quiet")
+    assert second == f"{first}-2"
 
 
 # -- several runs ---------------------------------------------------------------------------------
@@ -273,15 +328,16 @@ def test_a_comparison_reports_in_80_columns_and_leaves_a_whole_directory(sim):
         "",
     )
     labels = ("contiguous", "buddy", "paged")
+    out = "runs/sharegpt-compare-constant-0.03-prompts20-rateinf"
     expected = {f"{label}/{name}" for label in labels for name in FILES}
-    assert set(files_of("runs/sharegpt-compare")) == expected | FIGURES | {
+    assert set(files_of(out)) == expected | FIGURES | {
         ".kvsim.json",
         "config.json",
         "summary.json",
     }
-    summaries = json.loads(Path("runs/sharegpt-compare/summary.json").read_text())
+    summaries = json.loads(Path(out, "summary.json").read_text())
     assert [summary["label"] for summary in summaries] == list(labels)
-    config = json.loads(Path("runs/sharegpt-compare/config.json").read_text())
+    config = json.loads(Path(out, "config.json").read_text())
     assert list(config["runs"]) == list(labels)
 
 
@@ -423,6 +479,8 @@ MISTAKES = {
     "alike, got True",
     "run --seeds 0": "seeds must be at least 1, got 0",
     "compare --seeds=-3": "seeds must be at least 1, got -3",
+    "run --no-out --out x": "out must be left out with no_out, which writes nothing",
+    "run --no-out --seeds 2 --step-log": "step_log must be left out with no_out, which writes nothing",
     "run --seeds 2 --jobs 0": "jobs must be at least 1, got 0",
     "run --seeds 5 --live": "live must be left out with seeds 5, which run side by side",
     "run --seed=-1": "seed must be a whole number of at least 0, got -1",

@@ -21,6 +21,7 @@ from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
 from kvsim.kernels.calibration.errors import CalibrationError, JournalError, NoGpuError
 from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan, plan
 from kvsim.kernels.calibration.points import Point, components
 from kvsim.kernels.calibration.room import Room
@@ -101,6 +102,8 @@ def test_a_file_that_is_no_journal_is_refused_and_kept(quick, tmp_path):
         path.write_text(text)
         with pytest.raises(JournalError, match="is no journal"):
             fixed(quick, SyntheticGpu(), path)
+        with pytest.raises(JournalError, match="is no journal"):
+            Journal(path, {"device": {}, "plan": "", "date": ""}, fresh=True)
         assert path.read_text() == text
 
 

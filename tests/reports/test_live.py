@@ -394,7 +394,7 @@ def test_who_ends_it_gets_the_terminal_back_too(workplace):
     line = ("run", "--live", "--num-prompts", "500000", "--no-plots", "--out", "never")
     code, out, _ = in_a_terminal(*line, interrupt_after=b"speed", by=signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
-    assert out.count(ON) == 1 and out.endswith(CURSOR + OFF)
+    assert out.count(ON) == 1 and out.endswith(CURSOR + OFF + "interrupted; nothing was written\r\n")
     assert not list(Path().iterdir())
 
 
@@ -416,8 +416,12 @@ def test_without_a_terminal_one_line_says_so(workplace, capsys, command):
 def test_quiet_and_json_win(workplace, capsys, wish):
     assert cli.main(["run", "--live", wish, "--num-prompts", "20", "--no-plots"]) == 0
     out, err = capsys.readouterr()
-    assert err == ""
-    assert (out == "") if wish == "--quiet" else json.loads(out)["requests"]["finished"] == 20
+    assert err == ("" if wish == "--quiet" else "written to runs/sharegpt-paged-prompts20\n")
+    assert (
+        (out == "runs/sharegpt-paged-prompts20\n")
+        if wish == "--quiet"
+        else json.loads(out)["requests"]["finished"] == 20
+    )
 
 
 @pytest.mark.parametrize("wish", ["--quiet", "--json"])

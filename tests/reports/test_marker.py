@@ -135,6 +135,21 @@ def test_a_link_is_refused_as_output_and_its_target_untouched(out, there):
     refused(link, "it is a link to", "name that directory itself")
 
 
+def test_the_directory_around_may_be_named_and_is_refused_where_it_is_somebodys(out, monkeypatch):
+    (out / "inner").mkdir()
+    monkeypatch.chdir(out / "inner")
+    for path in (Path(".."), Path("../../out/.."), Path("/")):
+        with pytest.raises(KvsimError, match=r"choose another|holds what kvsim did not write"):
+            again(path)
+    assert (out / "config.json").exists()
+    (out / "inner").rmdir()
+
+
+def test_a_place_that_cannot_be_made_is_refused(tmp_path):
+    with pytest.raises(KvsimError, match="cannot write"):
+        write_run(Path("/proc/nowhere/out"), **fake_run(), draw=False)
+
+
 def test_a_link_above_the_output_is_followed(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "disk")

@@ -207,7 +207,7 @@ def test_what_cannot_be_converted_leaves_nothing_behind():
         (bad, "out.jsonl", "line 4, column ContextTokens"),
         (empty, "out.jsonl", "1 row left out: output of 0 tokens"),
         (good, "out.csv", "must end with .jsonl or .parquet"),
-        (good, "there.jsonl", "--force replaces it"),
+        (good, "there.jsonl", "pass --force to replace it"),
         (good, "no/such/out.jsonl", "No such file"),
         ("synthetic", "out.jsonl", "is drawn, not a table"),
     ):
@@ -350,3 +350,20 @@ def test_mistakes_about_tokenizers_are_named(tokenizer, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(KvsimError, match="pip install tokenizers"):
         load_counted(source, tokenizer)
+
+
+def test_a_conversion_never_touches_files_of_others(tmp_path):
+    folder = tmp_path / "new"
+    folder.mkdir()
+    out, beside = folder / "out.jsonl", folder / "out.jsonl.part"
+    beside.write_text("theirs")
+    convert("sharegpt", str(out))
+    assert beside.read_text() == "theirs" and {path.name for path in folder.iterdir()} == {
+        out.name,
+        beside.name,
+    }
+    link = folder / "link.jsonl"
+    link.symlink_to(beside)
+    with pytest.raises(KvsimError, match="it is a link"):
+        convert("sharegpt", str(link), force=True)
+    assert beside.read_text() == "theirs"

@@ -1,0 +1,107 @@
+"""The name of a run's directory: what was run, and what differs from the defaults.
+
+sharegpt-paged    sharegpt-paged-rate4-seed3    azure-buddy-pow2-llama-3.1-8b-h100-prefix
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from kvsim.sim.build import engine_defaults
+from kvsim.sim.config import EngineConfig, Scenario
+
+LONGEST = 100
+_USUAL = {"model": "opt-13b", "gpu": "a100-40gb", "cost": "roofline"}
+_WORDS = {
+    "request_rate": "rate",
+    "num_prompts": "prompts",
+    "burstiness": "burst",
+    "rate_scale": "scale",
+    "input_len": "in-",
+    "output_len": "out-",
+    "shared_prefix": "shared",
+    "beam_width": "beam",
+    "beam_process": "",
+    "arrivals": "",
+    "think_time": "think",
+    "turns": "turns-",
+    "max_num_seqs": "seqs",
+    "max_num_batched_tokens": "batched",
+    "max_model_len": "len",
+    "enable_chunked_prefill": "chunked",
+    "enable_prefix_caching": "prefix",
+    "async_scheduling": "async",
+    "enforce_eager": "eager",
+    "reserve_full_prompt": "full-prompt",
+    "disable_hybrid_kv_cache_manager": "no-hybrid",
+    "preemption": "",
+    "policy": "",
+    "num_cpu_blocks": "cpu",
+    "block_size": "block",
+    "gpu_memory_utilization": "util",
+    "num_gpu_blocks": "blocks",
+    "kv_tokens": "kv",
+    "kv_cache_dtype": "kv-",
+    "tensor_parallel_size": "tp",
+}
+"""What stands for an option, before its value; any other by its own name."""
+
+
+def run_name(trace: str, label: str, scenario: Scenario, traffic: Mapping[str, object]) -> str:
+    """The name of a run, at most about `LONGEST` characters: what does not fit is left out.
+
+    Parameters
+    ----------
+    label : str
+        The allocator and its reservation, or `compare`.
+    scenario : Scenario
+        With its defaults named.
+    traffic : mapping
+        What differs from the trace's usual traffic.
+    """
+    name = f"{trace}-{label}"
+    options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
+    for word in (*_of_scenario(scenario), *(_word(*each) for each in options)):
+        if word and len(name) + len(word) < LONGEST:
+            name += f"-{word}"
+    return name
+
+
+def _of_scenario(scenario: Scenario) -> Iterator[str]:
+    engine = scenario.engine
+    if scenario.model.name != _USUAL["model"]:
+        yield _plain(scenario.model.name)
+    other_gpu = scenario.gpu.name != _USUAL["gpu"]
+    if other_gpu:
+        yield _plain(scenario.gpu.name)
+    if scenario.cost != _USUAL["cost"] and not (other_gpu and scenario.cost == "calibrated"):
+        yield _plain(scenario.cost)
+    usual = engine_defaults(engine.scheduler, scenario.max_model_len)
+    paired = "vllm-v1" if engine.allocator in ("paged", "radix") else "orca"
+    if engine.scheduler not in (None, paired):
+        yield _plain(str(engine.scheduler))
+    for field in fields(EngineConfig):
+        value = getattr(engine, field.name)
+        if field.name in ("allocator", "reserve", "scheduler"):
+            continue
+        if value is not None and value != usual.get(field.name, field.default):
+            yield _word(field.name, value)
+    for field in fields(Scenario):
+        value = getattr(scenario, field.name)
+        if field.name not in ("model", "gpu", "engine", "cost", "profile") and value not in (
+            None,
+            field.default,
+        ):
+            yield _word(field.name, value)
+
+
+def _word(option: str, value: object) -> str:
+    word = _WORDS.get(option, option.replace("_", ""))
+    if isinstance(value, bool):
+        return word if value else f"no-{word}"
+    return word + _plain(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _plain(text: str) -> str:
+    """The text with nothing that means something to a shell or a file system."""
+    return re.sub(r"[^\w.+]+", "-", text).strip("-.")
