@@ -92,12 +92,16 @@ def longest_that_fits(groups: Sequence[Group], usable_bytes: int, block_bytes: i
 
 def _refusal(needed: int, usable: int, block: int, length: int, longest: int) -> str | None:
     if usable <= 0:
-        return f"no memory is left for the cache: {(block - usable) / GIB:.2f} GiB more make one usable block"
+        return f"no memory is left for the cache: {in_words(block - usable)} more make one usable block"
     if needed <= usable:
         return None
-    more = (needed - usable) / GIB
-    advice = f"or --max-model-len {longest}" if longest else "even one token does not fit"
+    advice = f"; or --max-model-len {longest}" if longest else ", for even one token does not fit"
     return (
-        f"one request of {length:,} tokens needs {needed / GIB:.2f} GiB of cache and {usable / GIB:.2f} GiB "
-        f"are there (without the null block): {more:.2f} GiB more are needed, {advice}"
+        f"one request of {length:,} tokens needs {in_words(needed)} of cache, and {in_words(usable)} are "
+        f"there beside the null block: {in_words(needed - usable)} more{advice}"
     )
+
+
+def in_words(count: int) -> str:
+    """Bytes for humans: GiB, or MiB below a tenth of one."""
+    return f"{count / GIB:.2f} GiB" if abs(count) >= GIB // 10 else f"{count / 2**20:.2f} MiB"
