@@ -9,6 +9,7 @@
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
     sim calibrate  time the kernels on this machine's GPU
+    sim fit        where a GPU's memory goes, and how many requests fit
     sim models, gpus, allocators, schedulers    what there is to choose from
     sim check-allocator    does your own keep the rules?
 
@@ -23,7 +24,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from math import isfinite
 from pathlib import Path
@@ -35,6 +36,7 @@ from typer.core import TyperGroup
 from kvsim.sim import __version__
 from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.answer import FitOptions
 
 if TYPE_CHECKING:
     from kvsim.reports.rundir.run import Run
@@ -444,6 +446,13 @@ class Output:
             console.print(f"\nwritten to {directory}", markup=False, soft_wrap=True)
 
 
+def _typed(field: Field[Any]) -> Any:  # noqa: ANN401 - a type
+    """A field's type, with typer's option where the field has words of its own in its metadata."""
+    words = dict(field.metadata)
+    names = [words.pop("flag")] if "flag" in words else []
+    return Annotated[field.type, typer.Option(*names, **words)] if field.metadata else field.type
+
+
 def _flat(command: Callable[..., None]) -> Callable[..., None]:
     """The command with every parameter that is a dataclass replaced by its fields, as options."""
     parameters = inspect.signature(command).parameters
@@ -458,7 +467,7 @@ def _flat(command: Callable[..., None]) -> Callable[..., None]:
     options: list[inspect.Parameter] = []
     for name, parameter in parameters.items():
         options += [
-            inspect.Parameter(field.name, keyword, default=field.default, annotation=field.type)
+            inspect.Parameter(field.name, keyword, default=field.default, annotation=_typed(field))
             for field in (fields(groups[name]) if name in groups else ())
         ] or [parameter.replace(kind=keyword)]
     flat.__name__, flat.__doc__ = command.__name__, command.__doc__
@@ -774,6 +783,31 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
         markup=False,
         soft_wrap=True,
     )
+
+
+@app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.")
+@_flat
+def fit_(  # noqa: PLR0917 - typer passes them by name
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="See: sim models; or config.json.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME,...", help="See: sim gpus.")] = "h100",
+    asked: FitOptions = FitOptions(),  # noqa: B008 - frozen
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="vLLM's start-up log, to explain.", show_default="none"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the memory as bars.", show_default="no")
+    ] = None,
+    fmt: _Format = None,
+    style: _Style = "screen",
+) -> None:
+    """Say where a GPU's memory goes, how layers share the KV cache, and how many requests fit."""
+    from kvsim.reports.fit.command import FitOutput, fit_command
+    from kvsim.workloads.quantiles import lengths_of
+
+    asked = replace(asked, lengths=lengths_of(asked.lengths))
+    fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, fmt=fmt, style=style))
 
 
 calibrate_app = typer.Typer(cls=_Front, help="Measure this machine's GPU: a profile for --gpu.")

@@ -6,7 +6,8 @@ What is not given is the default of vLLM's release (sim/vllm_defaults.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from kvsim.sim.catalog import gpu_named, model_named
 from kvsim.sim.config import GpuSpec, ModelSpec
@@ -14,11 +15,14 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.blocks import KvSettings, Paged, paged
 from kvsim.sim.fit.budget import MemoryLine, budget
 from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, request_blocks
-from kvsim.sim.fit.lengths import LengthFit, length_fits
+from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.pages import Group, Request, groups_of
-from kvsim.sim.vllm_defaults import Asked, VllmDefaults, vllm_defaults
+from kvsim.sim.vllm_defaults import MODES, USES, Asked, VllmDefaults, vllm_defaults
 
 ENGINE = "vllm-v1@0.33.0"
+MOST_GPUS = 64
+"""The largest split that is tried when a model does not fit."""
+
 CAPABILITY = {
     "a100": 80,
     "a10g": 86,
@@ -32,28 +36,48 @@ CAPABILITY = {
 """Compute capability by the beginning of the GPU's name."""
 
 
+def _asked(default: Any, words: str, **more: str | bool) -> Any:  # noqa: ANN401 - dataclasses' own way
+    """A field with the words that a command line has for it."""
+    return field(default=default, metadata={"help": words, **more})
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
     """What is asked, beside the model and the GPU; None leaves it to the engine."""
 
-    tensor_parallel_size: int = 1
-    kv_cache_dtype: str = "auto"
-    block_size: int | None = None
-    max_model_len: int | None = None
-    gpu_memory_utilization: float | None = None
-    kv_memory: float | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None
-    enable_prefix_caching: bool | None = None
-    async_scheduling: bool | None = None
-    enable_chunked_prefill: bool | None = None
-    enforce_eager: bool = False
-    disable_hybrid_kv_cache_manager: bool = False
-    mamba_cache_mode: str | None = None
-    use: str = "server"
-    performance_mode: str = "balanced"
-    engine: str = ENGINE
-    lengths: tuple[tuple[int, int], ...] = ()
+    tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
+    kv_cache_dtype: str = _asked("auto", "Type of a cached number.", metavar="auto|fp8|bf16|...")
+    block_size: int | None = _asked(None, "Tokens of a block.", show_default="the engine's")
+    max_model_len: int | None = _asked(None, "Most tokens of a request.", show_default="the model's")
+    gpu_memory_utilization: float | None = _asked(
+        None, "Share of the GPU's memory to use.", show_default="the release's: 0.92"
+    )
+    kv_memory: float | None = _asked(
+        None, "Memory of the cache on each GPU, given.", metavar="GIB", show_default="what is left"
+    )
+    max_num_batched_tokens: int | None = _asked(None, "Most tokens in a step.", show_default="the release's")
+    max_num_seqs: int | None = _asked(None, "Most requests at once.", show_default="the release's")
+    enable_prefix_caching: bool | None = _asked(None, "Keep prefixes.", show_default="the release's")
+    async_scheduling: bool | None = _asked(
+        None, "Decide a step before the last has ended.", show_default="the release's"
+    )
+    enable_chunked_prefill: bool | None = _asked(None, "Split prompts.", show_default="the release's")
+    enforce_eager: bool = _asked(False, "No CUDA graphs.", flag="--enforce-eager")
+    disable_hybrid_kv_cache_manager: bool = _asked(
+        False,
+        "Windows and chunks keep every token.",
+        flag="--disable-hybrid-kv-cache-manager",
+        hidden=True,  # its name is too long for 80 columns
+    )
+    mamba_cache_mode: str | None = _asked(
+        None, "When recurrent states are kept.", metavar="none|align", show_default="align with prefixes"
+    )
+    use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
+    performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))
+    engine: str = _asked(ENGINE, "The engine and its release.")
+    lengths: str | None = _asked(
+        None, "Requests of these sizes, prompt + answer.", metavar="1000+200,...", show_default="none"
+    )
 
 
 @dataclass(frozen=True)
@@ -169,7 +193,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
         Where vLLM would refuse the settings. A cache too small for one request of the longest length is
         not an error: `capacity.refusal` says by how much, and what would help.
     """
-    unknown = sorted(set(options) - {field.name for field in fields(FitOptions)})
+    unknown = sorted(set(options) - {each.name for each in fields(FitOptions)})
     if unknown:
         raise KvsimError(f"fit knows no option {', '.join(unknown)}")
     spec = model_named(model) if isinstance(model, str) else model
@@ -179,6 +203,18 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
 
 def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     """The answer to a whole question."""
+    from kvsim.sim.fit.notes import notes_of
+
+    answer = _answered(model, gpu, options)
+    notes = [*notes_of(answer), *_refused(answer)]
+    asked = parse_lengths(options.lengths) if options.lengths else ()
+    pool = answer.capacity
+    fits = length_fits(answer.groups, pool.num_blocks, pool.bytes_per_block, asked)
+    return replace(answer, lengths=fits, notes=tuple(notes))
+
+
+def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
+    """The numbers of the answer."""
     _check(options)
     engine = engine_of(model, gpu, options)
     settings = settings_of(gpu, options, engine)
@@ -186,34 +222,44 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     groups = tuple(groups_of(layers.layers, settings.disable_hybrid))
     if not groups:
         raise KvsimError(f"model {model.name} caches nothing")
-    lines = (
-        ()
-        if options.kv_memory
-        else budget(model, gpu, options.tensor_parallel_size, engine, options.enforce_eager)
-    )
+    lines: tuple[MemoryLine, ...] = ()
+    if options.kv_memory is None:
+        lines = budget(model, gpu, options.tensor_parallel_size, engine, options.enforce_eager)
     memory = int(options.kv_memory * GIB) if options.kv_memory else _cache_bytes(lines)
     request = Request(
         options.max_model_len or model.max_model_len, engine.in_flight_tokens, engine.max_num_batched_tokens
     )
     capacity = capacity_of(groups, memory, request)
-    answer = Fit(model, gpu, options, engine, tuple(lines), memory, layers, groups, capacity, request, (), ())
-    from kvsim.sim.fit.notes import notes_of
+    return Fit(model, gpu, options, engine, lines, memory, layers, groups, capacity, request, (), ())
 
-    fits = length_fits(groups, capacity.num_blocks, capacity.bytes_per_block, options.lengths)
-    return replace(answer, lengths=fits, notes=notes_of(answer))
+
+def _refused(answer: Fit) -> list[str]:
+    """That vLLM would not start, by how much, and the smallest split that would."""
+    if answer.capacity.refusal is None:
+        return []
+    told = f"vLLM would not start: {answer.capacity.refusal}"
+    tp = answer.options.tensor_parallel_size
+    while answer.options.kv_memory is None and (tp := 2 * tp) <= MOST_GPUS:
+        try:
+            other = _answered(answer.model, answer.gpu, replace(answer.options, tensor_parallel_size=tp))
+        except KvsimError:
+            break
+        if other.capacity.refusal is None:
+            return [f"{told}; it would with --tensor-parallel-size {tp}"]
+    return [told]
 
 
 def _check(options: FitOptions) -> None:
     """Raise where a number cannot be."""
-    for field, most in (("kv_memory", None), ("gpu_memory_utilization", 1)):
-        value = getattr(options, field)
+    for name, most in (("kv_memory", None), ("gpu_memory_utilization", 1)):
+        value = getattr(options, name)
         if value is not None and (not value > 0 or (most is not None and value > most)):
             limit = "" if most is None else f" and at most {most}"
-            raise KvsimError(f"{field} must be above 0{limit}, got {value}")
-    for field in ("max_num_batched_tokens", "max_num_seqs"):
-        value = getattr(options, field)
+            raise KvsimError(f"{name} must be above 0{limit}, got {value}")
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        value = getattr(options, name)
         if value is not None and value < 1:
-            raise KvsimError(f"{field} must be at least 1, got {value}")
+            raise KvsimError(f"{name} must be at least 1, got {value}")
 
 
 def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaults:
@@ -221,7 +267,7 @@ def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaul
     name, _, release = options.engine.partition("@")
     if name != "vllm-v1":
         raise KvsimError(f"engine must be vllm-v1@RELEASE, got {options.engine!r}")
-    asked = Asked(**{field.name: getattr(options, field.name) for field in fields(Asked)})
+    asked = Asked(**{each.name: getattr(options, each.name) for each in fields(Asked)})
     return vllm_defaults(
         release or "0.33.0", gpu, model, use=options.use, mode=options.performance_mode, asked=asked
     )

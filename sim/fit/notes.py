@@ -11,11 +11,10 @@ GIB = 2**30
 def notes_of(fit: "Fit") -> tuple[str, ...]:
     """The notes of an answer, those of its model first."""
     notes = [f"{fit.model.name}: {note}" for note in fit.model.notes]
-    notes += _printed_size(fit)
+    if fit.kv_memory_bytes > 0:
+        notes += _printed_size(fit)
     notes += _alignment(fit)
     notes += _groups(fit)
-    if fit.capacity.refusal:
-        notes.append(f"vLLM would not start: {fit.capacity.refusal}")
     return tuple(notes)
 
 
