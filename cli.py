@@ -9,6 +9,7 @@
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
     sim calibrate  time the kernels on this machine's GPU
+    sim fit        where a GPU's memory goes, and how many requests fit
     sim models, gpus, allocators, schedulers    what there is to choose from
     sim check-allocator    does your own keep the rules?
 
@@ -34,6 +35,7 @@ from kvsim.sim import __version__
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.answer import FitOptions
 from kvsim.sim.options import Named, options_of
 from kvsim.sim.scenario import Scenario
 from kvsim.sim.stopping import Stopping
@@ -579,6 +581,31 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
         markup=False,
         soft_wrap=True,
     )
+
+
+@app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.")
+@_flat
+def fit_(  # noqa: PLR0917 - typer passes them by name
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="See: sim models; or config.json.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME,...", help="See: sim gpus.")] = "h100",
+    asked: FitOptions = FitOptions(),  # noqa: B008 - frozen
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="vLLM's start-up log, to explain.", show_default="none"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the memory as bars.", show_default="no")
+    ] = None,
+    fmt: _Format = None,
+    style: _Style = "screen",
+) -> None:
+    """Say where a GPU's memory goes, how layers share the KV cache, and how many requests fit."""
+    from kvsim.reports.fit.command import FitOutput, fit_command
+    from kvsim.workloads.quantiles import lengths_of
+
+    asked = replace(asked, lengths=lengths_of(asked.lengths))
+    fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, fmt=fmt, style=style))
 
 
 calibrate_app = typer.Typer(cls=_Front, help="Measure this machine's GPU: a profile for --gpu.")

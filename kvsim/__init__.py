@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvsim.results import Comparison, Run
     from kvsim.sim.config import GpuSpec, ModelSpec
     from kvsim.sim.errors import KvsimError
+    from kvsim.sim.fit.answer import fit
     from kvsim.sim.scenario import Scenario
     from kvsim.sim.schedulers.base import Scheduler
     from kvsim.sim.summary import Summary
@@ -43,6 +44,7 @@ _WHERE = {
     "Traffic": "sim.traffic",
     "check_allocator": "api",
     "compare": "api",
+    "fit": "sim.fit.answer",
     "load": "api",
     "simulate": "api",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "__version__",
     "check_allocator",
     "compare",
+    "fit",
     "load",
     "simulate",
 ]

@@ -132,7 +132,9 @@ def _gemma_shared(config: Config, attention: Attention) -> list[KvLayers]:
     head_dim = whole(config, "global_head_dim")
     if head_dim is None:
         return found
-    kv_heads = whole(config, "num_global_key_value_heads") or attention.kv_heads
+    kv_heads = attention.kv_heads
+    if config.get("attention_k_eq_v"):
+        kv_heads = whole(config, "num_global_key_value_heads") or kv_heads
     return [
         KvLayers(kind=each.kind, layers=each.layers, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim)
         if each.kind == "full_attention"

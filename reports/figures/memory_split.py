@@ -1,0 +1,108 @@
+"""memory split: one GPU's memory as a stacked bar for each model and GPU, with what is left for the cache.
+
+A bar ends where the GPU's memory ends; parts that reach beyond a mark at that place do not fit.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures.style import Style
+from kvsim.reports.fit.tables import PARTS, headline
+from kvsim.sim.fit.answer import Fit
+from kvsim.sim.fit.budget import MemoryLine
+
+GIB = 2**30
+HATCHES = {"activations": "////", "CUDA graphs": "....", "runtime": "xxxx", "KV cache": "\\\\\\\\"}
+LABEL_SHARE = 0.05
+"""Of the widest bar: narrower parts have no number in them."""
+
+
+def draw_memory(fits: Sequence[Fit], path: Path, style: Style) -> None:
+    """Draw it into a file, whose ending is the format."""
+    save(path, style, partial(memory_split, fits, style))
+
+
+def memory_split(fits: Sequence[Fit], style: Style) -> Figure:
+    """A bar for each answer; the part for the cache says how many tokens the engine will print."""
+    text = headline(fits[0]) if len(fits) == 1 else "Where the memory of one GPU goes"
+    figure = new_sheet(style, 1.5 + 0.55 * len(fits), text)
+    axes = figure.subplots()
+    widest = max(_bar(axes, row, fit, style) for row, fit in enumerate(fits))
+    for row, fit in enumerate(fits):
+        _numbers(axes, row, fit, widest, style)
+    axes.set_yticks(range(len(fits)), [_name(fit) for fit in fits])
+    axes.invert_yaxis()
+    axes.set_xlabel("GiB of one GPU")
+    axes.set_xlim(0, 1.02 * widest)
+    axes.grid(axis="y", visible=False)
+    names = [line.name for line in fits[0].lines if any(_of(fit, line.name) for fit in fits)]
+    patches = [
+        Patch(facecolor=PARTS[name][0], edgecolor=style.seam, hatch=_hatch(name, style), label=name)
+        for name in names
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=3 if style.narrow else len(patches))
+    return figure
+
+
+def _bar(axes: Axes, row: int, fit: Fit, style: Style) -> float:
+    """Paint one bar: returns where it ends."""
+    at = 0.0
+    for line in _drawn(fit):
+        width = max(0, line.bytes) / GIB
+        axes.barh(
+            row,
+            width,
+            left=at,
+            height=0.62,
+            color=PARTS[line.name][0],
+            edgecolor=style.seam,
+            hatch=_hatch(line.name, style),
+        )
+        at += width
+    end = fit.gpu.memory_bytes / GIB
+    axes.plot([end, end], [row - 0.42, row + 0.42], color=style.ink, linewidth=style.line)
+    return max(at, end)
+
+
+def _numbers(axes: Axes, row: int, fit: Fit, widest: float, style: Style) -> None:
+    at = 0.0
+    for line in _drawn(fit):
+        width = max(0, line.bytes) / GIB
+        if width >= LABEL_SHARE * widest:
+            text = f"{width:.1f}"
+            if line.name == "KV cache" and width >= 0.25 * widest:
+                text += f": {fit.capacity.kv_tokens:,} tokens"
+            axes.text(
+                at + width / 2,
+                row,
+                text,
+                ha="center",
+                va="center",
+                fontsize=0.85 * style.type_pt,
+                color="white" if line.name in ("weights", "KV cache") else "black",
+            )
+        at += width
+
+
+def _drawn(fit: Fit) -> Sequence[MemoryLine]:
+    """The parts of a bar; what is left unused is no part where the rest does not fit."""
+    return [line for line in fit.lines if fit.kv_memory_bytes > 0 or line.name != "not used"]
+
+
+def _hatch(name: str, style: Style) -> str:
+    return HATCHES.get(name, "") if style.grey_print else ""
+
+
+def _of(fit: Fit, name: str) -> int:
+    return max((line.bytes for line in fit.lines if line.name == name), default=0)
+
+
+def _name(fit: Fit) -> str:
+    tp = fit.options.tensor_parallel_size
+    return f"{fit.model.name}\n{f'{tp} x ' if tp > 1 else ''}{fit.gpu.name}"

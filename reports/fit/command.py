@@ -1,0 +1,84 @@
+"""What `sim fit` does: answers for every model and GPU, shows them, draws them.
+
+The command line itself (cli.py) only hands over what was typed; `ASKED` says what may be.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from kvsim.reports.fit.tables import fit_report
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.answer import Fit, FitOptions, fitted
+from kvsim.sim.fit.log import explain, read_log, settings_in
+from kvsim.sim.fit.what_if import what_ifs
+
+
+@dataclass(frozen=True)
+class FitOutput:
+    """Where the answer goes."""
+
+    json: bool = False
+    out: Path | None = None
+    what_if: bool = True
+    fmt: str | None = None
+    style: str = "screen"
+
+
+def fit_command(
+    models: Sequence[str], gpus: Sequence[str], options: FitOptions, log: Path | None, output: FitOutput
+) -> None:
+    """Answer for every model on every GPU, and show it."""
+    startup = read_log(log) if log is not None else None
+    if startup is not None:
+        if len(models) * len(gpus) > 1:
+            raise KvsimError("log explains one model on one GPU, got several")
+        options = settings_in(startup, options)
+    fits = [fitted(model_named(model), gpu_named(gpu), options) for model in models for gpu in gpus]
+    alone = fits[0] if len(fits) == 1 else None
+    others = what_ifs(alone) if alone is not None and output.what_if else []
+    terms = (startup, explain(startup, alone)) if startup is not None and alone is not None else None
+    if output.json:
+        told = [fit.as_json() for fit in fits]
+        if alone is not None:
+            told[0]["what_if"] = [
+                {"name": each.name, "error": each.error} | ({} if each.fit is None else _numbers(each.fit))
+                for each in others
+            ]
+            if terms is not None:
+                told[0]["log"] = [vars(term) for term in terms[1]]
+        print(json.dumps(told[0] if alone is not None else told, indent=2))
+    else:
+        Console(highlight=False).print(fit_report(fits, others, terms))
+    if output.out is not None:
+        _draw(fits, output)
+
+
+def _numbers(fit: Fit) -> dict[str, object]:
+    capacity = fit.capacity
+    return {
+        "num_blocks": capacity.num_blocks,
+        "kv_tokens": capacity.kv_tokens,
+        "max_concurrency": capacity.max_concurrency,
+        "kv_memory_bytes": fit.kv_memory_bytes,
+        "refused": capacity.refusal,
+    }
+
+
+def _draw(fits: Sequence[Fit], output: FitOutput) -> None:
+    from kvsim.reports.figures import style_named
+    from kvsim.reports.figures.memory_split import draw_memory
+    from kvsim.reports.rundir.writing import write_figures
+
+    if not fits[0].lines:
+        raise KvsimError("out must be left out with kv_memory: a given cache has no other parts to draw")
+    style = style_named(output.style)
+    ending = output.fmt or style.usual_format
+    name = f"memory-{fits[0].model.name.replace('/', '-')}" if len(fits) == 1 else "memory"
+    assert output.out is not None
+    for path in write_figures(output.out, lambda part: draw_memory(fits, part / f"{name}.{ending}", style)):
+        print(path)

@@ -1,0 +1,229 @@
+"""`sim fit` in the terminal: where the memory goes, how layers are grouped, what fits, what would help."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.sim.fit.answer import Fit
+from kvsim.sim.fit.log import StartupLog, Term
+from kvsim.sim.fit.what_if import WhatIf
+
+GIB = 2**30
+BAR_WIDTH = 72
+PARTS = {
+    "weights": ("#0072B2", "█"),
+    "activations": ("#E69F00", "▓"),
+    "CUDA graphs": ("#CC79A7", "▒"),
+    "runtime": ("#56B4E9", "▚"),
+    "KV cache": ("#009E73", "▓"),
+    "not used": ("#9A9A9A", "·"),
+}
+"""Colour and glyph of each part of the memory."""
+
+KINDS = {
+    "full_attention": "full attention",
+    "sliding_window": "window",
+    "chunked_local_attention": "chunks",
+    "mla_attention": "latent",
+    "cross_attention": "cross attention",
+    "mamba": "recurrent",
+}
+
+
+def fit_report(
+    fits: Sequence[Fit], what_ifs: Sequence[WhatIf] = (), log: tuple[StartupLog, list[Term]] | None = None
+) -> Lines:
+    """The whole report: of one question in full, of several side by side."""
+    if len(fits) > 1:
+        return Lines(side_by_side(fits), *(_note(note) for note in dict.fromkeys(_all_notes(fits))))
+    fit = fits[0]
+    parts: list[RenderableType] = [Text(headline(fit), style="bold"), Text("")]
+    if fit.lines:
+        parts += [_bar(fit), Text(""), memory_table(fit), Text("")]
+    parts += [groups_table(fit), Text(""), pool_table(fit)]
+    if fit.lengths:
+        parts += [Text(""), lengths_table(fit)]
+    if what_ifs:
+        parts += [Text(""), what_if_table(fit, what_ifs)]
+    if log is not None:
+        parts += [Text(""), log_table(*log)]
+    return Lines(*parts, Text(""), *(_note(note) for note in fit.notes))
+
+
+def headline(fit: Fit) -> str:
+    """What was asked, and the answer in a line."""
+    tp = fit.options.tensor_parallel_size
+    where = f"{tp} x {fit.gpu.name}" if tp > 1 else fit.gpu.name
+    if fit.capacity.refusal:
+        return f"{fit.model.name} on {where}: vLLM {fit.engine.release} would not start"
+    longest = fit.request.max_model_len
+    return (
+        f"{fit.model.name} on {where}: {fit.capacity.max_concurrency:.2f} requests of {longest:,} tokens, "
+        f"{max(0, fit.capacity.num_blocks):,} blocks"
+    )
+
+
+def _bar(fit: Fit) -> Text:
+    """One GPU's memory as a stacked bar; what does not fit is cut off."""
+    total, bar, used = fit.gpu.memory_bytes, Text(), 0
+    for line in fit.lines:
+        width = min(round(BAR_WIDTH * max(0, line.bytes) / total), BAR_WIDTH - used)
+        used += width
+        colour, glyph = PARTS[line.name]
+        bar.append(glyph * width, style=colour)
+    return bar
+
+
+def memory_table(fit: Fit) -> Table:
+    """Where one GPU's memory goes: bytes, share, formula, source."""
+    table = _table("one GPU's memory", "GiB", "", "how", "from")
+    for line in fit.lines:
+        colour, glyph = PARTS[line.name]
+        name = Text.assemble((glyph, colour), f" {line.name}")
+        share = f"{100 * line.bytes / fit.gpu.memory_bytes:.1f} %"
+        source = line.source.removeprefix("https://huggingface.co/")
+        table.add_row(name, f"{line.bytes / GIB:,.2f}", share, line.formula, source)
+    return table
+
+
+def groups_table(fit: Fit) -> Table:
+    """How the layers share block tables: alike groups in one row."""
+    table = _table(
+        "groups of layers", "layers each", "tokens a block", "page KiB", "padding", "blocks of a request"
+    )
+    rows: dict[tuple[str, ...], int] = {}
+    from kvsim.sim.fit.answer import group_json
+
+    for group in fit.groups:
+        told = group_json(group, fit.request)
+        page = group.page
+        seen = page.window or page.chunk
+        name = KINDS[group.kind] + (f" of {seen:,}" if seen and group.kind != "full_attention" else "")
+        content = sum(each.content_bytes for each in group.pages)
+        padding = 100 * (1 - content / sum(each.bytes for each in group.pages))
+        row = (
+            name,
+            str(len(group.layers)),
+            f"{page.block_size:,}",
+            f"{page.bytes / 1024:,.0f}",
+            f"{padding:.1f} %",
+            f"{told['blocks_per_request']:,}",
+        )
+        rows[row] = rows.get(row, 0) + 1
+    for (name, *rest), count in rows.items():
+        table.add_row(f"{count} x {name}", *rest)
+    return table
+
+
+def pool_table(fit: Fit) -> Table:
+    """What the pool holds, and what the engine's log says of it."""
+    capacity, engine = fit.capacity, fit.engine
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    asked = fit.options
+    given = {
+        "max_num_batched_tokens": f"token budget {engine.max_num_batched_tokens:,}",
+        "max_num_seqs": f"{engine.max_num_seqs:,} seats",
+        "enable_prefix_caching": f"prefix caching {_on(engine.enable_prefix_caching)}",
+        "async_scheduling": f"asynchronous scheduling {_on(engine.async_scheduling)}",
+        "gpu_memory_utilization": f"{100 * engine.gpu_memory_utilization:g} % of the memory",
+    }
+    own = ", ".join(text for name, text in given.items() if getattr(asked, name) is None)
+    chosen = ", ".join(text for name, text in given.items() if getattr(asked, name) is not None)
+    table.add_row("cache", f"{fit.kv_memory_bytes / GIB:,.2f} GiB on each GPU")
+    table.add_row("a block", f"{capacity.bytes_per_block / 2**20:,.2f} MiB in all layers of a group")
+    table.add_row("blocks", f"{capacity.num_blocks:,}, one of them the null block")
+    table.add_row(
+        "a request", f"at most {capacity.blocks_per_request:,} blocks at {fit.request.max_model_len:,} tokens"
+    )
+    table.add_row("the log says", fit.log_line)
+    if own:
+        table.add_row(f"default of vLLM {engine.release}", own)
+    if chosen:
+        table.add_row("asked for", chosen)
+    return table
+
+
+def lengths_table(fit: Fit) -> Table:
+    """How many requests of given lengths fit."""
+    table = _table("prompt + answer", "blocks", "of the pool", "fit at once", "of their bytes in use")
+    for each in fit.lengths:
+        table.add_row(
+            f"{each.prompt:,} + {each.output:,}",
+            f"{each.blocks:,}",
+            f"{each.pool_percent:.2f} %",
+            f"{each.requests:,}",
+            f"{each.used_percent:.1f} %",
+        )
+    return table
+
+
+def what_if_table(base: Fit, what_ifs: Sequence[WhatIf]) -> Table:
+    """What another setting would change."""
+    table = _table("instead", "cache GiB", "blocks", "printed tokens", "requests", "")
+    table.add_row(*_row("as asked", base), "")
+    for each in what_ifs:
+        if each.fit is None:
+            table.add_row(each.name, "", "", "", "", each.error or "")
+            continue
+        now, then = base.capacity.max_concurrency, each.fit.capacity.max_concurrency
+        change = f"x {then / now:.2f}" if now > 0 else ""
+        table.add_row(*_row(each.name, each.fit), "does not start" if each.fit.capacity.refusal else change)
+    return table
+
+
+def side_by_side(fits: Sequence[Fit]) -> Table:
+    """Several models or GPUs, a row each."""
+    table = _table("model", "GPU", "weights GiB", "cache GiB", "blocks", "printed tokens", "requests", "")
+    for fit in fits:
+        tp = fit.options.tensor_parallel_size
+        name, *numbers = _row(fit.model.name, fit)
+        where = f"{tp} x {fit.gpu.name}" if tp > 1 else fit.gpu.name
+        state = "does not start" if fit.capacity.refusal else ""
+        table.add_row(name, where, f"{fit.weights_bytes / GIB:,.1f}", *numbers, state)
+    return table
+
+
+def log_table(log: StartupLog, terms: Sequence[Term]) -> Table:
+    """The log's numbers beside ours, the largest difference first."""
+    table = _table("the log", "says", "here", "in printed tokens")
+    for term in terms:
+        table.add_row(term.name, term.logged, term.ours, term.effect)
+    return table
+
+
+def _row(name: str, fit: Fit) -> tuple[str, ...]:
+    capacity = fit.capacity
+    return (
+        name,
+        f"{fit.kv_memory_bytes / GIB:,.2f}",
+        f"{capacity.num_blocks:,}",
+        f"{capacity.kv_tokens:,}",
+        f"{capacity.max_concurrency:.2f}",
+    )
+
+
+def _all_notes(fits: Sequence[Fit]) -> list[str]:
+    refused = [f"{fit.model.name} on {fit.gpu.name}: {fit.notes[-1]}" for fit in fits if fit.capacity.refusal]
+    return [*refused, *(f"{fit.model.name}: {note}" for fit in fits for note in fit.model.notes)]
+
+
+def _note(note: str) -> Text:
+    return Text(f"note: {note}", style="yellow")
+
+
+def _on(switch: bool) -> str:
+    return "on" if switch else "off"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, column in enumerate(columns):
+        text = index == 0 or column in ("how", "from", "GPU", "")
+        table.add_column(column, justify="left" if text else "right", overflow="fold")
+    return table

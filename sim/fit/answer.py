@@ -1,0 +1,295 @@
+"""`fit`: where a GPU's memory goes, how the layers are grouped, and how many requests fit.
+
+    fit("qwen3-next-80b-a3b", "h200", tensor_parallel_size=2).capacity.kv_tokens
+
+What is not given is the default of vLLM's release (sim/vllm_defaults.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import GpuSpec, ModelSpec
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.blocks import KvSettings, Paged, paged
+from kvsim.sim.fit.budget import MemoryLine, budget
+from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, request_blocks
+from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
+from kvsim.sim.fit.pages import Group, Request, groups_of
+from kvsim.sim.options import option
+from kvsim.sim.vllm_defaults import MODES, USES, Asked, VllmDefaults, vllm_defaults
+
+ENGINE = "vllm-v1@0.33.0"
+MOST_GPUS = 64
+"""The largest split that is tried when a model does not fit."""
+
+PANEL = "Engine"
+"""Where the options of `sim fit` are shown."""
+
+CAPABILITY = {
+    "a100": 80,
+    "a10g": 86,
+    "l4": 89,
+    "l40s": 89,
+    "rtx-4090": 89,
+    "h100": 90,
+    "h200": 90,
+    "b200": 100,
+}
+"""Compute capability by the beginning of the GPU's name."""
+
+
+def _asked(default: Any, words: str, metavar: str = "", show_default: str = "", short: str = "") -> Any:  # noqa: ANN401
+    """A field that is an option of `sim fit`."""
+    return option(words, panel=PANEL, default=default, value=metavar, shown=show_default, short=short)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What is asked, beside the model and the GPU; None leaves it to the engine."""
+
+    tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
+    kv_cache_dtype: str = _asked("auto", "Type of a cached number.", metavar="auto|fp8|bf16|...")
+    block_size: int | None = _asked(None, "Tokens of a block.", show_default="the engine's")
+    max_model_len: int | None = _asked(None, "Most tokens of a request.", show_default="the model's")
+    gpu_memory_utilization: float | None = _asked(
+        None, "Share of the GPU's memory to use.", show_default="the release's: 0.92"
+    )
+    kv_memory: float | None = _asked(
+        None, "Memory of the cache on each GPU, given.", metavar="GIB", show_default="what is left"
+    )
+    max_num_batched_tokens: int | None = _asked(None, "Most tokens in a step.", show_default="the release's")
+    max_num_seqs: int | None = _asked(None, "Most requests at once.", show_default="the release's")
+    enable_prefix_caching: bool | None = _asked(None, "Keep prefixes.", show_default="the release's")
+    async_scheduling: bool | None = _asked(
+        None, "Decide a step before the last has ended.", show_default="the release's"
+    )
+    enable_chunked_prefill: bool | None = _asked(None, "Split prompts.", show_default="the release's")
+    enforce_eager: bool = _asked(False, "No CUDA graphs.")
+    disable_hybrid_kv_cache_manager: bool = _asked(
+        False,
+        "Windows and chunks keep every token.",
+        short="--no-hybrid-kv",
+    )
+    mamba_cache_mode: str | None = _asked(
+        None, "When recurrent states are kept.", metavar="none|align", show_default="align with prefixes"
+    )
+    use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
+    performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))
+    engine: str = _asked(ENGINE, "The engine and its release.")
+    lengths: str | None = _asked(
+        None, "Requests of these sizes, prompt + answer.", metavar="1000+200,...", show_default="none"
+    )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The answer.
+
+    Attributes
+    ----------
+    model, gpu, options : ModelSpec, GpuSpec, FitOptions
+        The question.
+    engine : VllmDefaults
+        The settings in force, asked for or the release's own.
+    lines : tuple of MemoryLine
+        Where one GPU's memory goes; empty where the cache's memory was given.
+    kv_memory_bytes : int
+    paged, groups, capacity : Paged, tuple of Group, Capacity
+        The layers' pages, how they share block tables, and what the pool holds.
+    lengths : tuple of LengthFit
+    notes : tuple of str
+        What is worth knowing about these numbers.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    options: FitOptions
+    engine: VllmDefaults
+    lines: tuple[MemoryLine, ...]
+    kv_memory_bytes: int
+    paged: Paged
+    groups: tuple[Group, ...]
+    capacity: Capacity
+    request: Request
+    lengths: tuple[LengthFit, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the weights on one GPU."""
+        return -(-self.model.weight_bytes // self.options.tensor_parallel_size)
+
+    @property
+    def log_line(self) -> str:
+        """What vLLM prints of this pool."""
+        tokens, times = self.capacity.kv_tokens, self.capacity.max_concurrency
+        return (
+            f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for "
+            f"{self.request.max_model_len:,} tokens per request: {times:.2f}x"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The answer in JSON's types."""
+        return {
+            "model": self.model.name,
+            "gpu": self.gpu.name,
+            "options": asdict(self.options),
+            "engine": asdict(self.engine),
+            "memory": [asdict(line) for line in self.lines],
+            "weights_bytes": self.weights_bytes,
+            "kv_memory_bytes": self.kv_memory_bytes,
+            "groups": [group_json(group, self.request) for group in self.groups],
+            "block_size": self.paged.block_size,
+            "bytes_per_block": self.capacity.bytes_per_block,
+            "num_blocks": self.capacity.num_blocks,
+            "kv_tokens": self.capacity.kv_tokens,
+            "max_concurrency": self.capacity.max_concurrency,
+            "max_model_len": self.request.max_model_len,
+            "max_in_flight_tokens": self.request.in_flight_tokens,
+            "blocks_per_request": self.capacity.blocks_per_request,
+            "longest_request": self.capacity.longest,
+            "refused": self.capacity.refusal,
+            "log_line": self.log_line,
+            "lengths": [asdict(each) for each in self.lengths],
+            "notes": list(self.notes),
+        }
+
+
+def group_json(group: Group, request: Request) -> dict[str, object]:
+    """A group in JSON's types."""
+    pages = sorted({page.bytes for page in group.pages})
+    page = group.page
+    return {
+        "kind": group.kind,
+        "layers": list(group.layers),
+        "count": len(group.layers),
+        "block_size": page.block_size,
+        "page_bytes": pages[0] if len(pages) == 1 else sum(each.bytes for each in group.pages),
+        "layer_page_bytes": [[size, sum(each.bytes == size for each in group.pages)] for size in pages],
+        "padding_bytes": sum(each.bytes - each.content_bytes for each in group.pages),
+        "window": page.window if group.kind == "sliding_window" else None,
+        "chunk": page.chunk if group.kind == "chunked_local_attention" else None,
+        "blocks_per_request": request_blocks([group], request),
+    }
+
+
+def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) -> Fit:
+    """Where the memory of a GPU goes when it serves a model, and how many requests fit.
+
+    Parameters
+    ----------
+    model : str or ModelSpec
+        A built-in name, a config.json or its folder, or a spec.
+    gpu : str or GpuSpec
+    **options
+        Fields of FitOptions; `kv_memory` in GiB gives the memory of the cache instead of the formula.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    KvsimError
+        Where vLLM would refuse the settings. A cache too small for one request of the longest length is
+        not an error: `capacity.refusal` says by how much, and what would help.
+    """
+    unknown = sorted(set(options) - {each.name for each in fields(FitOptions)})
+    if unknown:
+        raise KvsimError(f"fit knows no option {', '.join(unknown)}")
+    spec = model_named(model) if isinstance(model, str) else model
+    device = gpu_named(gpu) if isinstance(gpu, str) else gpu
+    return fitted(spec, device, FitOptions(**options))  # type: ignore[arg-type]
+
+
+def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
+    """The answer to a whole question."""
+    from kvsim.sim.fit.notes import notes_of
+
+    answer = _answered(model, gpu, options)
+    notes = [*notes_of(answer), *_refused(answer)]
+    asked = parse_lengths(options.lengths) if options.lengths else ()
+    pool = answer.capacity
+    fits = length_fits(answer.groups, pool.num_blocks, pool.bytes_per_block, asked)
+    return replace(answer, lengths=fits, notes=tuple(notes))
+
+
+def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
+    """The numbers of the answer."""
+    _check(options)
+    engine = engine_of(model, gpu, options)
+    settings = settings_of(gpu, options, engine)
+    layers = paged(model, settings)
+    groups = tuple(groups_of(layers.layers, settings.disable_hybrid))
+    if not groups:
+        raise KvsimError(f"model {model.name} caches nothing")
+    lines: tuple[MemoryLine, ...] = ()
+    if options.kv_memory is None:
+        lines = budget(model, gpu, options.tensor_parallel_size, engine, options.enforce_eager)
+    memory = int(options.kv_memory * GIB) if options.kv_memory else _cache_bytes(lines)
+    request = Request(
+        options.max_model_len or model.max_model_len, engine.in_flight_tokens, engine.max_num_batched_tokens
+    )
+    capacity = capacity_of(groups, memory, request)
+    return Fit(model, gpu, options, engine, lines, memory, layers, groups, capacity, request, (), ())
+
+
+def _refused(answer: Fit) -> list[str]:
+    """That vLLM would not start, by how much, and the smallest split that would."""
+    if answer.capacity.refusal is None:
+        return []
+    told = f"vLLM would not start: {answer.capacity.refusal}"
+    tp = answer.options.tensor_parallel_size
+    while answer.options.kv_memory is None and (tp := 2 * tp) <= MOST_GPUS:
+        try:
+            other = _answered(answer.model, answer.gpu, replace(answer.options, tensor_parallel_size=tp))
+        except KvsimError:
+            break
+        if other.capacity.refusal is None:
+            return [f"{told}; it would with --tensor-parallel-size {tp}"]
+    return [told]
+
+
+def _check(options: FitOptions) -> None:
+    """Raise where a number cannot be."""
+    for name, most in (("kv_memory", None), ("gpu_memory_utilization", 1)):
+        value = getattr(options, name)
+        if value is not None and (not value > 0 or (most is not None and value > most)):
+            limit = "" if most is None else f" and at most {most}"
+            raise KvsimError(f"{name} must be above 0{limit}, got {value}")
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise KvsimError(f"{name} must be at least 1, got {value}")
+
+
+def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaults:
+    """The engine's settings: what was asked, and the release's own for the rest."""
+    name, _, release = options.engine.partition("@")
+    if name != "vllm-v1":
+        raise KvsimError(f"engine must be vllm-v1@RELEASE, got {options.engine!r}")
+    asked = Asked(**{each.name: getattr(options, each.name) for each in fields(Asked)})
+    return vllm_defaults(
+        release or "0.33.0", gpu, model, use=options.use, mode=options.performance_mode, asked=asked
+    )
+
+
+def settings_of(gpu: GpuSpec, options: FitOptions, engine: VllmDefaults) -> KvSettings:
+    """The settings of the KV cache."""
+    known = [value for name, value in CAPABILITY.items() if gpu.name.lower().startswith(name)]
+    return KvSettings(
+        tensor_parallel_size=options.tensor_parallel_size,
+        kv_cache_dtype=options.kv_cache_dtype,
+        block_size=options.block_size,
+        prefix_caching=engine.enable_prefix_caching,
+        mamba_cache_mode=options.mamba_cache_mode,
+        max_model_len=options.max_model_len,
+        disable_hybrid=options.disable_hybrid_kv_cache_manager,
+        compute_capability=known[0] if known else 90,
+    )
+
+
+def _cache_bytes(lines: Sequence[MemoryLine]) -> int:
+    return next(line.bytes for line in lines if line.name == "KV cache")

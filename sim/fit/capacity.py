@@ -1,0 +1,107 @@
+"""How many blocks a memory holds, and what vLLM says of it at start-up.
+
+    blocks       = memory // bytes per block                                one of them is the null block
+    a request    = sum over groups of the blocks that it takes at its longest
+    concurrency  = blocks / blocks of a request
+    "KV cache size" = int(concurrency * max_model_len)      tokens, and not blocks * block size
+
+The printed size counts what a request of the longest length would need, so it depends on the tokens in flight
+(windows keep those too) and on how many groups there are. vLLM refuses to start when such a request does not
+fit beside the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvsim.sim.fit.pages import Group, Request, blocks_of, bytes_per_block
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The KV cache of a GPU.
+
+    Attributes
+    ----------
+    num_blocks : int
+        Block ids, the null block included.
+    bytes_per_block : int
+    blocks_per_request : int
+        Of the longest request, over all groups.
+    kv_tokens, max_concurrency : int, float
+        As vLLM's log prints them.
+    longest : int
+        The longest request that would fit (--max-model-len -1); 0 if none.
+    refusal : str or None
+        Why vLLM would not start; the other numbers then say what the pool would be.
+    """
+
+    num_blocks: int
+    bytes_per_block: int
+    blocks_per_request: int
+    kv_tokens: int
+    max_concurrency: float
+    longest: int
+    refusal: str | None = None
+
+
+def capacity_of(
+    groups: Sequence[Group], memory_bytes: int, request: Request, blocks_outermost: bool = False
+) -> Capacity:
+    """Blocks, tokens and concurrency of a pool of so many bytes."""
+    block = bytes_per_block(groups, blocks_outermost)
+    needed = request_blocks(groups, request)
+    usable = memory_bytes - block  # without the null block
+    longest = longest_that_fits(groups, usable, block, request)
+    blocks = max(0, memory_bytes // block)
+    concurrency = blocks / needed
+    return Capacity(
+        num_blocks=blocks,
+        bytes_per_block=block,
+        blocks_per_request=needed,
+        kv_tokens=int(concurrency * request.max_model_len),
+        max_concurrency=concurrency,
+        longest=longest,
+        refusal=_refusal(block * needed, usable, block, request.max_model_len, longest),
+    )
+
+
+def request_blocks(groups: Sequence[Group], request: Request) -> int:
+    """Blocks of the longest request, over all groups."""
+    return sum(max(blocks_of(page, request) for page in dict.fromkeys(group.pages)) for group in groups)
+
+
+def longest_that_fits(groups: Sequence[Group], usable_bytes: int, block_bytes: int, request: Request) -> int:
+    """The most tokens of a request that the memory holds, at most `max_model_len`; 0 if not even one.
+
+    Bisected as vLLM does, which matters only where a longer request needs fewer bytes: nowhere.
+    """
+
+    def fits(length: int) -> bool:
+        return block_bytes * request_blocks(groups, request._replace(max_model_len=length)) <= usable_bytes
+
+    if not fits(1):
+        return 0
+    low, high = 1, request.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _refusal(needed: int, usable: int, block: int, length: int, longest: int) -> str | None:
+    if usable <= 0:
+        return f"no memory is left for the cache: {in_words(block - usable)} more make one usable block"
+    if needed <= usable:
+        return None
+    advice = f"; or --max-model-len {longest}" if longest else ", for even one token does not fit"
+    return (
+        f"one request of {length:,} tokens needs {in_words(needed)} of cache, and {in_words(usable)} are "
+        f"there beside the null block: {in_words(needed - usable)} more{advice}"
+    )
+
+
+def in_words(count: int) -> str:
+    """Bytes for humans: GiB, or MiB below a tenth of one."""
+    return f"{count / GIB:.2f} GiB" if abs(count) >= GIB // 10 else f"{count / 2**20:.2f} MiB"

@@ -1,0 +1,76 @@
+"""Types of a cached number as vLLM names them, and the bytes of a token in one layer.
+
+    auto, bfloat16, float16       2 bytes
+    fp8, fp8_e4m3, fp8_e5m2       1 byte, one scale for all
+    *_per_token_head              8 or 4 bits, and a scale of 4 bytes for each key and value
+    turboquant_*                  packed codes; the first and last two layers stay as they are
+
+MLA caches one latent; in fp8 DeepSeek-V3.2's sparse kernels store it as 656 bytes (512 in fp8, scales, and
+the 64 rotated numbers in 16 bit).
+"""
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv_layers import KvLayers
+
+PLAIN_BYTES = {
+    **{"auto": None, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp32": 4, "float32": 4},
+    **{"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1},
+}
+PER_HEAD_BITS = {"int8_per_token_head": 8, "fp8_per_token_head": 8, "int4_per_token_head": 4}
+TURBO_BITS = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+"""Bits of a key's and of a value's number."""
+
+SCALE_BYTES = 4
+SPARSE_FP8_LATENT_BYTES = 656
+NAMES = (*PLAIN_BYTES, *PER_HEAD_BITS, *TURBO_BITS)
+
+
+def check_kv_type(name: str) -> None:
+    """Raise unless the type is one that vLLM knows."""
+    if name not in NAMES:
+        raise KvsimError(f"kv_cache_dtype must be one of {', '.join(NAMES)}, got {name!r}")
+
+
+def is_fp8(name: str) -> bool:
+    """Whether numbers are cached in fp8 with one scale."""
+    return PLAIN_BYTES.get(name) == 1
+
+
+def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int, sparse: bool = False) -> int:
+    """Bytes of one token in one of these layers on each GPU.
+
+    Parameters
+    ----------
+    layers : KvLayers
+        Attention layers.
+    name : str
+        The cache's type.
+    tp, model_bytes : int
+        GPUs that share a layer; bytes of a number where the type is auto.
+    sparse : bool
+        Whether the latent is read by an index (DeepSeek-V3.2).
+    """
+    numbers = layers.numbers_per_token(tp)
+    if layers.dtype_bytes is not None:
+        return numbers * layers.dtype_bytes
+    if layers.kind == "mla_attention" and sparse and is_fp8(name):
+        return SPARSE_FP8_LATENT_BYTES
+    if name in PER_HEAD_BITS:
+        heads = numbers // (layers.head_dim + layers.value_dim)
+        return numbers * PER_HEAD_BITS[name] // 8 + heads * 2 * SCALE_BYTES
+    if name in TURBO_BITS:
+        heads = numbers // (layers.head_dim + layers.value_dim)
+        return heads * _turbo_slot(layers, *TURBO_BITS[name])
+    return numbers * (PLAIN_BYTES[name] or model_bytes)
+
+
+def _turbo_slot(layers: KvLayers, key_bits: int, value_bits: int) -> int:
+    """Bytes of a head's token: codes of key and value, the key's norm, the value's scale and zero point."""
+    key = layers.head_dim if key_bits == 8 else -(-layers.head_dim * key_bits // 8) + 2
+    slot = key + -(-layers.value_dim * value_bits // 8) + 4
+    return slot + slot % 2

@@ -1,0 +1,75 @@
+"""What surprises in the numbers of a fit, said in a sentence each."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.sim.fit.answer import Fit
+
+GIB = 2**30
+
+
+def notes_of(fit: "Fit") -> tuple[str, ...]:
+    """The notes of an answer, those of its model first."""
+    notes = [f"{fit.model.name}: {note}" for note in fit.model.notes]
+    if fit.kv_memory_bytes > 0:
+        notes += _printed_size(fit)
+    notes += _alignment(fit)
+    notes += _groups(fit)
+    return tuple(notes)
+
+
+def _printed_size(fit: "Fit") -> list[str]:
+    """That the size in the log is derived, and from what."""
+    capacity, request = fit.capacity, fit.request
+    slots = capacity.num_blocks * fit.groups[0].page.block_size
+    notes = []
+    if capacity.kv_tokens != slots or len(fit.groups) > 1:
+        notes.append(
+            f"the printed {capacity.kv_tokens:,} tokens are int(concurrency x max_model_len) = "
+            f"int({capacity.num_blocks:,} / {capacity.blocks_per_request:,} x {request.max_model_len:,}), "
+            "not blocks x block size: a request of another length takes another share"
+        )
+    if any(group.kind in ("sliding_window", "chunked_local_attention") for group in fit.groups):
+        doubled = (
+            " (twice the token budget, as scheduling is asynchronous)" if fit.engine.async_scheduling else ""
+        )
+        notes.append(
+            f"it also depends on the {request.in_flight_tokens:,} tokens in flight{doubled}: windows and "
+            "chunks keep those too, and a smaller --max-num-batched-tokens prints a larger size of the same "
+            "blocks"
+        )
+    return notes
+
+
+def _alignment(fit: "Fit") -> list[str]:
+    """How a recurrent state made the block large."""
+    paged = fit.paged
+    if paged.aligned_from is None:
+        return []
+    page = paged.block_size * paged.token_bytes
+    return [
+        f"a state of {paged.state_bytes:,} bytes is worth {paged.aligned_from:,} tokens of "
+        f"{paged.token_bytes:,} bytes: blocks of {paged.block_size:,} tokens (steps of {paged.step}), "
+        f"{100 * (page - paged.state_bytes) / page:.1f} % of a state's page is padding; a prompt of a few "
+        f"tokens takes {len(fit.groups)} such blocks"
+    ]
+
+
+def _groups(fit: "Fit") -> list[str]:
+    """What short groups waste, and what unequal pages led to."""
+    widest = max(group.bytes for group in fit.groups)
+    short = [group for group in fit.groups if group.bytes < widest]
+    notes = []
+    if short:
+        lost = sum(widest - group.bytes for group in short) / (widest * len(fit.groups))
+        notes.append(
+            f"{len(short)} of {len(fit.groups)} groups have fewer layers than the widest: "
+            f"{100 * lost:.1f} % of blocks handed out evenly hold nothing"
+        )
+    sizes = sorted({group.page.block_size for group in fit.groups if group.kind != "mamba"})
+    if len(sizes) > 1:
+        notes.append(
+            f"blocks hold {' or '.join(map(str, sizes))} tokens by group, so that all pages have "
+            f"{fit.groups[0].page.bytes:,} bytes"
+        )
+    return notes

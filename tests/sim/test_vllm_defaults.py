@@ -1,0 +1,130 @@
+"""vLLM's own defaults: token budget and seats by GPU and use, what is switched on; overridable each."""
+
+import gzip
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.shared_data import shared
+
+from kvsim.sim.catalog import GIB, gpu_named, model_named
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.vllm_defaults import Asked, vllm_defaults
+
+USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
+FIELDS = (
+    *("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization", "enable_chunked_prefill"),
+    *("enable_prefix_caching", "async_scheduling", "prefix_cache_retention_interval"),
+)
+
+
+def model_of_row(row):
+    """A stand-in with the recorded longest sequence; recurrent and encoding ones by their own layers."""
+    from kvsim.sim.huggingface import model_of
+
+    if row["model"] == "mamba2-2.7b":
+        config = {"model_type": "mamba2", "hidden_size": 2560, "num_hidden_layers": 64, "num_heads": 80}
+        config |= {"head_dim": 64, "state_size": 128, "n_groups": 1, "conv_kernel": 4, "vocab_size": 50288}
+        return model_of(config, "mamba2")
+    if row["model"] == "whisper-large-v3":
+        config = {"model_type": "whisper", "d_model": 1280, "num_hidden_layers": 32, "vocab_size": 51866}
+        config |= {"decoder_attention_heads": 20, "max_target_positions": 448, "decoder_ffn_dim": 5120}
+        return model_of(config, "whisper")
+    return model_named("llama-3.1-8b")
+
+
+@pytest.mark.golden
+def test_every_gpu_use_and_switch_starts_as_the_genuine_0_33_0_does():
+    given = os.environ.get("KVSIM_GOLDENS")
+    folder = Path(given) if given else shared("goldens")
+    with gzip.open(folder / "fit" / "defaults.json.gz", "rt", encoding="utf-8") as file:
+        gpus = json.load(file)["gpus"]
+    wrong, rows = [], 0
+    for gpu in gpus:
+        spec = replace(gpu_named("h100"), name=gpu["device_name"], memory_bytes=gpu["total_memory_bytes"])
+        for row in gpu["rows"]:
+            rows += 1
+            args = dict(row["args"])
+            mode = args.pop("performance_mode", "balanced")
+            stages = args.pop("pipeline_parallel_size", 1)
+            args.pop("tensor_parallel_size", None)
+            if "max_model_len" in row:
+                args["max_model_len"] = row["max_model_len"]
+            use = USE.get(row["usage_context"], "other")
+            try:
+                ours = vllm_defaults(
+                    "0.33.0", spec, model_of_row(row), use=use, mode=mode, asked=Asked(**args)
+                )
+            except KvsimError as refused:
+                if "error" not in row:
+                    wrong.append((gpu["gpu"], row, str(refused)))
+                continue
+            if "error" in row:
+                wrong.append((gpu["gpu"], row, "not refused"))
+                continue
+            if stages == 1 and ours.in_flight_tokens != row["max_in_flight_tokens"]:
+                wrong.append((gpu["gpu"], row, ours.in_flight_tokens))
+            wrong += [
+                (gpu["gpu"], row["model"], row["variant"], row["usage_context"], field, getattr(ours, field))
+                for field in FIELDS
+                if getattr(ours, field) != row[field]
+            ]
+    assert rows == 14 * 54
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "use", "release", "expected"),
+    [
+        ("h100", "server", "0.33.0", (8192, 1024, 0.92, True)),
+        ("h100", "llm", "0.33.0", (16384, 1024, 0.92, True)),
+        ("b200", "server", "0.33.0", (16384, 1024, 0.92, True)),
+        ("b200", "server", "0.11.0", (8192, 1024, 0.90, False)),
+        ("a100-80gb", "server", "0.33.0", (2048, 256, 0.92, True)),
+        ("l4", "other", "0.33.0", (2048, 128, 0.92, True)),
+    ],
+)
+def test_the_gpus_memory_and_the_use_decide(gpu, use, release, expected):
+    found = vllm_defaults(release, gpu_named(gpu), model_named("llama-3.1-8b"), use=use)
+    assert expected == (
+        found.max_num_batched_tokens,
+        found.max_num_seqs,
+        found.gpu_memory_utilization,
+        found.async_scheduling,
+    )
+
+
+def test_what_is_asked_stays_and_the_rest_follows():
+    h100, model = gpu_named("h100"), model_named("llama-3.1-8b")
+    asked = Asked(max_num_batched_tokens=512, async_scheduling=False, enable_prefix_caching=False)
+    found = vllm_defaults("0.33.0", h100, model, asked=asked)
+    assert (found.max_num_batched_tokens, found.max_num_seqs, found.in_flight_tokens) == (512, 512, 512)
+    assert not found.enable_prefix_caching
+    assert vllm_defaults("0.33.0", h100, model, mode="throughput").max_num_seqs == 2048
+    short = replace(model, max_model_len=4)
+    assert vllm_defaults("0.33.0", h100, short).max_num_batched_tokens == 4 * 1024
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"release": "0.9"}, "vLLM release '0.9' is unknown"),
+        ({"use": "batch"}, "use must be one of server, llm, other, got 'batch'"),
+        ({"mode": "fast"}, "performance_mode must be one of"),
+        ({"asked": Asked(max_num_seqs=9000)}, "at least max_num_seqs .9000., got 8192"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, message):
+    settings = {
+        "release": "0.33.0",
+        "gpu": gpu_named("h100"),
+        "model": model_named("llama-3.1-8b"),
+    } | arguments
+    with pytest.raises(KvsimError, match=message):
+        vllm_defaults(settings.pop("release"), settings.pop("gpu"), settings.pop("model"), **settings)
+
+
+def test_a_gib_is_a_gib():
+    assert gpu_named("h100").memory_bytes == 80 * GIB
