@@ -25,9 +25,10 @@ it would free as room. The numbers are equal at every step, as whoever is refuse
 or goes itself; only the order of the free blocks may differ. Ignored: fork, prefixes, swapping.
 """
 
+from array import array
 from collections.abc import Iterator
 
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Order
 
 
@@ -217,10 +218,18 @@ class Windowed(Allocator):
         return tuple(self._free[::-1])
 
     def regions(self) -> Iterator[Region]:
-        size = self.block_size
-        lent: dict[int, tuple[tuple[int, ...], int]] = {}
-        for seq, held in self._held.items():
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        count, size = self.num_blocks, self.block_size
+        which, firsts = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        owners: list[tuple[int, ...]] = [()]
+        for number, (seq, held) in enumerate(self._held.items(), 1):
+            owners.append((seq,))
             for table in held.tables:
-                for index, block in enumerate(table, held.length - len(table)):
-                    lent[block] = (seq,), index * size
-        return (Region(block * size, size, *lent.get(block, ((), 0))) for block in range(self.num_blocks))
+                behind = held.length - len(table)
+                for block, first in zip(table, range(behind * size, held.length * size, size), strict=True):
+                    which[block] = number
+                    firsts[block] = first
+        starts = range(0, self.capacity_slots, size)
+        return Layout(starts, array("q", [size]) * count, which, owners, firsts, bytearray(count))
