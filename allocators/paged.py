@@ -140,7 +140,7 @@ class Paged(Allocator):
             self.host_used_slots -= self._host.drop(seq) * self.block_size
             return
         if self._extra_owners:
-            table = [block for block in table if not self._drop_owner(block)]
+            table = self._disown(table)
         self._take_back(table)
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
@@ -278,6 +278,25 @@ class Paged(Allocator):
             del self._extra_owners[block]
             self._part_filled.pop(block, None)
         return True
+
+    def _disown(self, table: list[int]) -> list[int]:
+        """Take one reference away from each block; returns those without another one."""
+        extra, alone, dropped = self._extra_owners, [], 0
+        if self._part_filled and table[-1] in self._part_filled:  # only a last block can be
+            self._drop_owner(table[-1])
+            table = table[:-1]
+        for block in table:
+            others = extra.get(block)
+            if others is None:
+                alone.append(block)
+                continue
+            dropped += 1
+            if others > 1:
+                extra[block] = others - 1
+            else:
+                del extra[block]
+        self.shared_tokens -= dropped * self.block_size
+        return alone
 
     def _copy_on_write(self, table: list[int]) -> None:
         filled = self._part_filled[table[-1]]
