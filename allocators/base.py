@@ -76,6 +76,25 @@ class Region(NamedTuple):
         return max(0, min(longest - self.first, self.size))
 
 
+class Layout(NamedTuple):
+    """Regions as columns, which is quicker where there are many: ranges, arrays, or lists."""
+
+    starts: Sequence[int]
+    sizes: Sequence[int]
+    which: Sequence[int]
+    """the owners, as a place in `owners`"""
+    owners: Sequence[tuple[int, ...]]
+    """different ones, each once; nobody comes first"""
+    firsts: Sequence[int]
+    cached: Sequence[int]
+    """1 or 0"""
+
+    def regions(self) -> Iterator[Region]:
+        """One by one."""
+        owners = map(self.owners.__getitem__, self.which)
+        return map(Region, self.starts, self.sizes, owners, self.firsts, map(bool, self.cached))
+
+
 class Holdings(dict[int, T]):
     """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
 
@@ -328,6 +347,12 @@ class Allocator(ABC):
     @abstractmethod
     def regions(self) -> Iterator[Region]:
         """Every range of addresses, lent or free, in ascending order, without gaps."""
+
+    def layout(self) -> Layout:
+        """The regions as columns."""
+        starts, sizes, owners, firsts, cached = zip(*self.regions(), strict=True)
+        place = {each: at for at, each in enumerate(dict.fromkeys([(), *owners]))}
+        return Layout(starts, sizes, [place[each] for each in owners], list(place), firsts, cached)
 
     def ledger(self, lengths: Mapping[int, int], finals: Mapping[int, int], need: int = 0) -> Ledger:
         """Sort every slot into its kind, from scratch.

@@ -15,11 +15,11 @@ Sequences can be swapped to a host pool, where blocks that they share among each
 Prefixes are kept by a subclass (allocators/prefix.py), sliding windows by allocators/windowed.py.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.options import Options, Order
 
@@ -140,7 +140,7 @@ class Paged(Allocator):
             self.host_used_slots -= self._host.drop(seq) * self.block_size
             return
         if self._extra_owners:
-            table = [block for block in table if not self._drop_owner(block)]
+            table = self._disown(table)
         self._take_back(table)
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
@@ -181,13 +181,34 @@ class Paged(Allocator):
         return self.used_slots + sum(self._extra_owners.values()) * self.block_size
 
     def regions(self) -> Iterator[Region]:
-        owners: list[tuple[int, ...]] = [()] * self.num_blocks
-        firsts, size = [0] * self.num_blocks, self.block_size
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        count, size = self.num_blocks, self.block_size
+        which, firsts = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        owners: list[tuple[int, ...]] = [()]
+        tokens = range(0, self.capacity_slots, size)
+        for number, (seq, table) in enumerate(self._tables.items(), 1):
+            owners.append((seq,))
+            for block, first in zip(table, tokens, strict=False):
+                which[block] = number
+                firsts[block] = first
+        if self._extra_owners:
+            place: dict[tuple[int, ...], int] = {}
+            for block, seqs in self._sharers().items():
+                if seqs not in place:
+                    place[seqs] = len(owners)
+                    owners.append(seqs)
+                which[block] = place[seqs]
+        return Layout(tokens, array("q", [size]) * count, which, owners, firsts, bytearray(count))
+
+    def _sharers(self) -> dict[int, tuple[int, ...]]:
+        """Who holds each shared block."""
+        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self._extra_owners, ())
         for seq, table in self._tables.items():
-            for index, block in enumerate(table):
-                owners[block] += (seq,)
-                firsts[block] = index * size
-        return map(Region, range(0, self.capacity_slots, size), repeat(size), owners, firsts)
+            for block in seqs.keys() & table:
+                seqs[block] += (seq,)
+        return seqs
 
     # -- swapping -----------------------------------------------------------------------------
 
@@ -257,6 +278,25 @@ class Paged(Allocator):
             del self._extra_owners[block]
             self._part_filled.pop(block, None)
         return True
+
+    def _disown(self, table: list[int]) -> list[int]:
+        """Take one reference away from each block; returns those without another one."""
+        extra, alone, dropped = self._extra_owners, [], 0
+        if self._part_filled and table[-1] in self._part_filled:  # only a last block can be
+            self._drop_owner(table[-1])
+            table = table[:-1]
+        for block in table:
+            others = extra.get(block)
+            if others is None:
+                alone.append(block)
+                continue
+            dropped += 1
+            if others > 1:
+                extra[block] = others - 1
+            else:
+                del extra[block]
+        self.shared_tokens -= dropped * self.block_size
+        return alone
 
     def _copy_on_write(self, table: list[int]) -> None:
         filled = self._part_filled[table[-1]]

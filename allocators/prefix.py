@@ -12,9 +12,9 @@ A free block keeps its key until it is lent again: that is the eviction (allocat
 blocks are `cached` in the ledger. A look-up stops at the first miss.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from kvsim.allocators.base import Content, InvariantError, Match, Region
+from kvsim.allocators.base import Content, InvariantError, Layout, Match
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.prefix_pool import PrefixPool
@@ -305,9 +305,12 @@ class PagedPrefix(Paged):
         """The keys of the blocks that have one, free or not."""
         return dict(self._pool.known_blocks())
 
-    def regions(self) -> Iterator[Region]:
-        cached = {block * self.block_size for block in self._pool.cached_blocks()}
-        return (r._replace(cached=True) if r.start in cached else r for r in super().regions())
+    def layout(self) -> Layout:
+        layout = super().layout()
+        cached = bytearray(self.num_blocks)
+        for block in self._pool.cached_blocks():
+            cached[block] = True
+        return layout._replace(cached=cached)
 
     # -- pieces -------------------------------------------------------------------------------
 

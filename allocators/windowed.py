@@ -25,9 +25,10 @@ it would free as room. The numbers are equal at every step, as whoever is refuse
 or goes itself; only the order of the free blocks may differ. Ignored: fork, prefixes, swapping.
 """
 
+from array import array
 from collections.abc import Iterator
 
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Order
 
 
@@ -141,23 +142,26 @@ class Windowed(Allocator):
         return self._held[seq].capacity
 
     def surplus(self, seq: int, tokens: int) -> int:
-        return self.groups.each * (self._held[seq].length * self.block_size - tokens)
+        return self.slots_per_token * (self._held[seq].length * self.block_size - tokens)
 
     def grow(self, seq: int, tokens: int) -> bool:
         return self.grow_chunk(seq, self._held[seq].capacity, tokens)
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
-        held, groups = self._held[seq], self.groups
+        held = self._held[seq]
         if tokens <= held.capacity:
             return True
         if computed > held.capacity:
             raise InvariantError(f"sequence {seq} has room for {held.capacity} tokens, not {computed}")
-        gone = max(0, computed - groups.window + 1) // self.block_size - held.behind
-        missing = -(-tokens // self.block_size) - held.length
-        if groups.each * missing - groups.windowed * max(0, gone) > len(self._free):
-            return False
+        groups, size = self.groups, self.block_size
+        gone = (computed - groups.window + 1) // size - held.behind
+        missing = -(-tokens // size) - held.length
         if gone > 0:
+            if self.slots_per_token * missing - groups.windowed * gone > len(self._free):
+                return False
             self._expire(held, gone)
+        elif self.slots_per_token * missing > len(self._free):
+            return False
         if missing > 0:
             self._extend(held, missing)
         self._plan(held, tokens)
@@ -175,17 +179,25 @@ class Windowed(Allocator):
 
     def _extend(self, held: Holding, count: int) -> None:
         """Add so many blocks to every table."""
-        free = self._free
-        for table in held.tables:
-            table.extend(free[: -count - 1 : -1])
-            del free[len(free) - count :]
+        free, taken = self._free, self.slots_per_token * count
+        blocks = free[: -taken - 1 : -1]
+        del free[len(free) - taken :]
+        if count == 1:
+            for table, block in zip(held.tables, blocks, strict=True):
+                table.append(block)
+        else:
+            for at, table in enumerate(held.tables):
+                table += blocks[at * count : (at + 1) * count]
         held.length += count
-        self.used_slots += self.groups.each * count * self.block_size
+        self.used_slots += taken * self.block_size
 
     def _plan(self, held: Holding, tokens: int) -> None:
         """Say where a sequence of `tokens` must come back: for new blocks, or to free those then behind."""
-        next_behind = self.groups.window - 1 + (held.behind + 1) * self.block_size
-        held.capacity = max(tokens, min(held.length * self.block_size, next_behind))
+        size = self.block_size
+        capacity, next_behind = held.length * size, self.groups.window - 1 + (held.behind + 1) * size
+        if next_behind < capacity:
+            capacity = next_behind
+        held.capacity = capacity if capacity > tokens else tokens
 
     # -- leaving ------------------------------------------------------------------------------
 
@@ -217,10 +229,18 @@ class Windowed(Allocator):
         return tuple(self._free[::-1])
 
     def regions(self) -> Iterator[Region]:
-        size = self.block_size
-        lent: dict[int, tuple[tuple[int, ...], int]] = {}
-        for seq, held in self._held.items():
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        count, size = self.num_blocks, self.block_size
+        which, firsts = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        owners: list[tuple[int, ...]] = [()]
+        for number, (seq, held) in enumerate(self._held.items(), 1):
+            owners.append((seq,))
             for table in held.tables:
-                for index, block in enumerate(table, held.length - len(table)):
-                    lent[block] = (seq,), index * size
-        return (Region(block * size, size, *lent.get(block, ((), 0))) for block in range(self.num_blocks))
+                behind = held.length - len(table)
+                for block, first in zip(table, range(behind * size, held.length * size, size), strict=True):
+                    which[block] = number
+                    firsts[block] = first
+        starts = range(0, self.capacity_slots, size)
+        return Layout(starts, array("q", [size]) * count, which, owners, firsts, bytearray(count))

@@ -61,7 +61,8 @@ class Survivors:
         return [int(self._draw() * self.width) for _ in range(self.width)]
 
     def _replace(self) -> list[int] | None:
-        if self._draw() >= self._share:
+        draws = self._draws
+        if (draws.pop() if draws else self._draw()) >= self._share:  # most often
             return None
         parents = list(range(self.width))
         dropped = int(self._draw() * self.width)

@@ -82,7 +82,7 @@ class Events:
     """Collects while the engine runs; `table` has a row per event."""
 
     def __init__(self) -> None:
-        self._numbers = {name: array("q") for name in NUMBERS}
+        self._numbers = array("q")  # rows of NUMBERS
         self._event, self._reason = TextColumn(), TextColumn()
         self._told: tuple[int, int, str] | None = None  # the last refusal
         self._span: tuple[int, int, Sequence[int]] = (0, 0, ())  # the last steps: first, start, ends
@@ -156,8 +156,9 @@ class Events:
 
     def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
         """The columns so far in order of time, numbers and texts; NONE where a number does not apply."""
-        order = np.argsort(np.array(self._numbers["time_ps"], dtype=np.int64), kind="stable")
-        numbers = {name: np.array(column, dtype=np.int64)[order] for name, column in self._numbers.items()}
+        rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
+        order = np.argsort(rows[:, 0], kind="stable")
+        numbers = dict(zip(NUMBERS, np.ascontiguousarray(rows[order].T), strict=True))
         texts = {"event": self._event.texts(), "reason": self._reason.texts()}
         return numbers, {name: column.in_order(order) for name, column in texts.items()}
 
@@ -175,8 +176,8 @@ class Events:
         free: int = NONE,
         largest: int = NONE,
     ) -> None:
-        row = (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
-        for column, value in zip(self._numbers.values(), row, strict=True):
-            column.append(value)
+        self._numbers.extend(
+            (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
+        )
         self._event.append(event)
         self._reason.append(reason)

@@ -185,13 +185,29 @@ class GroupServer(Server):
 
     def grow_freely(self) -> bool:
         """Give all who decode the slots of this step; if any group may find too little, do nothing."""
+        due = self._growth.due(self.clock)
+        takers = len(due) + len(self._unwritten)
+        if self.allocator.free_slots < (takers + self.margin) * self.allocator.growth_unit:
+            return False
         if self._unwritten:
-            return False
-        due = len(self._growth.due(self.clock))
-        if self.allocator.free_slots < (due + self.margin) * self.allocator.growth_unit:
-            return False
-        self.grow_due()
+            self._write_first({*due, *self._unwritten})
+        else:
+            self.grow_due()
         return True
+
+    def _write_first(self, seqs: set[int]) -> None:
+        """Give these sequences their slots, in the order of the groups; all others have theirs."""
+        self.moved = True
+        groups = {self.group_of(self.running[seq]) for seq in seqs}
+        for group in sorted(groups, key=self.urgency):
+            for request in group.sequences:
+                if request.seq in seqs:
+                    self.write(request)
+        self.written()
+
+    def urgency(self, group: Group) -> tuple[int, int]:
+        """Who is served first: by priority where that is the policy, else in order of arrival."""
+        return group.sequences[0].priority if self.policy == "priority" else 0, group.index
 
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token, for which there is room."""

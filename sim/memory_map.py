@@ -13,17 +13,16 @@ Neighbours that are free, or cached, are one range.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kvsim.allocators.base import Allocator, Region
-from kvsim.sim.events import TextColumn, Texts
+from kvsim.allocators.base import Allocator, Layout
+from kvsim.sim.events import Texts
 from kvsim.sim.request import Request
 from kvsim.sim.workload import Int64Column
 
-Range = tuple[int, int, str, int, bool]
-"""(start, size, owners, filled, cached)"""
+COLUMNS = ("start", "size", "owners", "filled", "cached")
 
 
 class MemoryMap:
@@ -41,9 +40,10 @@ class MemoryMap:
         self.every_tokens = max(1, -(-tokens // instants))
         self._computed = 0
         self._next = 0
-        self._last: dict[Range, None] = {}
-        self._columns = {name: array("q") for name in ("time_ps", "start", "size", "filled", "cached")}
-        self._owners = TextColumn()
+        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the last instant
+        self._changes: list[Int64Column] = []  # an array for each instant: COLUMNS x ranges
+        self._times_ps = array("q")
+        self._names: dict[str, int] = {"": 0}  # of owners, numbered
 
     @property
     def due(self) -> bool:
@@ -66,50 +66,47 @@ class MemoryMap:
         `owners` says whose each sequence is, `lengths` how many tokens the living ones have.
         """
         self._next = self._computed + self.every_tokens
-        now = dict.fromkeys(_ranges(allocator.regions(), owners, lengths))
-        columns = [self._columns[name] for name in ("start", "size", "filled", "cached")]
-        before = len(self._owners)
-        for changed in now:  # in order of address: a difference of sets would have the order of hashes
-            if changed in self._last:
-                continue
-            start, size, names, filled, cached = changed
-            for column, value in zip(columns, (start, size, filled, cached), strict=True):
-                column.append(value)
-            self._owners.append(names)
-        self._columns["time_ps"].extend([now_ps] * (len(self._owners) - before))
+        now = self._ranges(allocator.layout(), owners, lengths)
+        self._changes.append(now[:, _changed(self._last, now)])
+        self._times_ps.append(now_ps)
         self._last = now
 
     def table(self) -> tuple[dict[str, Int64Column], Texts]:
         """The columns so far by time, then by address, and the owners."""
-        columns = {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
-        order = np.lexsort((columns["start"], columns["time_ps"]))
-        ordered = {name: column[order] for name, column in columns.items()}
-        return ordered, self._owners.texts().in_order(order)
+        rows = [part.shape[1] for part in self._changes]
+        columns = dict(zip(COLUMNS, np.hstack([self._last[:, :0], *self._changes]), strict=True))
+        owners = Texts(columns.pop("owners"), list(self._names))
+        return {"time_ps": np.repeat(np.array(self._times_ps, dtype=np.int64), rows), **columns}, owners
+
+    def _ranges(
+        self, layout: Layout, requests: Mapping[int, Request], lengths: Mapping[int, int]
+    ) -> Int64Column:
+        """The regions as COLUMNS, with names for their owners; neighbours without any are joined."""
+        names = [" ".join([_name(requests[seq]) for seq in seqs]) for seqs in layout.owners]
+        codes = _column([self._names.setdefault(name, len(self._names)) for name in names])
+        longest = _column([max([lengths.get(seq, 0) for seq in seqs], default=0) for seqs in layout.owners])
+        starts, sizes, which = _column(layout.starts), _column(layout.sizes), _column(layout.which)
+        filled = np.clip(longest[which] - _column(layout.firsts), 0, sizes)
+        ranges = np.array((starts, sizes, codes[which], filled, _column(layout.cached)))
+        empty, cached = which == 0, ranges[4]
+        goes_on = empty[1:] & empty[:-1] & (cached[1:] == cached[:-1])
+        ranges = ranges[:, np.flatnonzero(np.append(True, ~goes_on))]
+        ranges[1] = np.diff(ranges[0], append=starts[-1] + sizes[-1])
+        return ranges
 
 
-def _ranges(
-    regions: Iterator[Region], owners: Mapping[int, Request], lengths: Mapping[int, int]
-) -> Iterator[Range]:
-    """The regions, with names for their owners; those without any are joined."""
-    names: dict[tuple[int, ...], str] = {}
-    empty: Range | None = None  # the one that goes on, perhaps
-    for region in regions:
-        if region.owners:
-            if empty:
-                yield empty
-                empty = None
-            name = names.get(region.owners)
-            if name is None:
-                name = names[region.owners] = " ".join(_name(owners[seq]) for seq in region.owners)
-            yield region.start, region.size, name, region.filled(lengths), False
-        elif empty and empty[-1] == region.cached:
-            empty = (empty[0], empty[1] + region.size, "", 0, region.cached)
-        else:
-            if empty:
-                yield empty
-            empty = (region.start, region.size, "", 0, region.cached)
-    if empty:
-        yield empty
+def _column(numbers: Sequence[int]) -> Int64Column:
+    if isinstance(numbers, range):
+        return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
+    return np.array(numbers, dtype=np.int64)
+
+
+def _changed(before: Int64Column, now: Int64Column) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Which ranges were not there before, exactly as they are; both by ascending address."""
+    if not before.size:
+        return np.arange(now.shape[1])
+    same_start = np.minimum(np.searchsorted(before[0], now[0]), before.shape[1] - 1)
+    return np.flatnonzero(np.any(before[:, same_start] != now, axis=0))
 
 
 def _name(request: Request) -> str:

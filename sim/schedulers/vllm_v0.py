@@ -213,7 +213,7 @@ class VllmV0(Scheduler):
 
     def _decode_by_group(self, server: GroupServer) -> None:
         allocator = server.allocator
-        groups = sorted(server.groups, key=self._urgency)
+        groups = sorted(server.groups, key=server.urgency)
         while groups:
             group = groups.pop(0)
             while allocator.free_slots < len(group.sequences) * self.unit:
@@ -226,10 +226,6 @@ class VllmV0(Scheduler):
                     if request.state is State.DECODE:
                         server.write(request)
         server.written()
-
-    def _urgency(self, group: Group) -> tuple[int, int]:
-        priority = group.sequences[0].priority if self.config.policy == "priority" else 0
-        return priority, group.index
 
     def _preempt(self, server: GroupServer, group: Group, by: Request) -> None:
         first = group.sequences[0]
@@ -247,7 +243,7 @@ class VllmV0(Scheduler):
         """Let swapped groups come back; returns the tokens that they decode in this step."""
         allocator, tokens = server.allocator, 0
         seats = self.config.max_num_seqs - sum(group.seats for group in server.groups)
-        for group in sorted(server.swapped_groups, key=self._urgency):
+        for group in sorted(server.swapped_groups, key=server.urgency):
             seqs = [request.seq for request in group.sequences]
             needed = allocator.slots_held(seqs) + len(seqs) * self.unit
             never = allocator.capacity_slots < needed
