@@ -662,8 +662,7 @@ def explain(
     from kvsim.reports.lives.story import chosen, story
     from kvsim.reports.rundir.run import read_runs
 
-    runs = read_runs(run)
-    number, how = chosen(runs, request)
+    runs, number, how = chosen(read_runs(run), request)
     stories = []
     for each in runs:
         log = read_events(each.path)

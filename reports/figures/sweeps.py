@@ -168,7 +168,8 @@ def _throughput_headline(found: Sequence[Curve], load: str) -> str:
         return f"Curves without a common load: {', '.join(names)}"
     highest = max(common)
     served = [dict(curve.points(_served)).get(highest) for curve in found]
-    return f"Requests served per second {_AT[load].format(highest)}: {pieces.listed(names, served, palette.figures)}"
+    listed = pieces.listed(names, served, palette.figures)
+    return f"Requests served per second {_AT[load].format(highest)}: {listed}"
 
 
 def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
@@ -180,8 +181,6 @@ def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
     most = max(mean for _, mean in served)
     good = [f"{x:g}" for x, mean in served if mean >= 0.99 * most]
     if len(good) == len(served) > 1:
-        return (
-            f"{short(curve.name)} serves as much, within 1 %, with blocks of {good[0]} to {good[-1]} tokens"
-        )
+        return f"{short(curve.name)} serves the same, within 1 %, with blocks of {good[0]} to {good[-1]}"
     sizes_words = " or ".join(filter(None, [", ".join(good[:-1]), good[-1]]))
     return f"{short(curve.name)} serves most, within 1 %, with blocks of {sizes_words} tokens"
