@@ -28,9 +28,9 @@ def one_traffic(runs: Sequence[Run]) -> bool:
 
 
 def same_but_seed(run: Run) -> str:
-    """All that was chosen but the seed, and what the run itself is called."""
+    """All that was chosen but the seed; and the allocator that was told of, which a config names too."""
     workload = {**_workload(run), "seed": None}
-    return json.dumps([run.summary["label"], {**run.config, "workload": workload}], sort_keys=True)
+    return json.dumps([_allocator(run), {**run.config, "workload": workload}], sort_keys=True)
 
 
 def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
@@ -47,6 +47,10 @@ def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
         groups += [group] if len(seeds) == len(group) else [[run] for run in group]
     places = {id(run): place for place, run in enumerate(runs)}
     return sorted(groups, key=lambda group: places[id(group[0])])
+
+
+def _allocator(run: Run) -> object:
+    return run.summary["engine"].get("allocator", run.summary["label"])
 
 
 def _workload(run: Run) -> Mapping[str, Any]:

@@ -40,7 +40,7 @@ def numbers(runs: Sequence[Run]) -> dict[str, Any]:
         texts = [_text(row, column) for column in values]
         best = _best(row if ranked else replace(row, best=None), values, texts)
         rows.append({"name": row.name, "texts": texts, "best": best})
-    return {"columns": [group_label(group) for group in groups], "rows": rows}
+    return {"columns": [group_label(group) for group in groups], "rows": rows, "ranked": ranked}
 
 
 def _text(row: Row, column: Values) -> str:
@@ -89,9 +89,9 @@ ROWS = (
     Row("Time per output token, median", _of("latency", "tpot_s", "p50"), seconds, min),
     Row("End to end, median", _of("latency", "e2e_s", "p50"), seconds, min),
     Row("KV memory that holds tokens", share_of("token"), percent_text, max),
-    Row("… while requests waited", tokens_while_waiting, percent_text, max, optional=True),
+    Row("Tokens while requests waited", tokens_while_waiting, percent_text, max, optional=True),
     Row("KV memory wasted", waste_of, percent_text, min),
-    Row("… while requests waited", waste_while_waiting, percent_text, min, optional=True),
+    Row("Waste while requests waited", waste_while_waiting, percent_text, min, optional=True),
     Row("KV memory saved by sharing", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
     Row("Tokens found in the prefix cache", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
     Row("Preemptions", _preemptions, count, min, optional=True),

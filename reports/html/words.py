@@ -1,5 +1,6 @@
 """What a report says in words: what was run, on what, and what came out."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,9 @@ from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.tables import memory_of_seeds
 from kvsim.reports.seeds.words import difference_lines, differences, with_spread
-from kvsim.reports.waiting import held_back, overload, overload_of_seeds, overloads
+from kvsim.reports.waiting import overload, overload_of_seeds, overloads
 
+_SEED = re.compile(r"(, seed |seed-)\d+")
 _MOST_LOADS = 4
 """Of more the answer says only how many."""
 
@@ -40,8 +42,10 @@ def grouped(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def group_label(group: Sequence[Run]) -> str:
-    """What the runs of a group are called together."""
-    return group[0].label if len(group) == 1 else str(group[0].summary["label"])
+    """What the runs of a group are called together: the first of their names, without the seed."""
+    if len(group) == 1:
+        return group[0].label
+    return _SEED.sub("", group[0].label).strip("/") or str(group[0].summary["label"])
 
 
 def answer(runs: Sequence[Run]) -> str:
@@ -61,7 +65,8 @@ def answer(runs: Sequence[Run]) -> str:
     said.append(f"The runs had different traffic, so they are not ranked against each other{apart}.")
     for load, each in zip(loads, by_traffic.values(), strict=True):
         if len(each) > 1 and len(by_traffic) <= _MOST_LOADS:
-            said.append(f"{load[:1].upper()}{load[1:]}: {_outcome(each)}")
+            where = f"At {load}" if "requests/s" in load else f"{load[:1].upper()}{load[1:]}"
+            said.append(f"{where}: {_outcome(each)}")
     return " ".join(said)
 
 
@@ -135,7 +140,6 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "Allocator": lambda run: str(run.summary["engine"].get("allocator", "")),
         "Scheduler": lambda run: str(run.summary["engine"].get("scheduler", "")),
         "KV memory": lambda run: f"{count(number(run.summary['memory'].get('capacity_tokens')))} tokens",
-        "Held back by": lambda run: held_back([run.summary]),
         "Step times": lambda run: str(run.summary.get("cost", {}).get("source", "")),
         "Seed": lambda run: str(_workload(run).get("seed", "")),
     }
