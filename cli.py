@@ -102,6 +102,14 @@ class Output:
         ),
     ] = None
     live: Annotated[bool, _output("--live", help="Watch the run in the terminal.")] = False
+    pace: Annotated[
+        str | None,
+        _output(
+            metavar="Nx",
+            help="With --live: N simulated seconds per second.",
+            show_default="as fast as it goes",
+        ),
+    ] = None
     step_mode: Annotated[bool, _output("--step-mode", help="One event per step: slow.", hidden=True)] = False
 
     def prepare(
@@ -112,6 +120,7 @@ class Output:
 
         if self.record_map is not None and self.record_map < 1:
             raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
+        self._pace()
         return prepare(
             scenario,
             workload,
@@ -147,13 +156,19 @@ class Output:
                 outcomes.append(simulation.outcome())
         return outcomes
 
+    def _pace(self) -> float | None:
+        """Simulated seconds per second, for who watches; complains about what is none."""
+        from kvsim.reports.pace import pace_of
+
+        return None if self.pace is None else pace_of(self.pace, live=self.live)
+
     def _show(self) -> "Callable[[Simulation, list[Outcome], int], AbstractContextManager[None]]":
         """What is seen of a run: a dashboard, or a progress bar where it takes long."""
         if self.live and not (self.quiet or self.json):
             from kvsim.reports import live
 
             if live.can_show():
-                return live.of_several
+                return partial(live.of_several, pace=self._pace())
             print("--live needs a terminal that can be drawn on: running without it", file=sys.stderr)
         from kvsim.reports.progress import progress
 
@@ -462,8 +477,7 @@ def explain(
     from kvsim.reports.lives.story import chosen, story
     from kvsim.reports.rundir.run import read_runs
 
-    runs = read_runs(run)
-    number, how = chosen(runs, request)
+    runs, number, how = chosen(read_runs(run), request)
     stories = []
     for each in runs:
         log = read_events(each.path)

@@ -187,7 +187,7 @@ class Windowed(Allocator):
                 table.append(block)
         else:
             for at, table in enumerate(held.tables):
-                table += blocks  # noqa: PLW2901 - in place[at * count : (at + 1) * count]
+                table.extend(blocks[at * count : (at + 1) * count])
         held.length += count
         self.used_slots += taken * self.block_size
 

@@ -180,7 +180,7 @@ class Run(Stored):
         from kvsim.reports.lives.story import chosen, story
         from kvsim.reports.lives.view import Told
 
-        number, how = chosen([self], str(request))
+        _, number, how = chosen([self], str(request))
         told = lives(event_log_of(self, allow_code=allow_code), self.columns.requests, str(self.path))
         return Told(**vars(story(self, told, number, how)))
 
@@ -210,7 +210,7 @@ class Run(Stored):
     # -- how it looks ---------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        from kvsim.reports.terminal import headline
+        from kvsim.reports.headline import headline
 
         return f"<kvsim.Run {headline(self.summary)}>"
 

@@ -22,7 +22,8 @@ from rich.live import Live
 from rich.text import Text
 
 from kvsim.reports.live_chart import LEVELS, WIDEST, Chart, slice_means
-from kvsim.reports.palette import KINDS, count, figures, seconds, shares, waste
+from kvsim.reports.pace import keep_pace
+from kvsim.reports.palette import KINDS, count, figures, number, seconds, waste, whole_run
 from kvsim.reports.terminal import LedgerBar
 from kvsim.sim.glance import Glance, glance
 from kvsim.sim.run import Outcome, Simulation
@@ -42,26 +43,30 @@ def can_show() -> bool:
 
 
 def of_several(
-    simulation: Simulation, before: Sequence[Outcome], several: int
+    simulation: Simulation, before: Sequence[Outcome], several: int, pace: float | None = None
 ) -> AbstractContextManager[None]:
-    """The dashboard of one of several runs, with a line for each that is over."""
+    """The dashboard of one of several runs, with a line for each that is over; `pace`: reports/pace.py."""
     scenario = simulation.scenario
     place = f" ({len(before) + 1} of {several})" if several > 1 else ""
     server = f"{scenario.model.name} on {scenario.gpu.name}, {scenario.engine.scheduler}"
     title = f"{simulation.label}{place}: {server}"
-    return live(simulation, title, [_line_of(outcome) for outcome in before])
+    if pace is not None:
+        keep_pace(simulation.engine, pace)
+    return live(simulation, title, [_line_of(outcome) for outcome in before], paced=pace is not None)
 
 
 def _line_of(outcome: Outcome) -> str:
     summary = outcome.summary
-    percent, _ = shares(summary)
-    rate = figures(summary["throughput"]["requests_per_s"])
-    memory = f"{percent['token']:.1f} % tokens, {waste(percent):.1f} % waste"
+    percent = whole_run(summary)
+    rate = figures(number(summary["throughput"]["requests_per_s"]))
+    memory = f"{percent['token']:.1f} % tokens, {waste(percent):.1f} % waste over the whole run"
     return f"{summary['label']}: {rate} requests/s, {memory}"
 
 
 @contextmanager
-def live(simulation: Simulation, title: str, before: Sequence[str] = ()) -> Iterator[None]:
+def live(
+    simulation: Simulation, title: str, before: Sequence[str] = (), paced: bool = False
+) -> Iterator[None]:
     """Show the dashboard while the block runs the simulation.
 
     Parameters
@@ -70,10 +75,12 @@ def live(simulation: Simulation, title: str, before: Sequence[str] = ()) -> Iter
         What runs.
     before : sequence of str
         A line for each run that is over, of a comparison.
+    paced : bool
+        Whether the run waits for the clock, so that drawing costs it nothing.
     """
     screen = Live(console=Console(stderr=True), screen=True, auto_refresh=False, redirect_stdout=False)
     over = Event()
-    watcher = Thread(target=_watch, args=(simulation, title, before, screen, over), daemon=True)
+    watcher = Thread(target=_watch, args=(simulation, title, before, screen, over, paced), daemon=True)
     with screen:
         watcher.start()
         try:
@@ -83,7 +90,9 @@ def live(simulation: Simulation, title: str, before: Sequence[str] = ()) -> Iter
             watcher.join()
 
 
-def _watch(simulation: Simulation, title: str, before: Sequence[str], screen: Live, over: Event) -> None:
+def _watch(  # noqa: PLR0917 - of a thread
+    simulation: Simulation, title: str, before: Sequence[str], screen: Live, over: Event, paced: bool = False
+) -> None:
     pace = Pace()
     wait_s = due_s = 0.0
     while not over.wait(wait_s):
@@ -99,7 +108,7 @@ def _watch(simulation: Simulation, title: str, before: Sequence[str], screen: Li
         except OSError:  # the terminal is gone
             return
         wait_s = REFRESH_S
-        due_s = time.process_time() + (time.thread_time() - spent_s) / MOST_SHARE
+        due_s = 0.0 if paced else time.process_time() + (time.thread_time() - spent_s) / MOST_SHARE
 
 
 class Pace:

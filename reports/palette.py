@@ -5,7 +5,7 @@ lightness, so they stay apart in grey print; tables without colour tell kinds ap
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,28 @@ def shares(summary: Summary) -> tuple[dict[str, float], bool]:
     memory = summary["memory"]
     enough = (number(memory.get("saturated_share")) or 0.0) >= LEAST_SATURATED_SHARE
     saturated = memory.get("saturated") if enough else None
-    chosen = saturated or memory["average"]
+    chosen = saturated or memory["average"] or {}
     return {kind: number(chosen.get(kind)) or 0.0 for kind in KINDS}, bool(saturated)
+
+
+def whole_run(summary: Summary) -> dict[str, float]:
+    """Per cent of the KV memory by kind, the mean over the whole run."""
+    average = summary["memory"].get("average") or {}
+    return {kind: number(average.get(kind)) or 0.0 for kind in KINDS}
+
+
+def while_waiting(summary: Summary) -> dict[str, float] | None:
+    """The same over the time in which requests waited; None: they never did."""
+    saturated = summary["memory"].get("saturated")
+    return {kind: number(saturated.get(kind)) or 0.0 for kind in KINDS} if saturated else None
+
+
+def shares_of_all(summaries: Sequence[Summary]) -> tuple[list[dict[str, float]], bool]:
+    """The same of several runs, all of one part: of the saturated one only where all had enough of it."""
+    found = [shares(summary) for summary in summaries]
+    if all(saturated for _, saturated in found):
+        return [percent for percent, _ in found], True
+    return [whole_run(summary) for summary in summaries], False
 
 
 def waste(percent: Mapping[str, float]) -> float:
@@ -68,8 +88,8 @@ def waste(percent: Mapping[str, float]) -> float:
 
 
 def number(value: object) -> float | None:
-    """The value as a float, None where there is none (missing, null, NaN)."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    """The value as a float, None where there is none (missing, null, NaN, a truth value)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 

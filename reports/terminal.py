@@ -15,7 +15,18 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import palette
+from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
+from kvsim.reports.waiting import (
+    LATENCIES_GROW,
+    SHORT_LIMITS,
+    held_back,
+    is_overloaded,
+    overload,
+    overloads,
+    rounded_share,
+    share,
+)
 
 LATENCIES = {
     "ttft_s": "time to first token",
@@ -31,10 +42,11 @@ _ALIKE = 1.02  # ratios below this are no difference worth a word
 
 
 def run_table(summary: Summary) -> RenderableType:
-    """The report of one run: headline, ledger bar, latencies, memory, engine, notes."""
-    parts: list[RenderableType] = [Text(headline(summary), style="bold"), ""]
-    if any(palette.shares(summary)[0].values()):
-        parts += [LedgerBar(palette.shares(summary)[0]), ""]
+    """The report of one run: overload, headline, ledger bar, latencies, memory, engine, notes."""
+    parts: list[RenderableType] = overload_lines([overload(summary)])
+    parts += [Text(headline(summary), style="bold"), ""]
+    if any(palette.whole_run(summary).values()):
+        parts += [LedgerBar(palette.whole_run(summary)), ""]
     if summary["requests"]["finished"]:
         parts += [_latency_table(summary), "", _memory_table(summary), ""]
     parts.append(_facts(summary))
@@ -43,66 +55,21 @@ def run_table(summary: Summary) -> RenderableType:
 
 
 def compare_table(summaries: Sequence[Summary]) -> RenderableType:
-    """Runs side by side, a column each, the best of every row marked; verdict, cost and notes below."""
+    """Runs of one traffic side by side, a column each, the best of every row marked.
+
+    Above them which are overloaded, below them a verdict, cost and notes.
+    """
     costs = {str(summary["cost"]["source"]): None for summary in summaries}
-    parts: list[RenderableType] = [Comparison(summaries), "", Text(verdict(summaries), style="bold"), ""]
+    parts: list[RenderableType] = overload_lines(overloads([[summary] for summary in summaries]))
+    parts += [Comparison(summaries), "", Text(verdict(summaries), style="bold"), ""]
     parts += [Text(f"cost: {cost}", style="dim") for cost in costs]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(summaries)))
 
 
-def headline(summary: Summary) -> str:
-    """One sentence with the numbers of a run."""
-    requests, rate = summary["requests"], summary["throughput"]
-    finished, submitted = requests["finished"], requests["submitted"]
-    share = count(finished) if finished == submitted else f"{count(finished)} of {count(submitted)}"
-    served = f"{summary['label']} served {share} request{'' if submitted == 1 else 's'}"
-    if not finished:
-        return f"{served}."
-    percent, saturated = palette.shares(summary)
-    duration_s = summary["duration_s"]
-    return (
-        f"{served} in {f'{duration_s:,.1f}' if duration_s >= 100 else figures(duration_s)} s: "
-        f"{figures(number(rate['requests_per_s']))} requests/s, "
-        f"{figures(number(rate['output_tokens_per_s']))} output tokens/s; "
-        f"KV memory {percent['token']:.1f} % tokens, {palette.waste(percent):.1f} % waste"
-        + (" while requests waited." if saturated else f" on average ({_waits(summary)} waited).")
-    )
-
-
-def _waits(summary: Summary) -> str:
-    return "hardly anybody" if summary["memory"].get("saturated") else "nobody ever"
-
-
-def verdict(summaries: Sequence[Summary]) -> str:
-    """One sentence on the best run against the worst: requests at once, rate or latency, waste."""
-    served = [summary for summary in summaries if summary["requests"]["finished"]]
-    if len(served) < 2:
-        return headline(served[0]) if served else "No request finished in any run."
-    served.sort(key=_rate)
-    if _rate(served[-1]) < _ALIKE * _rate(served[0]):
-        served.sort(key=_latency, reverse=True)
-        speed = _verdict_on_latency(served[-1], served[0])
-    else:
-        speed = _verdict_on_rate(served[-1], served[0])
-    best, worst = (f"{palette.waste(palette.shares(s)[0]):.1f} %" for s in (served[-1], served[0]))
-    return f"{speed}; waste {best} against {worst}."
-
-
-def _verdict_on_rate(best: Summary, worst: Summary) -> str:
-    at_once = _times(best["engine"]["mean_running"], worst["engine"]["mean_running"])
-    per_second = _times(_rate(best), _rate(worst))
-    return (
-        f"{best['label']} holds {at_once} as many requests at once as {worst['label']} "
-        f"and finishes {per_second} as many per second"
-    )
-
-
-def _verdict_on_latency(best: Summary, worst: Summary) -> str:
-    same = f"All finish about {figures(_rate(best))} requests/s"
-    fast, slow = _latency(best), _latency(worst)
-    if slow < _ALIKE * fast:
-        return f"{same} and take about {seconds(fast)} per token"
-    return f"{same}; {best['label']} takes {seconds(fast)} per token, {worst['label']} {seconds(slow)}"
+def overload_lines(lines: Sequence[str]) -> list[RenderableType]:
+    """What is said first: a line per overload, and a blank one below them; nothing of empty lines."""
+    said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
+    return [*said, ""] if said else []
 
 
 @dataclass(frozen=True)
@@ -142,9 +109,11 @@ class Comparison:
             for summary in self.summaries[chosen]:
                 table.add_column(Text(str(summary["label"])), justify="right", overflow="fold")
             for row, cells in rows:
-                table.add_row(row.name, *cells[chosen], end_section=row.ends_section)
+                if row.begins_section:
+                    table.add_section()
+                table.add_row(row.name, *cells[chosen])
             yield table
-        yield Text(f"* {self.starred}; {_when(self.summaries)}", style="dim")
+        yield Text(f"* {self.starred}; memory: means of the whole run", style="dim")
 
     starred: ClassVar[str] = "best of its row"
 
@@ -174,15 +143,6 @@ class Comparison:
         yield slice(start, len(self.summaries))
 
 
-def _when(summaries: Sequence[Summary]) -> str:
-    """Over which part of the runs the memory shares are means."""
-    never = [str(summary["label"]) for summary in summaries if not palette.shares(summary)[1]]
-    if len(never) == len(summaries):
-        return "memory: mean of the whole run"
-    but = f" ({', '.join(never)}: of the whole run)" if never else ""
-    return f"memory: mean while requests waited{but}"
-
-
 @dataclass(frozen=True)
 class Row:
     """One line of the comparison: the number, how it reads and which end of it is good."""
@@ -191,7 +151,7 @@ class Row:
     value: Callable[[Summary], float | None]
     text: Callable[[float | None], str]
     best: Callable[[list[float]], float] | None = None
-    ends_section: bool = False
+    begins_section: bool = False
     optional: bool = False  # left out where it is zero in all runs
 
 
@@ -200,8 +160,36 @@ def percent_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 
 
-def _share(kind: str) -> Callable[[Summary], float | None]:
-    return lambda summary: palette.shares(summary)[0][kind]
+def share_of(kind: str) -> Callable[[Summary], float | None]:
+    """Per cent of the KV memory, over the whole run."""
+    return lambda summary: palette.whole_run(summary)[kind]
+
+
+def waste_of(summary: Summary) -> float | None:
+    """Per cent of the KV memory that is wasted, over the whole run."""
+    return palette.waste(palette.whole_run(summary))
+
+
+def tokens_while_waiting(summary: Summary) -> float | None:
+    """Per cent of the KV memory that holds tokens while requests wait; None: they never did."""
+    percent = palette.while_waiting(summary)
+    return None if percent is None else percent["token"]
+
+
+def waste_while_waiting(summary: Summary) -> float | None:
+    """Per cent of the KV memory that is wasted while requests wait; None: they never did."""
+    percent = palette.while_waiting(summary)
+    return None if percent is None else palette.waste(percent)
+
+
+def held_back_by(limit: str) -> Callable[[Summary], float | None]:
+    """Per cent of the run's time in which a limit held requests back."""
+
+    def read(summary: Summary) -> float | None:
+        found = share(summary, limit)
+        return None if found is None else 100 * found
+
+    return read
 
 
 def _point(latency: str, point: str) -> Callable[[Summary], float | None]:
@@ -222,25 +210,26 @@ _ROWS = (
     Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
     Row("output tokens/s", _of("throughput", "output_tokens_per_s"), figures, max),
     Row("requests at once, mean", _of("engine", "mean_running"), figures),
-    Row("requests at once, most", _of("engine", "max_running"), count, max, ends_section=True),
-    Row("tokens in KV memory", _share("token"), percent_text, max),
-    Row("cached prefixes", _share("cached"), percent_text, optional=True),
-    Row("waste in all", lambda summary: palette.waste(palette.shares(summary)[0]), percent_text, min),
-    Row("  reserved", _share("reserved"), percent_text),
-    Row("  internal", _share("internal"), percent_text),
-    Row("  external", _share("external"), percent_text, ends_section=True),
-    Row("first token, p50", _point("ttft_s", "p50"), seconds, min),
+    Row("requests at once, most", _of("engine", "max_running"), count, max),
+    Row("tokens in KV memory", share_of("token"), percent_text, max, begins_section=True),
+    Row("tokens, requests waiting", tokens_while_waiting, percent_text, max, optional=True),
+    Row("cached prefixes", share_of("cached"), percent_text, optional=True),
+    Row("waste in all", waste_of, percent_text, min),
+    Row("  reserved", share_of("reserved"), percent_text),
+    Row("  internal", share_of("internal"), percent_text),
+    Row("  external", share_of("external"), percent_text),
+    Row("waste, requests waiting", waste_while_waiting, percent_text, min, optional=True),
+    Row("first token, p50", _point("ttft_s", "p50"), seconds, min, begins_section=True),
     Row("first token, p99", _point("ttft_s", "p99"), seconds, min),
     Row("normalised latency, mean", _point("normalized_s_per_token", "mean"), seconds, min),
     Row("preemptions", _preemptions, count, min),
+    *(
+        Row(f"held by {words}", held_back_by(limit), percent_text, optional=True)
+        for limit, words in SHORT_LIMITS.items()
+    ),
     Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
     Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
 )
-
-
-def _rounded(share: float) -> str:
-    """Whole per cent, but never 0 % for something."""
-    return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def marked(text: str, best: bool) -> Text:
@@ -265,11 +254,11 @@ def _latency_table(summary: Summary) -> Table:
 def _memory_table(summary: Summary) -> Table:
     memory = summary["memory"]
     saturated = memory.get("saturated")
-    share = number(memory.get("saturated_share"))
+    waited = number(memory.get("saturated_share"))
     table = ruled_table(f"KV memory, {count(number(memory['capacity_tokens']))} tokens")
     table.add_column("whole run", justify="right")
     if saturated:
-        part = "" if share is None else f" ({_rounded(share)} of it)"
+        part = "" if waited is None else f" ({rounded_share(waited)} of it)"
         table.add_column(f"requests waited{part}", justify="right")
     for kind, look in KINDS.items():
         parts = [memory["average"], saturated] if saturated else [memory["average"]]
@@ -301,6 +290,8 @@ def _facts(summary: Summary) -> Table:
         ),
     )
     table.add_row("counted", Text("; ".join(counted) or "no preemption"))
+    if held_back([summary]):
+        table.add_row("held back", Text(f"by {held_back([summary])}"))
     for name, text in (
         ("prefixes", _hits(summary)),
         ("shared", _shared(summary)),
@@ -350,7 +341,7 @@ def _counted(value: object) -> str:
 
 def _warnings(summary: Summary) -> list[str]:
     """What a reader must know before trusting the numbers, then the notes of the run."""
-    notes = []
+    notes = [LATENCIES_GROW] if is_overloaded(summary) else []
     outside = number(summary["cost"].get("extrapolated_share")) or 0.0
     if outside > 0:
         notes.append(f"{100 * outside:.1f} % of the simulated time lies outside what was measured")
@@ -380,20 +371,8 @@ def _cells(percent: dict[str, float], width: int) -> dict[str, int]:
     """How many of `width` cells each kind gets: rounded so that they sum to the width."""
     cells, done, filled = {}, 0.0, 0
     whole = sum(percent.values())
-    for kind, share in percent.items():
-        done += share
+    for kind, part in percent.items():
+        done += part
         cells[kind] = round(width * done / whole) - filled
         filled += cells[kind]
     return cells
-
-
-def _rate(summary: Summary) -> float:
-    return number(summary["throughput"]["requests_per_s"]) or 0.0
-
-
-def _latency(summary: Summary) -> float:
-    return number(summary["latency"]["normalized_s_per_token"]["mean"]) or 0.0
-
-
-def _times(above: float, below: float) -> str:
-    return f"{above / below:.1f} times" if below else "infinitely"

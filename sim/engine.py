@@ -13,7 +13,7 @@ is decided, so an arrival at t is seen by it.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
@@ -90,6 +90,7 @@ class Engine:
         self.max_span = 1 if step_log else max_span
         self._waits = workload.waits is not None
         self.check = check
+        self._wait: Callable[[int], None] | None = None
         self.events = server.events = events
         self._anew = True  # did anything happen in the last step, or since, that may change a refusal?
         self.memory_map = memory_map
@@ -104,11 +105,15 @@ class Engine:
             self._serve()
         return self.recorder.result(self.server)
 
+    def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
+        """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
+        self._wait, self.max_span = wait, min(self.max_span, max_span)
+
     # -- steps --------------------------------------------------------------------------------
 
     def _serve(self) -> None:  # noqa: PLR0912, PLR0915 (the loop, on one page)
         env, server, schedule, recorder = self.env, self.server, self.scheduler.schedule, self.recorder
-        pauses, beams = server.pauses, self.workload.beam is not None
+        pauses, beams, wait = server.pauses, self.workload.beam is not None, self._wait
         late: list[tuple[int, int]] = []
         now = 0
         while True:
@@ -125,6 +130,8 @@ class Engine:
                 self._record_empty(recorder.unsaturated, int(next_event) - now)
                 now = self._on_the_clock(int(next_event))
                 continue
+            if wait:
+                wait(now)
             server.now_ps = now
             if server.moved:
                 server.begin_step()

@@ -1,21 +1,25 @@
 """Runs joined into curves: those that differ in one setting alone, over that setting.
 
 A curve is named by the label of its runs and by whatever else differs among the runs of that label. Runs
-that differ only in the seed are one point: their mean, and its 95 % confidence interval.
+that are equal in all of config.json but the seed are one point: their mean, and its 95 % confidence interval.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from math import isfinite
 from typing import Any
 
+from kvsim.reports.alike import seed_of
 from kvsim.reports.figures.systems import spread
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 
-_BESIDE = ("seed", "num_prompts", "start", "duration", "num_gpu_blocks", "kv_tokens", "source")
-"""What may differ within a curve: another sample of the same traffic, the same memory in other units."""
+_LOADS = ("request_rate", "clients", "rate_scale")
+_PORTION = ("num_prompts", "start", "duration")
+"""How much of a traffic is taken: it may differ from point to point of a curve over the load."""
 
 
 @dataclass(frozen=True)
@@ -32,51 +36,100 @@ class Curve:
         return [(x, interval) for x, interval in found if interval is not None]
 
 
-def setting(run: Run, key: str) -> float | None:
-    """A setting of a run as a finite number."""
-    value = _settings(run).get(key)
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return number if isfinite(number) else None
-
-
 def curves(runs: Sequence[Run], key: str) -> list[Curve]:
     """The runs that have the setting, by what else sets them apart; in the order of the runs."""
     having = [(run, x) for run in runs if (x := setting(run, key)) is not None]
     labels: dict[str, list[tuple[Run, float]]] = defaultdict(list)
     for run, x in having:
         labels[str(run.summary["label"])].append((run, x))
-    found: dict[str, dict[float, list[Run]]] = {}
+    found: dict[str, dict[float, dict[str, Run]]] = {}
+    short: dict[str, str] = {}
     for label, members in labels.items():
-        apart = _differing([run for run, _ in members], key)
+        apart = _apart(members, key)
         for run, x in members:
-            settings = _settings(run)
-            name = ", ".join([label, *(f"{each.replace('_', ' ')} {settings.get(each)}" for each in apart)])
-            found.setdefault(name, {}).setdefault(x, []).append(run)
-    return [Curve(name, place, dict(sorted(found[name].items()))) for place, name in enumerate(found)]
-
-
-def _differing(runs: Sequence[Run], key: str) -> list[str]:
-    """The settings, but for the key, that are not the same in all of them."""
-    all_settings = [_settings(run) for run in runs]
-    names = dict.fromkeys(name for settings in all_settings for name in settings)
+            name = _named(label, run, apart)
+            short[name] = _named(label, run, [each for each in apart if not _told_by(each, apart)])
+            by_seed = found.setdefault(name, {}).setdefault(x, {})
+            by_seed.setdefault(str(seed_of(run)), run)  # the same run twice is no second seed
+    names = short if len(set(short.values())) == len(short) else {name: name for name in short}
     return [
-        name
-        for name in names
-        if name != key and name not in _BESIDE and len({str(each.get(name)) for each in all_settings}) > 1
+        Curve(names[name], place, {x: list(by_seed.values()) for x, by_seed in sorted(points.items())})
+        for place, (name, points) in enumerate(found.items())
     ]
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """What was chosen, flat: model and GPU by their names."""
-    scenario, workload = run.config.get("scenario", {}), run.config.get("workload", {})
-    named = {
-        part: scenario[part].get("name")
-        for part in ("model", "gpu")
-        if isinstance(scenario.get(part), Mapping)
-    }
-    engine = scenario.get("engine", {})
-    plain = {name: value for name, value in scenario.items() if not isinstance(value, Mapping)}
-    return {**plain, **engine, **named, **workload}
+def _told_by(name: str, names: Sequence[str]) -> bool:
+    """Whether the name of a model or of a GPU says already that this part of it differs."""
+    whole, _, part = name.partition(" ")
+    return bool(part) and whole in names
+
+
+def _named(label: str, run: Run, apart: Sequence[str]) -> str:
+    """The label, and the choices that set a curve apart."""
+    choices = _choices(run)
+    return ", ".join([label, *(f"{each.replace('_', ' ')} {choices.get(each)}" for each in apart)])
+
+
+def _apart(members: Sequence[tuple[Run, float]], key: str) -> list[str]:
+    """The choices, but for the key and the seed, by which these runs fall into curves.
+
+    All that differ at one value of the key, as such runs are no seeds of each other; and all that differ
+    along it, unless they only say how much of the same traffic was taken.
+    """
+    along = _PORTION if key in _LOADS else ()
+    every = [run for run, _ in members]
+    names = {name: None for name in _differing(every) if name != key and name not in along}
+    at_one_value: dict[float, list[Run]] = defaultdict(list)
+    for run, x in members:
+        at_one_value[x].append(run)
+    for alike in at_one_value.values():
+        names |= dict.fromkeys(_differing(alike))
+    return list(names)
+
+
+def _differing(runs: Sequence[Run]) -> list[str]:
+    """The choices that are not the same in all of them."""
+    chosen = [_choices(run) for run in runs]
+    names = dict.fromkeys(name for choices in chosen for name in choices)
+    return [name for name in names if len({json.dumps(each.get(name)) for each in chosen}) > 1]
+
+
+def _choices(run: Run) -> dict[str, Any]:
+    """All of config.json but the seed and what follows from the rest, flat.
+
+    The size of the memory is in tokens, whether it was given so or in blocks. A model and a GPU are `model`,
+    its name, and `model layers` and so on; a measured profile is a digest of what it holds.
+    """
+    config = {name: part for name, part in run.config.items() if name not in ("workload", "scenario")}
+    config.pop("kv_capacity", None)  # it follows from the scenario
+    scenario, workload = dict(run.config.get("scenario", {})), dict(run.config.get("workload", {}))
+    workload.pop("seed", None)
+    engine = dict(scenario.pop("engine", {}))
+    blocks = scenario.pop("num_gpu_blocks", None)
+    if blocks is not None:
+        scenario["kv_tokens"] = blocks * engine.get("block_size", 1)
+    if scenario.get("profile") is not None:
+        text = json.dumps(scenario["profile"], sort_keys=True)
+        scenario["profile"] = sha256(text.encode()).hexdigest()[:8]
+    return {**_flat(config), **_flat(scenario), **engine, **workload}
+
+
+def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts of a description beside their name: `model`, `model layers`, ..."""
+    flat: dict[str, Any] = {}
+    for name, value in choices.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name} {part}" if part != "name" else name: each for part, each in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def setting(run: Run, key: str) -> float | None:
+    """A choice as a finite number."""
+    value = _choices(run).get(key)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if isfinite(number) else None

@@ -9,13 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 
+from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.over_time import duration, ends, slice_means
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, which_seed
-from kvsim.reports.palette import KINDS
+from kvsim.reports.figures.systems import System, rankable, shares_of_all, which_seed
+from kvsim.reports.palette import KINDS, Summary
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
@@ -65,34 +66,39 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
 
 
 def _memory_headline(systems: Sequence[System]) -> str:
+    found = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
-        _, saturated = systems[0].shares()
-        part = "saturated" if saturated else "average"
-        when = " while requests wait" if saturated else ", averaged over the run"
-        filled = with_spread(pieces.percent, systems[0].number(lambda s: s["memory"][part]["token"]))
-        return f"{systems[0].name}: tokens fill {filled} of the KV memory{when}"
-    found = [system.number(lambda s: s["memory"]["average"]["token"]) for system in systems]
+        said = f"{systems[0].name}: tokens fill {with_spread(pieces.percent, found[0])} of the KV memory"
+        waiting = systems[0].number(_tokens_while_waiting)
+        if waiting is None:
+            return f"{said} over the whole run"
+        return f"{said} over the whole run, {with_spread(pieces.percent, waiting)} while requests wait"
     words = pieces.listed([system.name for system in systems], found, pieces.percent)
-    return f"Share of the KV memory that tokens fill: {words}"
+    return f"Share of the KV memory that tokens fill over the whole run: {words}"
+
+
+def _tokens_while_waiting(summary: Summary) -> float | None:
+    percent = palette.while_waiting(summary)
+    return None if percent is None else percent["token"]
 
 
 def waste(systems: Sequence[System], choices: Choices) -> Figure:
-    """One stacked bar per system: of what waits there, else of the whole run."""
+    """One stacked bar per system: while requests wait where all have enough of it, else over the run."""
     style = choices.style
-    figure = new_sheet(style, 1.9 + 0.55 * len(systems), _waste_headline(systems))
+    shares, wastes, saturated = shares_of_all(systems)
+    when = "while requests wait" if saturated else "over the whole run"
+    figure = new_sheet(style, 1.9 + 0.55 * len(systems), _waste_headline(systems, shares, wastes, when))
     axes = figure.subplots()
-    names = []
-    for row, system in enumerate(systems):
-        share, saturated = system.shares()
-        names.append(pieces.row_name(style, system.name) + ("" if saturated else "\n(whole run)"))
-        _bar(axes, style, row, share, system.waste())
+    for row, (share, wasted) in enumerate(zip(shares, wastes, strict=True)):
+        _bar(axes, style, row, share, wasted)
+    names = [pieces.row_name(style, system.name) for system in systems]
     axes.set_yticks(range(len(systems)), names, color=style.ink)
     axes.set(xlim=(0, 100), ylim=(len(systems) - 0.5, -0.5), xticks=(0, 25, 50, 75, 100))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(pieces.percent_of(100))
-    everywhere = all(system.shares()[1] for system in systems)
-    axes.set_xlabel("share of the KV memory" + (", mean while requests wait" if everywhere else ", mean"))
+    between = "\n" if style.narrow else " "
+    axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
     pieces.legend_below(figure, style, [pieces.kind_patch(style, kind) for kind in KINDS])
     return figure
 
@@ -116,12 +122,18 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
     axes.annotate(end, (100, row), (6, 0), textcoords="offset points", va="center", fontweight="bold")
 
 
-def _waste_headline(systems: Sequence[System]) -> str:
-    known = [system for system in systems if any(system.shares()[0].values())]
+def _waste_headline(
+    systems: Sequence[System], shares: Sequence[dict[str, float]], wastes: Sequence[Interval], when: str
+) -> str:
+    """The least and the most waste; of different loads all, as they do not compare."""
+    known = [place for place, share in enumerate(shares) if any(share.values())]
     if not known:
         return "Nothing ran, nothing was wasted"
-    best, worst = (pick(known, key=lambda system: system.waste().mean) for pick in (min, max))
-    headline = f"{best.name} wastes {with_spread(pieces.percent, best.waste())} of the KV memory"
-    if best is worst:
-        return headline
-    return f"{headline}, {worst.name} {with_spread(pieces.percent, worst.waste())}"
+    if not rankable(systems):
+        names = [systems[place].name for place in known]
+        listed = pieces.listed(names, [wastes[place] for place in known], pieces.percent)
+        return f"KV memory wasted {when}, under different loads: {listed}"
+    best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
+    least, most = (with_spread(pieces.percent, wastes[place]) for place in (best, worst))
+    headline = f"{systems[best].name} wastes {least} of the KV memory"
+    return f"{headline} {when}" if best == worst else f"{headline}, {systems[worst].name} {most}, {when}"

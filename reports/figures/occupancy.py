@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, StepPatch
 
+from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.over_time import (
@@ -58,12 +59,12 @@ def _with_tokens(run: Run) -> npt.NDArray[np.float64]:
 
 
 def _utilisation_headline(systems: Sequence[System]) -> str:
-    means = [system.number(lambda s: s["memory"]["average"]["token"]) for system in systems]
+    means = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
         holds = with_spread(pieces.percent, means[0])
-        return f"{systems[0].name}: {holds} of the KV memory holds tokens on average"
+        return f"{systems[0].name}: {holds} of the KV memory holds tokens over the whole run"
     words = pieces.listed([system.name for system in systems], means, pieces.percent)
-    return f"KV memory that holds tokens, on average: {words}"
+    return f"KV memory that holds tokens, over the whole run: {words}"
 
 
 def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:

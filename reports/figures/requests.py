@@ -15,7 +15,7 @@ from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.over_time import Curve, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
-from kvsim.reports.figures.systems import System
+from kvsim.reports.figures.systems import System, rankable
 from kvsim.reports.palette import Summary
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
@@ -151,4 +151,8 @@ def _batched_headline(systems: Sequence[System], means: Sequence[Interval | None
     computes = f"{systems[best].name} computes {with_spread(palette.figures, means[best])} requests at once"
     if least == most:
         return computes
+    if not rankable(systems):
+        names = [system.name for system in systems]
+        listed = pieces.listed(names, means, palette.figures)
+        return f"Requests computed at once, under different loads: {listed}"
     return f"{computes}, {palette.figures(most / least)} times as many as {systems[worst].name}"

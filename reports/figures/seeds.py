@@ -26,7 +26,7 @@ _PANELS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
     ("requests served per second", lambda s: number(s["throughput"]["requests_per_s"])),
     ("normalised latency, mean (s/token)", lambda s: number(s["latency"]["normalized_s_per_token"]["mean"])),
     ("time to first token, p99 (s)", lambda s: number(s["latency"]["ttft_s"]["p99"])),
-    ("waste (% of the KV memory)", lambda s: palette.waste(palette.shares(s)[0])),
+    ("waste over the whole run (%)", lambda s: palette.waste(palette.whole_run(s))),
 )
 
 

@@ -24,6 +24,13 @@ LOADS = {
 """Settings that make a load; the first that differs is the axis."""
 
 
+_AT = {
+    "request_rate": "when {:g} come",
+    "clients": "with {:g} clients",
+    "rate_scale": "at {:g} times the speed of the trace",
+}
+
+
 def throughput(systems: Sequence[System], choices: Choices) -> Figure:
     """A latency over the load and over the requests served per second; a curve per system (Figure 12)."""
     runs = _all_runs(systems)
@@ -40,7 +47,7 @@ def throughput(systems: Sequence[System], choices: Choices) -> Figure:
     def number(run: Run) -> float | None:
         return palette.number(run.summary["latency"][latency.key].get(latency.statistic))
 
-    figure = new_sheet(style, 4.2, _throughput_headline(found))
+    figure = new_sheet(style, 4.2, _throughput_headline(found, load))
     left, right = figure.subplots(1, 2, sharey=True)
     for curve in found:
         points = curve.points(number)
@@ -72,12 +79,14 @@ def block_size(systems: Sequence[System], choices: Choices) -> Figure:
         )
     style, latency = choices.style, choices.latency or Latency()
     found = joined.curves(runs, "block_size")
+    _, saturated = palette.shares_of_all([run.summary for run in runs])
+    when = "while requests wait" if saturated else "over the whole run"
     panels: list[tuple[str, Callable[[Run], float | None]]] = [
         (
             latency.words,
             lambda run: palette.number(run.summary["latency"][latency.key].get(latency.statistic)),
         ),
-        ("waste (% of the KV memory)", lambda run: palette.waste(palette.shares(run.summary)[0])),
+        (f"waste {when} (% of the KV memory)", lambda run: _wasted(run, saturated)),
         ("requests served per second", _served),
     ]
     figure = new_sheet(style, 6.6 if style.narrow else 3.6, _block_headline(found, sizes))
@@ -101,6 +110,12 @@ def block_size(systems: Sequence[System], choices: Choices) -> Figure:
             pieces.say(axes, style, "no request finished")
     _legend(figure, style, found)
     return figure
+
+
+def _wasted(run: Run, saturated: bool) -> float:
+    """Per cent of the KV memory, of one part of all runs."""
+    percent = palette.while_waiting(run.summary) if saturated else palette.whole_run(run.summary)
+    return palette.waste(percent or palette.whole_run(run.summary))
 
 
 def _served(run: Run) -> float | None:
@@ -145,13 +160,16 @@ def _runs(runs: Sequence[Run]) -> str:
     return f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
 
 
-def _throughput_headline(found: Sequence[Curve]) -> str:
-    best = []
-    for curve in found:
-        served = [value for _, value in curve.points(_served)]
-        best.append(max(served, key=lambda value: value.mean, default=None))
+def _throughput_headline(found: Sequence[Curve], load: str) -> str:
+    """What each serves at the highest load that all of them had: at different loads they do not compare."""
     names = [short(curve.name, 40) for curve in found]
-    return f"Most requests served per second: {pieces.listed(names, best, palette.figures)}"
+    common = set.intersection(*(set(curve.runs) for curve in found))
+    if not common:
+        return f"Curves without a common load: {', '.join(names)}"
+    highest = max(common)
+    served = [dict(curve.points(_served)).get(highest) for curve in found]
+    listed = pieces.listed(names, served, palette.figures)
+    return f"Requests served per second {_AT[load].format(highest)}: {listed}"
 
 
 def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
@@ -162,5 +180,7 @@ def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
         return f"Blocks of {sizes[0]:g} to {sizes[-1]:g} tokens: nothing was served"
     most = max(mean for _, mean in served)
     good = [f"{x:g}" for x, mean in served if mean >= 0.99 * most]
+    if len(good) == len(served) > 1:
+        return f"{short(curve.name)} serves the same, within 1 %, with blocks of {good[0]} to {good[-1]}"
     sizes_words = " or ".join(filter(None, [", ".join(good[:-1]), good[-1]]))
     return f"{short(curve.name)} serves most, within 1 %, with blocks of {sizes_words} tokens"

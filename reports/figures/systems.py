@@ -1,13 +1,13 @@
 """Systems: a run, or several that differ in the seed alone; each has one name and one colour in figures."""
 
-import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
+from statistics import fmean
 from typing import Any
 
 from kvsim.reports import palette
+from kvsim.reports.alike import by_seed, one_traffic, seed_of
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, alike, interval
 
@@ -37,20 +37,27 @@ class System:
         """Those of all seeds, their memory described by one part of the run."""
         return alike([run.summary for run in self.runs])
 
-    def shares(self) -> tuple[dict[str, float], bool]:
-        """Per cent of the KV memory by kind, a mean over the seeds, and whether of the saturated part."""
-        found = [palette.shares(summary) for summary in self.summaries]
-        return {kind: sum(s[kind] for s, _ in found) / len(found) for kind in palette.KINDS}, found[0][1]
-
-    def waste(self) -> Interval:
-        """Per cent of the KV memory that is wasted."""
-        found = spread([palette.waste(palette.shares(summary)[0]) for summary in self.summaries])
-        assert found is not None  # a share is a number always
-        return found
-
     def number(self, value: Callable[[Summary], object]) -> Interval | None:
         """A number of the summary; None where a seed lacks it."""
         return spread([palette.number(value(summary)) for summary in self.summaries])
+
+
+def rankable(systems: Sequence[System]) -> bool:
+    """Whether all had the same traffic, so that one may be called better than another."""
+    return one_traffic([run for system in systems for run in system.runs])
+
+
+def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], list[Interval], bool]:
+    """Per cent of the KV memory by kind, the waste, and whether they are of the saturated part.
+
+    Means over the seeds, of one part of the runs for all systems, so that their bars can be compared.
+    """
+    found, saturated = palette.shares_of_all([run.summary for each in systems for run in each.runs])
+    left = iter(found)
+    by_system = [[next(left) for _ in each.runs] for each in systems]
+    means = [{kind: fmean(s[kind] for s in seeds) for kind in palette.KINDS} for seeds in by_system]
+    wastes = [spread([palette.waste(percent) for percent in seeds]) for seeds in by_system]
+    return means, [each for each in wastes if each is not None], saturated
 
 
 def spread(values: Sequence[float | None]) -> Interval | None:
@@ -62,35 +69,17 @@ def spread(values: Sequence[float | None]) -> Interval | None:
 
 def systems(runs: Sequence[Run]) -> list[System]:
     """The runs by all of their choices but the seed, in the order of their first ones."""
-    alike_but_for_seed: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        alike_but_for_seed[_choices(run)].append(run)
-    groups: list[list[Run]] = []
-    for group in alike_but_for_seed.values():
-        seeds = {seed_of(run) for run in group}
-        groups += [group] if len(seeds) == len(group) else [[run] for run in group]
-    groups.sort(key=lambda group: min(place for place, run in enumerate(runs) if run is group[0]))
+    groups = by_seed(runs)
     names = [_name(group) for group in groups]
     if len(set(names)) < len(names):
         names = [group[0].label for group in groups]
     return [System(name, tuple(group)) for name, group in zip(names, groups, strict=True)]
 
 
-def seed_of(run: Run) -> object:
-    """The seed of its workload."""
-    return run.config.get("workload", {}).get("seed")
-
-
 def short(text: str, most: int = _MOST_LETTERS) -> str:
     """The text in at most so many characters: without its middle, as names often differ in their ends."""
     tail = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
-
-
-def _choices(run: Run) -> str:
-    """All that was chosen but the seed, and what the run is called."""
-    workload = {**run.config.get("workload", {}), "seed": None}
-    return json.dumps([run.summary["label"], {**run.config, "workload": workload}], sort_keys=True)
 
 
 def _name(group: Sequence[Run]) -> str:

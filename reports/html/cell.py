@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kvsim.reports import palette
+from kvsim.reports.headline import headline
 from kvsim.reports.palette import KINDS, count, figures, number, seconds
-from kvsim.reports.terminal import headline
 
 _ROWS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "requests finished": lambda s: count(number(s["requests"]["finished"])),

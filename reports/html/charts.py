@@ -14,7 +14,6 @@ import numpy.typing as npt
 from kvsim.reports import palette
 from kvsim.reports.palette import KINDS
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import alike
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,7 +34,7 @@ def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str
     """All charts: a list per run, in their order; of waste, per group of runs that differ in their seed."""
     return {
         "overTime": [_over_time(run) for run in runs],
-        "waste": [_waste(group) for group in groups],
+        "waste": _waste(groups),
         "latency": {name: _latency(runs, name) | {"words": words} for name, words in LATENCIES.items()},
     }
 
@@ -82,11 +81,15 @@ def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
     return np.diff(np.interp(edges, at, area)) / np.diff(edges)
 
 
-def _waste(group: Sequence[Run]) -> dict[str, Any]:
-    """The mean of the seeds."""
-    shares = [palette.shares(summary) for summary in alike([run.summary for run in group])]
-    percent = {kind: round(fmean(each[kind] for each, _ in shares), 3) for kind in KINDS}
-    return {"percent": percent, "saturated": shares[0][1]}
+def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
+    """The means of the seeds, all of one part of their runs: while requests waited, or the whole run."""
+    shares, saturated = palette.shares_of_all([run.summary for group in groups for run in group])
+    left, found = iter(shares), []
+    for group in groups:
+        seeds = [next(left) for _ in group]
+        percent = {kind: round(fmean(each[kind] for each in seeds), 3) for kind in KINDS}
+        found.append({"percent": percent, "saturated": saturated})
+    return found
 
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:

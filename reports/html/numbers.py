@@ -1,31 +1,46 @@
 """The table of numbers of a report: a row per number, a column per run, or per allocator with its seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from kvsim.reports import palette
+from kvsim.reports.alike import one_traffic
 from kvsim.reports.html.words import group_label, grouped
 from kvsim.reports.palette import Summary, count, figures, number, seconds
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import alike, difference, interval
-from kvsim.reports.seeds.tables import with_spread
-from kvsim.reports.terminal import Row, percent_text
+from kvsim.reports.seeds.intervals import difference, interval
+from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.terminal import (
+    Row,
+    held_back_by,
+    percent_text,
+    share_of,
+    tokens_while_waiting,
+    waste_of,
+    waste_while_waiting,
+)
+from kvsim.reports.waiting import LIMITS
 
 Values = list[float | None]
 
 
 def numbers(runs: Sequence[Run]) -> dict[str, Any]:
-    """The columns' names, and the rows: a name, a text per column, and which of them are the best."""
+    """The columns' names, and the rows: a name, a text per column, and which of them are the best.
+
+    None is the best where the runs had different traffic.
+    """
     groups = grouped(runs)
-    columns = [alike([run.summary for run in group]) for group in groups]
+    columns = [[run.summary for run in group] for group in groups]
+    ranked = one_traffic(runs)
     rows = []
     for row in ROWS:
         values = [[row.value(summary) for summary in summaries] for summaries in columns]
         if row.optional and not any(value for column in values for value in column):
             continue
         texts = [_text(row, column) for column in values]
-        rows.append({"name": row.name, "texts": texts, "best": _best(row, values, texts)})
-    return {"columns": [group_label(group) for group in groups], "rows": rows}
+        best = _best(row if ranked else replace(row, best=None), values, texts)
+        rows.append({"name": row.name, "texts": texts, "best": best})
+    return {"columns": [group_label(group) for group in groups], "rows": rows, "ranked": ranked}
 
 
 def _text(row: Row, column: Values) -> str:
@@ -73,9 +88,15 @@ ROWS = (
     Row("Time to first token, 99th percentile", _of("latency", "ttft_s", "p99"), seconds, min),
     Row("Time per output token, median", _of("latency", "tpot_s", "p50"), seconds, min),
     Row("End to end, median", _of("latency", "e2e_s", "p50"), seconds, min),
-    Row("KV memory that holds tokens", lambda s: palette.shares(s)[0]["token"], percent_text, max),
-    Row("KV memory wasted", lambda s: palette.waste(palette.shares(s)[0]), percent_text, min),
+    Row("KV memory that holds tokens", share_of("token"), percent_text, max),
+    Row("Tokens while requests waited", tokens_while_waiting, percent_text, max, optional=True),
+    Row("KV memory wasted", waste_of, percent_text, min),
+    Row("Waste while requests waited", waste_while_waiting, percent_text, min, optional=True),
     Row("KV memory saved by sharing", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
     Row("Tokens found in the prefix cache", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
     Row("Preemptions", _preemptions, count, min, optional=True),
+    *(
+        Row(f"Requests held back by {words}, time", held_back_by(limit), percent_text, optional=True)
+        for limit, words in LIMITS.items()
+    ),
 )

@@ -5,16 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvsim.reports import palette
+from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
+from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import count, figures, number
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import alike, interval
-from kvsim.reports.seeds.tables import with_spread
-from kvsim.reports.seeds.words import difference_lines, differences
-from kvsim.reports.terminal import headline, percent_text, verdict
+from kvsim.reports.seeds.intervals import interval
+from kvsim.reports.seeds.tables import memory_of_seeds
+from kvsim.reports.seeds.words import difference_lines, differences, with_spread
+from kvsim.reports.waiting import overload, overload_of_seeds, overloads
 from kvsim.sim.summary import Summary
 
-_SEED = re.compile(r", seed \d+")
+_SEED = re.compile(r"(, seed |seed-)\d+")
+_MOST_LOADS = 4
+"""Of more the answer says only how many."""
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
@@ -33,43 +36,66 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs that differ in nothing but their seed, together; else each alone."""
-    by_label: dict[str, list[Run]] = {}
-    for run in runs:
-        own = str(run.summary["label"])
-        by_label.setdefault(own if _SEED.fullmatch(run.label.removeprefix(own)) else run.label, []).append(
-            run
-        )
-    together = list(by_label.values())
-    return together if len({len(group) for group in together}) == 1 else [[run] for run in runs]
+    """The runs that differ only in their seed, together, where all have the same seeds; else each alone."""
+    together = [sorted(group, key=lambda run: str(seed_of(run))) for group in by_seed(runs)]
+    seeds = {tuple(map(seed_of, group)) for group in together}
+    return together if len(seeds) == 1 else [[run] for run in runs]
 
 
 def group_label(group: Sequence[Run]) -> str:
-    """What the runs of a group are called together."""
-    return group[0].label if len(group) == 1 else str(group[0].summary["label"])
+    """What the runs of a group are called together: the first of their names, without the seed."""
+    if len(group) == 1:
+        return group[0].label
+    return _SEED.sub("", group[0].label).strip("/") or str(group[0].summary["label"])
 
 
 def answer(runs: Sequence[Run]) -> str:
-    """The outcome in one sentence with numbers; of several seeds, with their spread."""
+    """The outcome in sentences with numbers: overload first; of several seeds with their spread.
+
+    Runs are ranked only against those that had the same traffic.
+    """
     groups = grouped(runs)
-    summaries = [run.summary for run in runs]
+    said = _overloads(groups)
+    if one_traffic(runs):
+        return " ".join([*said, _outcome(groups)])
+    by_traffic: dict[str, list[list[Run]]] = {}
+    for group in groups:
+        by_traffic.setdefault(traffic(group[0]), []).append(group)
+    loads = [_arrivals(each[0][0]) for each in by_traffic.values()]
+    apart = f": {'; '.join(loads)}" if len(set(loads)) == len(loads) <= _MOST_LOADS else ""
+    said.append(f"The runs had different traffic, so they are not ranked against each other{apart}.")
+    for load, each in zip(loads, by_traffic.values(), strict=True):
+        if len(each) > 1 and len(by_traffic) <= _MOST_LOADS:
+            where = f"At {load}" if "requests/s" in load else f"{load[:1].upper()}{load[1:]}"
+            said.append(f"{where}: {_outcome(each)}")
+    return " ".join(said)
+
+
+def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """A sentence for each overloaded run; of very many only which ones."""
+    named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
+    lines = overloads(named)
+    if len(lines) > _MOST_LOADS:
+        return [f"{len(lines)} of {len(groups)} runs are overloaded: requests come faster than they leave."]
+    if len(groups) == 1 and lines:
+        words = overload_of_seeds(named[0]) if len(named[0]) > 1 else overload(named[0][0])
+        return [f"{words[:1].upper()}{words[1:]}."]
+    return [f"{line}." for line in lines]
+
+
+def _outcome(groups: Sequence[Sequence[Run]]) -> str:
+    """Of groups that had the same traffic."""
     if len(groups[0]) == 1:
+        summaries = [group[0].summary for group in groups]
         return verdict(summaries) if len(summaries) > 1 else headline(summaries[0])
     by_allocator = [[run.summary for run in group] for group in groups]
     seeds = f"With {len(groups[0])} seeds and 95 % confidence"
     if len(groups) > 1:
-        return f"{seeds}, {_difference([alike(each) for each in by_allocator])}."
-    each = alike(by_allocator[0])
-    rate, token, wasted = (
-        with_spread(write, interval([read(summary) for summary in each]))
-        for write, read in (
-            (figures, lambda s: number(s["throughput"].get("requests_per_s"))),
-            (percent_text, lambda s: palette.shares(s)[0]["token"]),
-            (percent_text, lambda s: palette.waste(palette.shares(s)[0])),
-        )
-    )
-    label = group_label(groups[0])
-    return f"{seeds}, {label} finishes {rate} requests/s; KV memory {token} tokens, {wasted} waste."
+        return f"{seeds}, {_difference(by_allocator)}."
+    (each,) = by_allocator
+    rate = with_spread(figures, interval([number(s["throughput"].get("requests_per_s")) for s in each]))
+    said = f"{seeds}, {group_label(groups[0])} finishes {rate} requests/s; {memory_of_seeds(each)}."
+    return said
 
 
 def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
@@ -88,11 +114,11 @@ def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
 
 
 def differences_in_words(runs: Sequence[Run]) -> list[str]:
-    """Of several seeds, how the runs differ in each measure; nothing of one seed or one allocator."""
+    """Of several seeds, how the runs differ in each measure; nothing of one seed, one run, or two loads."""
     groups = grouped(runs)
-    if len(groups) < 2 or len(groups[0]) < 2:
+    if len(groups) < 2 or len(groups[0]) < 2 or not one_traffic(runs):
         return []
-    lines = difference_lines([alike([run.summary for run in group]) for group in groups])
+    lines = difference_lines([[run.summary for run in group] for group in groups])
     return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 

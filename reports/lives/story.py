@@ -1,6 +1,6 @@
 """The life of one request: what happened to it, in lines, and where its time went.
 
-    chosen(run, "slowest")        -> the number of a request, and how it came to be chosen
+    chosen(runs, "slowest")       -> the runs that served it, its number, and how it came to be chosen
     story(run, lives, request)    -> Story: a line per thing that happened, and how E2E divides
 
 A request with several answers is told by the one that
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.reports.alike import seed_of, traffic
 from kvsim.reports.lives.lines import Line, Teller
 from kvsim.reports.lives.spans import STATES, Lives, Span
 from kvsim.reports.rundir.run import Run
@@ -120,40 +121,68 @@ def _parts_json(parts: list[Part]) -> list[dict[str, Any]]:
 # -- which request ------------------------------------------------------------------------------
 
 
-def chosen(runs: Sequence[Run], text: str) -> tuple[int, str]:
-    """The request of this number, or the `slowest` ... of the first run; and in words how it was chosen."""
-    run = runs[0]
-    for other in runs[1:]:
-        if not np.array_equal(other.columns.requests["prompt_tokens"], run.columns.requests["prompt_tokens"]):
-            raise KvsimError(
-                f"{other.path} and {run.path} served different requests: explain one of them at a time"
-            )
-    rows = len(run.columns.requests["request"])
+def chosen(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
+    """The runs that served the request, its number, and in words how it was chosen.
+
+    A number is looked up in all runs, which must have served the same requests. The `slowest`, `median` and
+    `most-preempted` are sought in all runs; those told are the runs that served that very request.
+    """
     if text in CHOICES:
-        return _chosen_by(run, text)
+        return _chosen_by(runs, text)
+    for other in runs[1:]:
+        if not _same_requests(other, runs[0]):
+            raise KvsimError(
+                f"{other.path} and {runs[0].path} served different requests: explain one of them at a time"
+            )
+    rows = len(runs[0].columns.requests["request"])
     if not text.isascii() or not text.isdigit() or int(text) >= rows:
         whole = f"a number from 0 to {rows - 1:,}" if rows else "in the run, which has no requests"
         raise KvsimError(f"request must be {whole}, or one of {', '.join(CHOICES)}, got {text!r}")
-    return int(text), ""
+    return list(runs), int(text), ""
 
 
-def _chosen_by(run: Run, text: str) -> tuple[int, str]:
-    e2e, requests = run.columns.requests["e2e_s"], run.columns.requests
-    done = np.flatnonzero(np.isfinite(e2e))
-    if not len(done):
-        raise KvsimError(f"request cannot be {text}: no request of {run.label} finished")
-    slowest_last = done[np.argsort(e2e[done], kind="stable")]
-    of = f"of the {len(done):,} that finished in {run.label}"
+def _same_requests(one: Run, other: Run) -> bool:
+    """Whether both had the same prompts and the same traffic, seed included."""
+    return (
+        np.array_equal(one.columns.requests["prompt_tokens"], other.columns.requests["prompt_tokens"])
+        and traffic(one) == traffic(other)
+        and seed_of(one) == seed_of(other)
+    )
+
+
+def _chosen_by(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
+    """Of all requests that finished in any of the runs; of equals the last, most preempted the first."""
+    finished = [np.flatnonzero(np.isfinite(run.columns.requests["e2e_s"])) for run in runs]
+    place = np.repeat(np.arange(len(runs)), list(map(len, finished)))
+    row = np.concatenate(finished)
+    where = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
+    if not len(row):
+        raise KvsimError(f"request cannot be {text}: no request of {where} finished")
+    e2e_s = np.concatenate(
+        [run.columns.requests["e2e_s"][rows] for run, rows in zip(runs, finished, strict=True)]
+    )
+    slowest_last = np.argsort(e2e_s, kind="stable")
+    of = f"of the {len(row):,} that finished in {where}"
     if text == "slowest":
-        return int(slowest_last[-1]), f"the slowest {of}"
-    if text == "median":
-        return int(slowest_last[(len(done) - 1) // 2]), f"the median by E2E {of}"
-    counts = np.nan_to_num(requests.get("num_preemptions", np.zeros(len(e2e))))
-    most = int(counts[done].max())
-    if not most:
-        raise KvsimError(f"request cannot be most-preempted: nobody was preempted in {run.label}")
-    found = int(done[np.argmax(counts[done])])
-    return found, f"preempted {most:,} time{'s' * (most > 1)}, most {of}"
+        found, how = slowest_last[-1], f"the slowest {of}"
+    elif text == "median":
+        found, how = slowest_last[(len(row) - 1) // 2], f"the median by E2E {of}"
+    else:
+        counts = np.concatenate([_preemptions(run)[rows] for run, rows in zip(runs, finished, strict=True)])
+        found, most = np.argmax(counts), int(counts.max())
+        if not most:
+            raise KvsimError(f"request cannot be most-preempted: nobody was preempted in {where}")
+        how = f"preempted {most:,} time{'s' * (most > 1)}, most {of}"
+    run = runs[int(place[found])]
+    told = [each for each in runs if _same_requests(each, run)]
+    return told, int(row[found]), how if len(runs) == 1 else f"{how}, in {run.label}"
+
+
+def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """How often each request was preempted; 0 where nothing is known."""
+    return np.nan_to_num(
+        run.columns.requests.get("num_preemptions", np.zeros(len(run.columns.requests["e2e_s"])))
+    )
 
 
 # -- its story ----------------------------------------------------------------------------------

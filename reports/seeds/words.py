@@ -61,6 +61,7 @@ MEASURES = (
     ),
     Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
 )
+"""Waste is the last: while requests waited where all runs have enough of that, else over the whole runs."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +117,18 @@ def difference_lines(allocators: Sequence[Sequence[Summary]]) -> list[str]:
     """A sentence for each measure that all allocators have."""
     found = differences(allocators)
     lines = [_line(measure, [each for each in found if each.measure == measure.name]) for measure in MEASURES]
+    _, waiting = palette.shares_of_all([summary for each in _comparable(allocators) for summary in each])
+    when = "while requests waited" if waiting else "over the whole run"
+    if lines[-1] and not lines[-1].endswith(NO_DIFFERENCE):
+        lines[-1] = f"{when}, {lines[-1]}"
     return [line for line in lines if line]
 
 
 def _comparable(allocators: Sequence[Sequence[Summary]]) -> list[list[Summary]]:
-    """Those of which something finished with every seed, each by one part of its run."""
-    return [
-        list(alike(summaries))
-        for summaries in allocators
-        if all(summary["requests"]["finished"] for summary in summaries)
-    ]
+    """Those of which something finished with every seed, all by one part of their runs."""
+    served = [each for each in allocators if all(summary["requests"]["finished"] for summary in each)]
+    together = iter(alike([summary for each in served for summary in each]))
+    return [[next(together) for _ in each] for each in served]
 
 
 def _differences(measure: Measure, allocators: Sequence[Sequence[Summary]]) -> list[Difference]:

@@ -80,7 +80,7 @@ def files_of(directory):
 
 RUN = """\
 paged served 20 requests in 33.0 s: 0.605 requests/s, 161 output tokens/s; KV
-memory 14.0 % tokens, 0.2 % waste on average (nobody ever waited).
+memory 14.0 % tokens, 0.2 % waste over the whole run (no request ever waited).
 
 ███████████·····································································
 █ token 14.0 %   ▒ reserved 0.2 %   · free 85.8 %
@@ -125,20 +125,24 @@ output tokens/s                   168         168       230 *
 requests at once, mean           5.04        5.04        6.91
 requests at once, most              7           7        20 *
 
-tokens in KV memory            10.9 %      10.9 %    20.0 % *
-waste in all                   89.1 %      89.1 %     0.3 % *
-  reserved                     10.7 %      10.7 %       0.3 %
-  internal                     69.5 %      69.5 %       0.0 %
-  external                      8.9 %       8.9 %       0.0 %
+tokens in KV memory            14.6 %      14.6 %    20.0 % *
+tokens, requests waiting       10.9 %      10.9 %    19.5 % *
+waste in all                   56.1 %      59.9 %     0.3 % *
+  reserved                      7.0 %       7.0 %       0.3 %
+  internal                     43.9 %      43.9 %       0.0 %
+  external                      5.2 %       8.9 %       0.0 %
+waste, requests waiting        89.1 %      89.1 %     0.9 % *
 
 first token, p50               5.42 s      5.42 s   30.0 ms *
 first token, p99               14.4 s      14.4 s    114 ms *
 normalised latency, mean      85.6 ms     85.6 ms   30.1 ms *
 preemptions                         0           0           0
-* best of its row; memory: mean while requests waited (paged: of the whole run)
+held by KV memory              45.7 %      45.7 %       0.0 %
+held by token budget            0.0 %       0.0 %       0.3 %
+* best of its row; memory: means of the whole run
 
 paged holds 1.4 times as many requests at once as contiguous and finishes 1.4
-times as many per second; waste 0.3 % against 89.1 %.
+times as many per second; waste 0.3 % against 56.1 % over the whole run.
 
 cost: constant 0.03 s
 note: ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in

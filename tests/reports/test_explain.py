@@ -491,10 +491,38 @@ def test_runs_side_by_side_say_how_long_a_request_waited_in_each():
 
 def test_a_request_may_be_named_by_what_is_special_about_it():
     run, _ = served("vllm-v1", 4, workload([(0, 7, 4), (0, 7, 4), (9, 2, 1)]), max_num_seqs=2)
-    assert chosen([run], "slowest") == (1, "the slowest of the 3 that finished in test")
-    assert chosen([run], "median") == (0, "the median by E2E of the 3 that finished in test")
-    assert chosen([run], "most-preempted") == (1, "preempted 1 time, most of the 3 that finished in test")
-    assert chosen([run], "2") == (2, "")
+    assert chosen([run], "slowest")[1:] == (1, "the slowest of the 3 that finished in test")
+    assert chosen([run], "median")[1:] == (0, "the median by E2E of the 3 that finished in test")
+    how = "preempted 1 time, most of the 3 that finished in test"
+    assert chosen([run], "most-preempted") == ([run], 1, how)
+    assert chosen([run], "2") == ([run], 2, "")
+
+
+def test_what_is_special_is_sought_in_all_runs_and_told_of_those_with_that_request():
+    rows = [(0, 7, 4), (0, 7, 4), (9, 2, 1)]
+    roomy, _ = served("vllm-v1", 99, workload(rows), "roomy", max_num_seqs=2)
+    tight, _ = served("vllm-v1", 4, workload(rows), "tight", max_num_seqs=2)
+    other, _ = served("vllm-v1", 99, workload([(0, 6, 12)]), "other", max_num_seqs=2)
+    runs = [roomy, tight, other]
+    how = "preempted 1 time, most of the 7 that finished in 3 runs, in tight"
+    assert chosen(runs, "most-preempted") == ([roomy, tight], 1, how)
+    how = "the slowest of the 7 that finished in 3 runs, in other"
+    assert chosen(runs, "slowest") == ([other], 0, how)
+    e2e_s = sorted(float(value) for run in runs for value in run.columns.requests["e2e_s"])
+    told, number, how = chosen(runs, "median")
+    assert how.startswith("the median by E2E of the 7 that finished in 3 runs, in ")
+    assert e2e_s[3] in [float(run.columns.requests["e2e_s"][number]) for run in told]
+    with pytest.raises(KvsimError, match="cannot be most-preempted: nobody was preempted in 2 runs"):
+        chosen([roomy, other], "most-preempted")
+
+
+def test_seeds_with_equal_prompts_are_not_the_same_requests():
+    one, two = (served("vllm-v1", 99, workload([(0, 2, 1)]), name)[0] for name in ("one", "two"))
+    for seed, run in enumerate((one, two)):
+        run.config["workload"] = {"seed": seed}
+    with pytest.raises(KvsimError, match="served different requests"):
+        chosen([one, two], "0")
+    assert chosen([one, two], "slowest")[0] == [two]
 
 
 @pytest.mark.parametrize("text", ["3", "-1", "x", "1.5", "²"])

@@ -378,31 +378,35 @@ def test_papers_have_no_headline_but_say_which_run(three):
 # -- what single figures say -----------------------------------------------------------------------
 
 
-def test_the_bars_are_the_saturated_shares_where_requests_waited_and_sum_to_100(three):
-    figure = figure_of("waste", three)
-    kinds = len(palette.KINDS)
-    bars = figure.axes[0].patches
-    for row, run in enumerate(three):
-        widths = [bar.get_width() for bar in bars[row * kinds : (row + 1) * kinds]]
-        memory = run.summary["memory"]
-        part = memory["saturated" if memory["saturated_share"] >= 0.02 else "average"]
-        assert widths == pytest.approx([part[kind] for kind in palette.KINDS])
-        assert sum(widths) == pytest.approx(100)
+def test_the_bars_are_the_saturated_shares_where_all_had_requests_waiting_and_sum_to_100(three):
+    saturated = [run for run in three if run.summary["memory"]["saturated_share"] >= 0.02]
+    assert 0 < len(saturated) < len(three)
+    for runs, part, when in (
+        (saturated, "saturated", "while requests wait"),
+        (three, "average", "over the whole run"),
+    ):
+        axes = figure_of("waste", runs).axes[0]
+        assert axes.get_xlabel() == f"share of the KV memory, mean {when}"
+        kinds = len(palette.KINDS)
+        for row, run in enumerate(runs):
+            widths = [bar.get_width() for bar in axes.patches[row * kinds : (row + 1) * kinds]]
+            assert widths == pytest.approx([run.summary["memory"][part][kind] for kind in palette.KINDS])
+            assert sum(widths) == pytest.approx(100)
 
 
 def test_a_run_in_which_nobody_waited_shows_its_average(tmp_path):
     run = run_of(tmp_path, requests=30, request_rate=0.05)
     assert run.summary["memory"]["saturated"] is None
     bars = figure_of("waste", [run]).axes[0]
-    assert [tick.get_text() for tick in bars.get_yticklabels()] == ["paged\n(whole run)"]
+    assert bars.get_xlabel() == "share of the KV memory, mean over the whole run"
     widths = [bar.get_width() for bar in bars.patches]
     assert widths == pytest.approx([run.summary["memory"]["average"][kind] for kind in palette.KINDS])
 
 
 def test_the_headline_and_the_bars_say_the_waste_in_numbers(three):
-    wasted = [f"{palette.waste(palette.shares(run.summary)[0]):.1f} %" for run in three]
+    wasted = [f"{palette.waste(palette.whole_run(run.summary)):.1f} %" for run in three]
     said = texts(figure_of("waste", three))
-    assert said[0] == f"paged wastes {wasted[2]} of the KV memory, contiguous {wasted[0]}"
+    assert said[0] == f"paged wastes {wasted[2]} of the KV memory, contiguous {wasted[0]}, over the whole run"
     assert {f"{percent} waste" for percent in wasted} <= set(said)
 
 
@@ -447,7 +451,9 @@ def test_utilisation_and_fragmentation_are_time_means_of_the_timeline(tmp_path):
     }
     columns["largest_free_extent"] = np.array([0, 20, 100])
     run = replace(run, columns=Tables(run.columns.requests, columns))
-    said = f"{run.summary['memory']['average']['token']:.1f} % of the KV memory holds tokens on average"
+    said = (
+        f"{run.summary['memory']['average']['token']:.1f} % of the KV memory holds tokens over the whole run"
+    )
     assert said in headline_of("utilisation", [run])
     assert "the largest free extent is 25.0 % of what is free" in headline_of("fragmentation", [run])
     drawn = figure_of("utilisation", [run]).axes[0].lines[0].get_ydata()
@@ -527,7 +533,7 @@ def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
     whisker = figure.axes[0].lines[0].get_xdata()  # t(1) = 12.706, s / sqrt(2) = 1; nothing is below 0
     assert list(whisker) == pytest.approx([0, 5 + 12.706], abs=1e-3)
     assert "5.00 ±13, at most 6" in texts(figure)
-    assert headline_of("waste", runs) == "contiguous wastes 32.0 ±25 % of the KV memory"
+    assert headline_of("waste", runs) == "contiguous wastes 32.0 ±25 % of the KV memory while requests wait"
 
 
 def test_curves_of_seeds_are_their_mean_in_a_band_from_the_least_to_the_most(tmp_path):
@@ -602,6 +608,90 @@ def test_what_else_differs_makes_curves_of_their_own(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("part", "choice", "values"),
+    [
+        ("scenario", "num_gpu_blocks", (500, 1_000)),
+        ("scenario", "kv_tokens", (8_000, 16_000)),
+        ("scenario", "gpu_memory_utilization", (0.8, 0.9)),
+        ("workload", "num_prompts", (100, 200)),
+        ("workload", "start", (0.0, 600.0)),
+        ("workload", "duration", (None, 600.0)),
+        ("workload", "some_later_option", ("a", "b")),
+    ],
+)
+def test_runs_that_differ_in_anything_but_the_seed_are_never_averaged(tmp_path, part, choice, values):
+    runs = [run_of(tmp_path, request_rate=rate, seed=seed) for seed in (0, 1) for rate in (1, 2)]
+    for run in runs:
+        run.config[part][choice] = values[run.config["workload"]["seed"]]
+    curves = joined.curves(runs, "request_rate")
+    assert len(curves) == 2
+    assert all(len(at) == 1 for curve in curves for at in curve.runs.values())
+    assert len(systems(runs)) == 4
+
+
+def test_models_and_profiles_of_one_name_that_differ_are_apart(tmp_path):
+    runs = [run_of(tmp_path, request_rate=rate, seed=rate) for rate in (1, 2, 1, 2)]
+    for run, layers in zip(runs, (10, 10, 20, 20), strict=True):
+        run.config["scenario"]["model"] = {"name": "mine", "layers": layers}
+    assert [c.name for c in joined.curves(runs, "request_rate")] == [
+        "paged, model layers 10",
+        "paged, model layers 20",
+    ]
+    for run, name in zip(runs, ("a", "a", "b", "b"), strict=True):
+        run.config["scenario"]["model"]["name"] = name
+    assert [c.name for c in joined.curves(runs, "request_rate")] == ["paged, model a", "paged, model b"]
+    for run, device in zip(runs, ("x", "x", "x", "y"), strict=True):
+        run.config["scenario"] |= {"model": {"name": "a", "layers": 10}, "profile": {"points": [device]}}
+    assert len(joined.curves(runs, "request_rate")) == 2
+
+
+def test_a_run_that_is_there_twice_is_no_second_seed(tmp_path):
+    runs = [run_of(tmp_path, request_rate=rate, seed=0) for rate in (1, 2, 2)]
+    (curve,) = joined.curves(runs, "request_rate")
+    assert [len(at) for at in curve.runs.values()] == [1, 1]
+
+
+def test_longer_samples_at_higher_rates_are_one_curve(tmp_path):
+    runs = [run_of(tmp_path, request_rate=rate) for rate in (1, 2)]
+    for run, rate in zip(runs, (1, 2), strict=True):
+        run.config["workload"]["num_prompts"] = 100 * rate
+    (curve,) = joined.curves(runs, "request_rate")
+    assert list(curve.runs) == [1, 2]
+
+
+def test_one_memory_in_other_blocks_is_one_curve_and_another_memory_is_not(tmp_path):
+    runs = [run_of(tmp_path, request_rate=2, block_size=size) for size in (8, 16)]
+    for run, blocks in zip(runs, (2_000, 1_000), strict=True):
+        run.config["scenario"]["num_gpu_blocks"] = blocks
+    assert len(joined.curves(runs, "block_size")) == 1
+    runs[0].config["scenario"]["num_gpu_blocks"] = 1_000
+    assert len(joined.curves(runs, "block_size")) == 2
+
+
+def test_the_headline_compares_curves_at_the_highest_load_that_all_had(tmp_path):
+    runs = [run_of(tmp_path, label="contiguous", request_rate=rate) for rate in (1, 2)]
+    runs += [run_of(tmp_path, request_rate=rate) for rate in (1, 2, 4)]
+    for run, served in zip(runs, (0.9, 1.1, 0.95, 1.9, 3.0), strict=True):
+        run.summary["throughput"]["requests_per_s"] = served
+    assert headline_of("throughput", runs) == (
+        "Requests served per second when 2 come: contiguous 1.10, paged 1.90"
+    )
+    apart = [runs[0], *runs[3:]]
+    assert headline_of("throughput", apart) == "Curves without a common load: contiguous, paged"
+
+
+def test_figures_rank_no_runs_of_different_loads(tmp_path):
+    runs = [run_of(tmp_path, request_rate=rate, name=f"at {rate}") for rate in (1, 6)]
+    assert headline_of("batched", runs).startswith("Requests computed at once, under different loads: at 1 ")
+    assert headline_of("waste", runs).startswith("KV memory wasted ")
+    assert ", under different loads: at 1 " in headline_of("waste", runs)
+    for run in runs:
+        assert "times as many" not in headline_of("batched", runs)
+        run.config["workload"]["request_rate"] = 1
+    assert "times as many as" in headline_of("batched", runs)
+
+
 def test_all_at_once_is_no_rate(tmp_path):
     runs = [run_of(tmp_path, request_rate=rate) for rate in (1, 2)]
     runs[1].config["workload"]["request_rate"] = "inf"
@@ -617,9 +707,8 @@ def test_another_latency_may_be_chosen(tmp_path):
     latency = Latency.parse("ttft:p99")
     axes = figure_of("block-size", runs, latency=latency).axes
     assert list(axes[0].lines[0].get_ydata()) == [run.summary["latency"]["ttft_s"]["p99"] for run in runs]
-    assert list(axes[1].lines[0].get_ydata()) == [
-        palette.waste(palette.shares(run.summary)[0]) for run in runs
-    ]
+    shares, _ = palette.shares_of_all([run.summary for run in runs])
+    assert list(axes[1].lines[0].get_ydata()) == list(map(palette.waste, shares))
     assert list(axes[2].lines[0].get_ydata()) == [run.summary["throughput"]["requests_per_s"] for run in runs]
     assert axes[0].get_title("left").replace("\n", " ") == "time to first token, p99 (s)"
     assert Latency.parse("itl") == Latency("itl", "mean")

@@ -372,6 +372,15 @@ def test_a_run_in_a_terminal_draws_on_a_second_screen_and_then_reports(workplace
     assert contents("watched") == contents("alone")
 
 
+def test_a_run_at_a_pace_is_drawn_more_often_and_gives_the_same(workplace):
+    line = ("run", "--num-prompts", "20", "--no-plots", "--out")
+    code, out, _ = in_a_terminal(*line, "paced", "--live", "--pace", "15x")
+    assert code == 0
+    assert out.split(OFF)[0].count("simulated") >= 4
+    assert cli.main([*line, "alone", "--quiet"]) == 0
+    assert contents("paced") == contents("alone")
+
+
 def test_a_comparison_says_which_run_and_what_came_before(workplace):
     line = ("compare", "--live", "--allocator", "contiguous,paged", "--num-prompts", "2000", "--no-plots")
     code, out, _ = in_a_terminal(*line)

@@ -19,6 +19,7 @@ from kvsim.reports.html import words
 from kvsim.reports.html.arena import read_arena
 from kvsim.reports.html.charts import chart_data
 from kvsim.reports.html.lives import SAID, tick_s
+from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.packing import NOTHING, Pack, unpacked
 from kvsim.reports.html.report import report, write_report
 from kvsim.reports.lives.event_log import EVENTS, read_events
@@ -268,7 +269,50 @@ def test_the_waste_bars_are_the_shares_of_the_summary(compared):
 def test_the_answer_is_a_sentence_with_numbers(compared):
     said = words.answer(read_runs(compared))
     numbers = r"paged holds [\d.]+ times as many requests at once as contiguous and finishes [\d.]+ times"
-    assert re.match(numbers + r" as many per second; waste [\d.]+ % against [\d.]+ %\.", said)
+    assert re.match(
+        numbers + r" as many per second; waste [\d.]+ % against [\d.]+ % while requests waited\.", said
+    )
+
+
+def loads(tmp_path, *rates):
+    """Runs at these rates, the first of two allocators."""
+    both = tmp_path / "both"
+    record(both, *SMALL, "--allocator", "contiguous,paged", "--request-rate", rates[0], command="compare")
+    more = []
+    for rate in rates[1:]:
+        record(tmp_path / f"at-{rate}", *SMALL, "--request-rate", rate)
+        more += read_runs(tmp_path / f"at-{rate}")
+    return words.distinct([*read_runs(both), *more])
+
+
+def test_runs_of_different_loads_are_not_ranked_but_those_of_one_load_are(tmp_path):
+    runs = loads(tmp_path, 3, 0.5)
+    said = words.answer(runs)
+    assert "The runs had different traffic, so they are not ranked against each other: " in said
+    assert said.count("as many requests at once as contiguous") <= 1
+    assert "at-0.5 holds" not in said and "as at-0.5" not in said
+    assert "At 3.00 requests/s (gamma): " in said
+    found = numbers(runs)
+    assert not found["ranked"] and not any(any(row["best"]) for row in found["rows"])
+    assert any(any(row["best"]) for row in numbers(runs[:2])["rows"])
+    assert words.differences_in_words(runs) == []
+
+
+def test_seeds_of_two_loads_under_one_name_are_not_put_together(tmp_path):
+    for rate in (1, 2):
+        seeds = ("--seeds", 2, "--jobs", 1, "--request-rate", rate)
+        record(tmp_path / f"at-{rate}", *SMALL, *seeds)
+    runs = words.distinct([run for rate in (1, 2) for run in read_runs(tmp_path / f"at-{rate}")])
+    assert [len(group) for group in words.grouped(runs)] == [2, 2]
+    assert len({words.group_label(group) for group in words.grouped(runs)}) == 2
+
+
+def test_seeds_that_are_not_the_same_ones_are_not_paired(tmp_path):
+    for first, name in ((0, "a"), (5, "b")):
+        seeds = ("--seeds", 2, "--jobs", 1, "--seed", first)
+        record(tmp_path / name, *SMALL, *seeds, "--block-size", 16 if first else 32)
+    runs = words.distinct([run for name in "ab" for run in read_runs(tmp_path / name)])
+    assert [len(group) for group in words.grouped(runs)] == [1, 1, 1, 1]
 
 
 def test_of_one_run_the_answer_tells_its_numbers(tmp_path):
@@ -291,7 +335,8 @@ def test_several_seeds_are_one_column_with_their_spread(tmp_path):
     record(out, *SMALL, "--allocator", "contiguous,paged", "--seeds", 3, "--jobs", 1, command="compare")
     runs = read_runs(out)
     data, columns = opened(report(runs))
-    assert data["answer"].startswith("With 3 seeds and 95 % confidence, paged finishes ")
+    assert data["answer"].startswith("contiguous is overloaded with all 3 seeds: ")
+    assert "% of the time. With 3 seeds and 95 % confidence, paged finishes " in data["answer"]
     assert data["groups"] == data["numbers"]["columns"] == ["contiguous", "paged"]
     assert [run["group"] for run in data["runs"]] == [0, 0, 0, 1, 1, 1]
     assert {name for name in columns if name.startswith("map")} == {"map-0", "map-3"}

@@ -12,10 +12,11 @@ from kvsim.reports.terminal import compare_table, headline, run_table, verdict
 
 RUN = """\
 paged served 1,000 requests in 512.8 s: 1.95 requests/s, 649 output tokens/s; KV
-memory 96.1 % tokens, 3.9 % waste while requests waited.
+memory 95.1 % tokens, 3.9 % waste over the whole run, 96.1 % and 3.9 % while
+requests waited (93 % of the time).
 
-█████████████████████████████████████████████████████████████████████████████▚▚▓
-█ token 96.1 %   ▚ internal 2.3 %   ▓ external 1.6 %
+████████████████████████████████████████████████████████████████████████████▚▚▓·
+█ token 95.1 %   ▚ internal 2.3 %   ▓ external 1.6 %   · free 1.0 %
 
 latency                      mean    p50    p90    p95    p99    max
 ────────────────────────────────────────────────────────────────────
@@ -51,20 +52,22 @@ output tokens/s                   175        258       649 *
 requests at once, mean           7.00       9.81        30.4
 requests at once, most              9         12        32 *
 
-tokens in KV memory            20.6 %     26.8 %    96.1 % *
+tokens in KV memory            19.6 %     25.8 %    95.1 % *
+tokens, requests waiting       20.6 %     26.8 %    96.1 % *
 waste in all                   79.4 %     73.2 %     3.9 % *
   reserved                     13.3 %     17.9 %       0.0 %
   internal                     57.2 %     13.7 %       2.3 %
   external                      8.9 %     41.6 %       1.6 %
+waste, requests waiting        79.4 %     73.2 %     3.9 % *
 
 first token, p50                150 s     70.0 s    5.00 s *
 first token, p99                297 s      139 s    9.90 s *
 normalised latency, mean       1.50 s     700 ms   50.0 ms *
 preemptions                         4          4           4
-* best of its row; memory: mean while requests waited
+* best of its row; memory: means of the whole run
 
 paged holds 4.3 times as many requests at once as contiguous and finishes 3.7
-times as many per second; waste 3.9 % against 79.4 %.
+times as many per second; waste 3.9 % against 79.4 % while requests waited.
 
 cost: calibrated: NVIDIA A100, 2026-01-05
 note: 3.4 % of the simulated time lies outside what was measured"""
@@ -81,7 +84,7 @@ def with_sharing():
         1000 / 1.95
     )
     run["memory"]["saved_by_sharing"] = 53.74
-    run["memory"]["saturated"] |= {"token": 66.1, "cached": 30.0}
+    run["memory"]["average"] |= {"token": 65.1, "cached": 30.0}
     run["engine"] |= {"prefix_hit_tokens": 127_500, "cow_copies": 1410, "preemptions_swap": 7}
     run["engine"] |= {"swapped_in_blocks": 300, "swapped_out_blocks": 310}
     return run
@@ -123,7 +126,7 @@ def test_the_comparison_of_three_runs():
 
 def test_a_terminal_gets_colours_and_full_blocks():
     coloured = plain(run_table(PAGED), force_terminal=True, color_system="truecolor")
-    assert "\x1b[38;2;0;114;178m" + "█" * 77 in coloured
+    assert "\x1b[38;2;0;114;178m" + "█" * 76 in coloured
     assert "▚" not in coloured
 
 
@@ -164,7 +167,7 @@ def test_the_headline_says_how_many_were_turned_away_and_that_nobody_waited():
     run["memory"]["saturated"] = None
     assert headline(run) == (
         "paged served 988 of 1,000 requests in 512.8 s: 1.95 requests/s, 649 output tokens/s; "
-        "KV memory 95.1 % tokens, 3.9 % waste on average (nobody ever waited)."
+        "KV memory 95.1 % tokens, 3.9 % waste over the whole run (no request ever waited)."
     )
     run["requests"] = {"submitted": 1, "finished": 0, "rejected": 1}
     assert headline(run) == "paged served 0 of 1 request."
@@ -173,7 +176,7 @@ def test_the_headline_says_how_many_were_turned_away_and_that_nobody_waited():
 def test_the_verdict_compares_the_best_with_the_worst():
     assert verdict([PAGED, BUDDY, CONTIGUOUS]) == (
         "paged holds 4.3 times as many requests at once as contiguous and finishes 3.7 times as many "
-        "per second; waste 3.9 % against 79.4 %."
+        "per second; waste 3.9 % against 79.4 % while requests waited."
     )
 
 
@@ -182,15 +185,15 @@ def test_at_equal_throughput_the_verdict_is_on_latency():
     slow["throughput"] = PAGED["throughput"]
     assert verdict([PAGED, slow]) == (
         "All finish about 1.95 requests/s; paged takes 50.0 ms per token, contiguous 1.50 s; "
-        "waste 3.9 % against 79.4 %."
+        "waste 3.9 % against 79.4 % while requests waited."
     )
 
 
 def test_equal_runs_have_no_best():
     twins = [PAGED, PAGED | {"label": "twin"}]
-    assert (
-        verdict(twins)
-        == "All finish about 1.95 requests/s and take about 50.0 ms per token; waste 3.9 % against 3.9 %."
+    assert verdict(twins) == (
+        "All finish about 1.95 requests/s and take about 50.0 ms per token; "
+        "waste 3.9 % against 3.9 % while requests waited."
     )
     assert plain(compare_table(twins)).count("*") == 1  # the legend
 

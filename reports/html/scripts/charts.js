@@ -159,7 +159,7 @@ function buildCharts() {
     chart(two, "Preemptions", "Evictions since the start, to be computed again or swapped.", () => line("preemptions", "times"), { timed: true });
   }
   const saturated = data.charts.waste.map((run) => run.saturated);
-  const when = saturated.every(Boolean) ? "while requests waited" : saturated.some(Boolean) ? "while requests waited, where enough did" : "over the whole run";
+  const when = saturated.every(Boolean) ? "while requests waited" : "over the whole run";
   const kept = data.wasteKinds.join(", ").replace(/, (\w+)$/, " and $1");
   chart($("waste-chart"), "Waste", `Per cent of the KV memory, mean ${when}${seeds > 1 ? `, of ${seeds} seeds` : ""}; ${kept} slots are wasted.`, bars, { height: 84 + 46 * data.groups.length });
   kindsLegend($("waste-chart"), kinds);

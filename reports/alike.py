@@ -1,0 +1,58 @@
+"""Which runs may be put together: those that are equal in all but the seed, and those that had one traffic.
+
+same_but_seed    the whole of config.json without the seed: such runs differ by chance alone
+traffic          what was offered: such runs may be ranked; of two loads the larger one "wins" by itself
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvsim.reports.rundir.run import Run
+
+
+def seed_of(run: Run) -> object:
+    """The seed of its workload."""
+    return _workload(run).get("seed")
+
+
+def traffic(run: Run) -> str:
+    """All that was chosen about its requests and their arrivals, but the seed."""
+    return json.dumps({**_workload(run), "seed": None}, sort_keys=True)
+
+
+def one_traffic(runs: Sequence[Run]) -> bool:
+    """Whether all of them were offered the same, so that one can be better than another."""
+    return len({traffic(run) for run in runs}) <= 1
+
+
+def same_but_seed(run: Run) -> str:
+    """All that was chosen but the seed; and the allocator that was told of, which a config names too."""
+    workload = {**_workload(run), "seed": None}
+    return json.dumps([_allocator(run), {**run.config, "workload": workload}], sort_keys=True)
+
+
+def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs that are equal in all but the seed, together, in the order of their first ones.
+
+    Runs that repeat a seed stay alone: they are the same run again, or something that no config tells apart.
+    """
+    alike: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        alike[same_but_seed(run)].append(run)
+    groups: list[list[Run]] = []
+    for group in alike.values():
+        seeds = {json.dumps(seed_of(run)) for run in group}
+        groups += [group] if len(seeds) == len(group) else [[run] for run in group]
+    places = {id(run): place for place, run in enumerate(runs)}
+    return sorted(groups, key=lambda group: places[id(group[0])])
+
+
+def _allocator(run: Run) -> object:
+    return run.summary["engine"].get("allocator", run.summary["label"])
+
+
+def _workload(run: Run) -> Mapping[str, Any]:
+    found = run.config.get("workload")
+    return found if isinstance(found, Mapping) else {}

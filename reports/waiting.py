@@ -1,0 +1,103 @@
+"""Whether a server kept up, and what held its requests back, in words: the section `load` of a summary.
+
+    overload(summary)        "overloaded: 3.01 requests/s come, 2.02 leave; held back by KV memory 97 % ..."
+    held_back([summary])     "KV memory 97 % of the time, seats (max_num_seqs) 2 %"
+
+Runs of versions that wrote no such section get no words.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from kvsim.reports.palette import Summary, figures, number
+
+LIMITS = {
+    "kv_memory": "KV memory",
+    "max_num_seqs": "seats (max_num_seqs)",
+    "max_num_batched_tokens": "token budget (max_num_batched_tokens)",
+    "batch": "the static batch",
+}
+"""Name of a limit in the summary -> in words."""
+
+SHORT_LIMITS = {
+    "kv_memory": "KV memory",
+    "max_num_seqs": "seats",
+    "max_num_batched_tokens": "token budget",
+    "batch": "static batch",
+}
+"""The same for the rows of a table."""
+
+LEAST_SHARE = 0.005
+"""A limit that held requests back for less is not what overloads a server."""
+
+LATENCIES_GROW = (
+    "The queue grew for as long as requests came: the latencies say how long the run was, "
+    "not how fast the server is."
+)
+
+
+def is_overloaded(summary: Summary) -> bool:
+    """Whether its queue grew for as long as requests came."""
+    return summary.get("load", {}).get("overloaded") is True
+
+
+def all_at_once(summary: Summary) -> bool:
+    """Whether the last request came before the first one left."""
+    return bool(summary.get("load", {}).get("arrivals") == "all at once")
+
+
+def overload(summary: Summary) -> str:
+    """The overload of a run with its numbers and its limits, or ""."""
+    return f"overloaded: {_rates([summary])}; {_limits([summary])}" if is_overloaded(summary) else ""
+
+
+def overload_of_seeds(summaries: Sequence[Summary]) -> str:
+    """The same of a run with several seeds, in means: "overloaded with 2 of 3 seeds: ..."."""
+    many = sum(map(is_overloaded, summaries))
+    if not many:
+        return ""
+    which = f"all {many}" if many == len(summaries) else f"{many} of {len(summaries)}"
+    return f"overloaded with {which} seeds: {_rates(summaries)}; {_limits(summaries)}"
+
+
+def overloads(runs: Sequence[Sequence[Summary]]) -> list[str]:
+    """A line for each overloaded run of a comparison, after its name; every run with all of its seeds."""
+    said = [overload(seeds[0]) if len(seeds) == 1 else overload_of_seeds(seeds) for seeds in runs]
+    return [f"{seeds[0]['label']} is {words}" for seeds, words in zip(runs, said, strict=True) if words]
+
+
+def held_back(summaries: Sequence[Summary]) -> str:
+    """Each limit that held requests back, the longest first, with the share of the time; means; or ""."""
+    return _held_back(summaries, least=0.0)
+
+
+def share(summary: Summary, limit: str) -> float | None:
+    """The part of a run's time in which a limit held requests back."""
+    return number(summary.get("load", {}).get("held_back_share", {}).get(limit))
+
+
+def rounded_share(share: float) -> str:
+    """Whole per cent, but never 0 % for something or 100 % for less than all."""
+    if 0 < share < 0.005:
+        return "< 1 %"
+    return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
+
+
+def _rates(summaries: Sequence[Summary]) -> str:
+    """`3.01 requests/s come, 2.02 leave`; of several seeds their means."""
+    rates = ("arriving_requests_per_s", "leaving_requests_per_s")
+    come, leave = (figures(fmean(number(s["load"][rate]) or 0.0 for s in summaries)) for rate in rates)
+    return f"{come} requests/s come, {leave} leave"
+
+
+def _limits(summaries: Sequence[Summary]) -> str:
+    """`held back by KV memory 97 % of the time, seats (max_num_seqs) 2 %`."""
+    return f"held back by {_held_back(summaries, LEAST_SHARE)}"
+
+
+def _held_back(summaries: Sequence[Summary], least: float) -> str:
+    """Those that did for more than the least share of the time."""
+    found = [(fmean(share(s, limit) or 0.0 for s in summaries), words) for limit, words in LIMITS.items()]
+    longest_first = sorted((each for each in found if each[0] > least), key=lambda each: -each[0])
+    said = [f"{words} {rounded_share(part)}" for part, words in longest_first]
+    return ", ".join([f"{said[0]} of the time", *said[1:]]) if said else ""
