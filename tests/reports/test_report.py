@@ -407,7 +407,8 @@ def test_six_runs_with_long_names_have_a_page(tmp_path):
     runs = []
     for seed in range(6):
         run = fake_run(seed=seed)
-        run["summary"]["label"] = f"my.very.long.package.name.of.an.allocator.Mine{seed}"
+        label = f"my.very.long.package.name.of.an.allocator.Mine{seed}"
+        run["summary"]["label"] = run["config"]["scenario"]["engine"]["allocator"] = label
         runs.append(run)
     write_comparison(tmp_path / "six", runs, config={}, draw=False)
     data, _ = opened(report(read_runs(tmp_path / "six")))
