@@ -4,13 +4,13 @@ from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.run import Outcome, deployment_of, prepare
+from kvsim.sim.run import Outcome, Simulation, deployment_of, prepare
 from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
 
-def repeated(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool = False) -> Outcome:
-    """The outcome of an earlier run once more, with its events.
+def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool = False) -> Simulation:
+    """An earlier run once more, with its events, ready to be carried out.
 
     Parameters
     ----------
@@ -24,15 +24,18 @@ def repeated(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
     Raises
     ------
     KvsimError
-        A config that cannot be carried out, or that gives other requests than the run has.
+        A config that cannot be carried out.
     """
     try:
         deployment, traffic = deployment_of(run.config, "its config", None if allow_code else ())
         source = opened(Traffic.from_json(traffic))
-        simulation = prepare(deployment, source.workload(), source.as_json(), step_log=step_log, events=True)
+        return prepare(deployment, source.workload(), source.as_json(), step_log=step_log, events=True)
     except KvsimError as error:
         raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error
-    outcome = simulation.outcome()
+
+
+def checked(run: Run, outcome: Outcome) -> Outcome:
+    """The outcome, sure to be that of the earlier run; KvsimError if it is another."""
     check_same(run, outcome.requests)
     return outcome
 
@@ -40,4 +43,7 @@ def repeated(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
 def event_log_of(run: Run, *, allow_code: bool = False) -> EventLog:
     """The events of a run: recorded, or those of a repetition."""
     log = read_events(run.path)
-    return event_log(repeated(run, "events", allow_code=allow_code).events) if log is None else log
+    if log is None:
+        outcome = checked(run, prepared(run, "events", allow_code=allow_code).outcome())
+        return event_log(outcome.events)
+    return log

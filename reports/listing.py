@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
+from rich.console import Console, RenderableType
+
 from kvsim.reports.fitting import FittingTable
 from kvsim.sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.config import ModelSpec
@@ -116,3 +118,11 @@ def _first_line(text: str | None) -> str:
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
     """The first column stays whole, the last wraps, those between stand to the right."""
     return FittingTable(columns, rows, words=columns[-1:])
+
+
+def show(table: RenderableType, remark: str = "", *, stderr: bool = False) -> None:
+    """Print a table, and a remark below it."""
+    console = Console(highlight=False, stderr=stderr)
+    console.print(table)
+    if remark:
+        console.print(f"\n{remark}", markup=False)

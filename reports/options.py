@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from kvsim.sim.options import Named, options_of
+from kvsim.sim.outputs import Output, Seeds
 from kvsim.sim.scenario import Scenario
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.traffic import Traffic
@@ -20,7 +21,7 @@ LONGEST = 2048
 
 def option_rows(panel: str) -> list[str]:
     """The rows of a panel: option, default, meaning."""
-    described = (each for group in (Traffic, Scenario) for each in options_of(group))
+    described = (each for group in (Traffic, Seeds, Scenario, Output) for each in options_of(group))
     return [_row(each) for each in described if each.about.panel == panel]
 
 
@@ -28,8 +29,7 @@ def _row(named: Named) -> str:
     about = named.about
     value = f" {about.value}".replace("|", "\\|") if about.value else ""
     names = [f"`{named.flag}{value}`"]
-    if about.short:
-        names.append(f"`{about.short}`")
+    names += [f"`{name}`" for name in (about.short, *about.also) if name]
     if named.type is bool and named.optional:
         names.append(f"`--no-{named.flag[2:]}`")
     return f"| {', '.join(names)} | {'; '.join(_defaults(named))} | {about.doc or _plain(about.help)} |"

@@ -9,11 +9,12 @@ The command line (cli.py), the tables of docs/commands.md (reports/options.py), 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from kvsim.sim.errors import KvsimError, unknown
 
-PANELS = ("Workload", "Arrivals", "Engine", "Memory", "Model and GPU")
+PANELS = ("Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Output")
 """Groups of options, in the order in which they are shown."""
 
 T = TypeVar("T")
@@ -39,6 +40,10 @@ class Option:
         What the docs say, in markdown; empty: `help`.
     short : str
         The name on the command line where the whole one is too long to be shown; both are taken.
+    also : tuple of str
+        Further names on the command line, such as `-q`.
+    hidden : bool
+        Whether `--help` leaves it out.
     """
 
     help: str
@@ -48,6 +53,8 @@ class Option:
     shown: str = ""
     doc: str = ""
     short: str = ""
+    also: tuple[str, ...] = ()
+    hidden: bool = False
 
 
 def option(
@@ -60,9 +67,12 @@ def option(
     shown: str = "",
     doc: str = "",
     short: str = "",
+    also: tuple[str, ...] = (),
+    hidden: bool = False,
 ) -> Any:  # noqa: ANN401
     """Declare a field of a dataclass as an option, see `Option`."""
-    about = Option(help, panel, value or "|".join(allowed), allowed, shown, doc, short)
+    value = value or "|".join(allowed)
+    about = Option(help, panel, value, allowed, shown, doc, short, also, hidden)
     return field(default=default, metadata={"option": about})
 
 
@@ -97,7 +107,7 @@ def options_of(described: type) -> Iterator[Named]:
         if about is None:
             continue
         kinds = get_args(hints[each.name]) or (hints[each.name],)
-        plain = next(kind for kind in kinds if kind in (bool, int, float, str))
+        plain = next(kind for kind in kinds if kind in (bool, int, float, str, Path))
         default = None if each.default is MISSING else each.default
         yield Named(each.name, plain, type(None) in kinds, default, about)
 

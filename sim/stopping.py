@@ -36,6 +36,14 @@ class Stop(KeyboardInterrupt):
         return 128 + self.number
 
 
+class Stopped(Exception):
+    """Somebody stopped a command that says itself what has become of its work."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class _State:
     """Signals belong to the process, and so does this."""
 

@@ -21,7 +21,19 @@ FACE = [path for path in sorted((ROOT / "kvsim").glob("*.py")) if not path.is_sy
 MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))]
 
 OURS = {
-    "cli": {"api", "results", "repeat", "sim", "allocators", "workloads", "kernels", "reports"},
+    "cli": {
+        "api",
+        "calibrating",
+        "flags",
+        "jobs",
+        "repeat",
+        "results",
+        "sim",
+        "allocators",
+        "workloads",
+        "kernels",
+        "reports",
+    },
     "reports": {"sim"},
     "workloads": {"sim"},
     "sim": {"allocators"},

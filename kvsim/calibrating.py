@@ -1,0 +1,48 @@
+"""What `sim calibrate` does: plan, measure while somebody watches, keep what is measured whatever happens."""
+
+from pathlib import Path
+
+from kvsim.kernels.calibration.calibrate import begin, finish
+from kvsim.kernels.calibration.earlier import kept_as, write_beside
+from kvsim.kernels.calibration.overview import held_by_others, left_out, overview
+from kvsim.kernels.calibration.plan import plan
+from kvsim.kernels.calibration.stopping import exit_code, terminable
+from kvsim.reports.calibration.watch import plan_report, watched
+from kvsim.reports.listing import show
+from kvsim.sim.profile_place import new_profile
+from kvsim.sim.stopping import Stopped
+
+
+def measured(
+    out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool
+) -> tuple[Path, Path | None]:
+    """Calibrate while somebody watches: the profile's file, and where the one that was there is kept."""
+    journal = None
+    try:
+        with terminable():
+            planned = plan(quick, interpret)
+            gpu = planned.sheet.gpu if planned.sheet else None
+            target = new_profile(planned.device.name, gpu, out, name, quick=quick, rehearsal=interpret)
+            earlier, path = kept_as(target), target.with_name(f"{target.name}.journal")
+            journal = begin(planned, path, fresh=fresh)
+            facts, since = journal.head["device"], str(journal.head["date"])[:10]
+            parts, held = overview(planned, journal), held_by_others(planned)
+            shown = plan_report(facts, parts, left_out(planned), since, held)
+            remark = f"It will be written to {target}."
+            if earlier is not None:
+                remark += f" The profile that is there is kept as {earlier.name}."
+            show(shown, f"{remark} Ctrl-C keeps what is measured.\n", stderr=True)
+            with watched(len(planned.points)) as heard:
+                profile = finish(
+                    planned,
+                    journal,
+                    name=name or target.stem,
+                    progress=lambda at: heard(at.part, at.done, at.left_s),
+                )
+            return target, write_beside(profile, target, path)
+    except KeyboardInterrupt as stop:
+        if journal is None:
+            raise
+        code = getattr(stop, "exit_code", None) or exit_code(stop)
+        kept = f"{len(journal.samples):,} of {len(planned.points):,} points are measured and kept"
+        raise Stopped(f"interrupted: {kept}; the same command goes on", code) from None

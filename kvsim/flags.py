@@ -1,0 +1,112 @@
+"""Commands whose options are the fields of dataclasses, as typer understands them.
+
+    @flat
+    def run(traffic: Traffic, server: Scenario = Scenario()) -> None: ...
+
+gives a command with an option for every field that sim/options.py describes.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Annotated, Any
+
+import typer
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options import Named, options_of
+from kvsim.sim.outputs import MAP_INSTANTS
+from kvsim.sim.scenario import Scenario
+
+
+def flat(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with every parameter that is a dataclass replaced by its fields, as options.
+
+    A parameter of the command's own takes the place of a field of that name.
+    """
+    parameters = inspect.signature(command).parameters
+    groups = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
+    own = parameters.keys() - groups.keys()
+    flattened = {name: _options(group, own) for name, group in groups.items()}
+
+    def flattened_command(**values: Any) -> None:  # noqa: ANN401 - whatever the options hold
+        for name, group in groups.items():
+            given = {option.name: values.pop(option.name) for option in flattened[name]}
+            values[name] = group(**_chosen(given))
+        command(**values)
+
+    options: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        options += flattened.get(name) or [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    found: Any = flattened_command
+    found.__name__, found.__doc__ = command.__name__, command.__doc__
+    found.__annotations__ = {option.name: option.annotation for option in options}
+    found.__signature__ = inspect.Signature(options)
+    return flattened_command
+
+
+def completed(argv: Sequence[str]) -> list[str]:
+    """The command line with the number that `--record-map` may leave out, long names made short."""
+    short = {each.flag: each.about.short for each in options_of(Scenario) if each.about.short}
+    return [
+        f"{word}={MAP_INSTANTS}"
+        if word == "--record-map" and not following.isdigit()
+        else short.get(word, word)
+        for word, following in zip(argv, [*argv[1:], ""], strict=True)
+    ]
+
+
+def given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:
+    """The options of a command line, but for those that are free."""
+    sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ctx.params}
+    found = [name for name, source in sources.items() if source == "COMMANDLINE" and name not in free]
+    return [f"--{name.replace('_', '-')}" for name in found]
+
+
+def names_of(groups: Collection[type]) -> set[str]:
+    """The names of all options of dataclasses."""
+    return {each.name for group in groups for each in options_of(group)}
+
+
+def _options(group: type, besides: Collection[str]) -> list[inspect.Parameter]:
+    """The described fields of a dataclass as parameters."""
+    found: list[inspect.Parameter] = []
+    for each in options_of(group):
+        if each.name not in besides:
+            found += _parameters(each)
+    return found
+
+
+def _parameters(named: Named) -> list[inspect.Parameter]:
+    """One option; one that is on, off or open has a second, hidden name for off."""
+    about = named.about
+    names = [about.short or named.flag, *about.also] if named.type is bool or about.also else []
+    declared = typer.Option(
+        *names,
+        help=about.help,
+        rich_help_panel=about.panel,
+        metavar=about.value or None,
+        show_default=about.shown or True,
+        hidden=about.hidden,
+    )
+    kind = named.type | None if named.optional else named.type
+    found = [_parameter(named.name, named.default, Annotated[kind, declared])]
+    if named.type is bool and named.optional:
+        off = typer.Option(f"--no-{named.flag[2:]}", hidden=True)
+        found.append(_parameter(f"no_{named.name}", False, Annotated[bool, off]))
+    return found
+
+
+def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options, with `no_x` folded into `x`."""
+    chosen = dict(values)
+    for off in [name for name in chosen if name.startswith("no_") and name[3:] in chosen]:
+        if chosen.pop(off):
+            if chosen[off[3:]]:
+                raise KvsimError(f"{off[3:]} must be either on or off, got both")
+            chosen[off[3:]] = False
+    return chosen

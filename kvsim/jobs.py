@@ -1,0 +1,300 @@
+"""What `sim run` and `sim compare` do: simulate while somebody may watch, write, and say what came out.
+
+    deployments, traffic --> one run, a comparison, or either with several seeds --> a directory, a report
+
+A directory is held from before the work on (reports/rundir/claims.py), so that nothing computed is lost.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvsim.sim import __version__
+from kvsim.sim.config import Scenario as Deployment
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.outputs import Output, Seeds
+from kvsim.sim.traffic import Traffic
+
+if TYPE_CHECKING:
+    from kvsim.reports.rundir.claims import Claim
+    from kvsim.reports.rundir.run import Run
+    from kvsim.reports.timeline.events import Traced
+    from kvsim.sim.run import Outcome, Simulation
+    from kvsim.sim.workload import Workload
+    from kvsim.workloads.source import Source
+
+    CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
+
+MANY_STEPS = 200_000
+"""A run of more is not repeated for its steps unless they are asked for."""
+
+
+def carry_out(
+    deployments: Sequence[Deployment], traffic: Traffic, seeds: Seeds, output: Output, *, compared: bool
+) -> None:
+    """Carry out one run, or a comparison, with one seed or several; write it and report it."""
+    source = opened(traffic)
+    if seeds.several:
+        _with_seeds(deployments, source, seeds, output, compared)
+        return
+    from kvsim.reports.rundir.names import run_name
+    from kvsim.reports.terminal import compare_table, run_table
+
+    workload = source.workload()
+    simulations = [_prepared(deployment, source, workload, output) for deployment in deployments]
+    name = "compare" if compared else simulations[0].label
+    named = run_name(source.name, name, simulations[0].scenario, source.differing())
+    watched = partial(_watched, output)
+    with place(output, named) as held:
+        if compared:
+            found: Any = _write_comparison(held, simulations, source, output, watched)
+        else:
+            found = _write_run(held, simulations[0], output, watched)
+    _report(output, found, compare_table if compared else run_table, held)
+
+
+def opened(traffic: Traffic) -> "Source":
+    """The traffic with its trace read; counting its texts, where it holds some, shows how far it is."""
+    from kvsim.reports.progress import progress
+    from kvsim.workloads import source
+    from kvsim.workloads.tokenized import file_of
+
+    path = file_of(traffic.trace) if traffic.tokenizer else None
+    counted = 0
+
+    def heard(size: int) -> None:
+        nonlocal counted
+        counted = size
+
+    with progress(traffic.trace, os.path.getsize(path) if path else 0, lambda: counted, "bytes"):
+        return source.opened(traffic, heard)
+
+
+@contextmanager
+def place(output: Output, name: str) -> Iterator["Claim | None"]:
+    """Hold the directory asked for, else the first free one in `runs`; None where nothing is written."""
+    from kvsim.reports.rundir.claims import claimed, first_free
+
+    output.check()
+    if output.no_out:
+        yield None
+        return
+    usual = Path("runs", name)
+    free = output.out is None and not output.force
+    with first_free(usual) if free else claimed(output.out or usual, output.force) as claim:
+        yield claim
+
+
+def choices(config: Path, trusted: Collection[str] | None) -> tuple[Deployment, Traffic]:
+    """What a config.json says, and no code but what is trusted; None: any."""
+    from kvsim.sim.reading import understood
+    from kvsim.sim.run import read_config
+
+    with understood(f"config {config}", "cannot be used"):
+        text = config.read_text(encoding="utf-8")
+        scenario, traffic = read_config(text, f"config {config}", trusted)
+        return scenario, Traffic.from_json(traffic)
+
+
+# -- earlier runs -------------------------------------------------------------------------------
+
+
+def repeated(run: "Run", lacking: str, allow_code: bool, step_log: bool = False) -> "Outcome":
+    """An earlier run once more, for what was not recorded, while somebody may watch."""
+    from kvsim import repeat
+
+    print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
+    simulation = repeat.prepared(run, lacking, step_log=step_log, allow_code=allow_code)
+    (outcome,) = _watched(Output(), [simulation])
+    return repeat.checked(run, outcome)
+
+
+def traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
+    """A run with its events and its steps, recorded or carried out again; without steps if there are many."""
+    from kvsim.reports.lives.event_log import event_log, read_events
+    from kvsim.reports.lives.spans import lives
+    from kvsim.reports.timeline.events import Traced
+
+    log, found = read_events(run.path), run.path / "steps.parquet"
+    many = (run.summary["engine"].get("steps") or 0) > MANY_STEPS
+    wanted = steps or (steps is None and (found.exists() or not many))
+    if wanted and not found.exists():
+        again = repeated(run, "steps" if log else "events", allow_code, step_log=True)
+        log, logged = event_log(again.events), again.steps
+    else:
+        logged = None
+        if steps is None and not wanted:
+            print(f"{run.label}: its steps are many, and none were recorded: see --steps", file=sys.stderr)
+    if log is None:
+        log = event_log(repeated(run, "events", allow_code).events)
+    return Traced(run, lives(log, run.columns.requests, str(run.path)), logged or (found if wanted else None))
+
+
+# -- simulating ---------------------------------------------------------------------------------
+
+
+def _prepared(deployment: Deployment, source: "Source", workload: "Workload", output: Output) -> "Simulation":
+    """The simulation, in the mode asked for, with what is to be recorded."""
+    from kvsim.sim.run import prepare
+
+    output.check()
+    _pace(output)
+    return prepare(
+        deployment,
+        workload,
+        source.as_json(),
+        step_log=output.step_log,
+        step_mode=output.step_mode,
+        events=output.record_map is not None,
+        map_instants=output.record_map or 0,
+    )
+
+
+def _watched(output: Output, simulations: "Sequence[Simulation]") -> "list[Outcome]":
+    """Run them, one after the other, while somebody may watch."""
+    outcomes: list[Outcome] = []
+    show = _shown(output)
+    for simulation in simulations:
+        with show(simulation, outcomes, len(simulations)):
+            outcomes.append(simulation.outcome())
+    return outcomes
+
+
+def _unwatched(simulations: "Sequence[Simulation]") -> "list[Outcome]":
+    return [simulation.outcome() for simulation in simulations]
+
+
+def _pace(output: Output) -> float | None:
+    """Simulated seconds per second, for who watches; complains about what is none."""
+    from kvsim.reports.pace import pace_of
+
+    return None if output.pace is None else pace_of(output.pace, live=output.live)
+
+
+def _shown(output: Output) -> "Callable[[Simulation, list[Outcome], int], AbstractContextManager[None]]":
+    """What is seen of a run: a dashboard, or a progress bar where it takes long."""
+    if output.live and not (output.quiet or output.json):
+        from kvsim.reports import live
+
+        if live.can_show():
+            return partial(live.of_several, pace=_pace(output))
+        print("--live needs a terminal that can be drawn on: running without it", file=sys.stderr)
+    from kvsim.reports.progress import progress
+
+    return lambda simulation, *_: progress(simulation.label, len(simulation.engine.workload), simulation.done)
+
+
+# -- several seeds ------------------------------------------------------------------------------
+
+
+def _with_seeds(
+    deployments: Sequence[Deployment], source: "Source", seeds: Seeds, output: Output, compared: bool
+) -> None:
+    """Carry all seeds out, write a directory with one per seed, and report them together."""
+    from kvsim.reports.rundir.names import run_name
+    from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
+    from kvsim.reports.seeds.tables import seeds_table
+    from kvsim.sim.run import label, resolved
+
+    if output.live:
+        raise KvsimError(f"live must be left out with seeds {seeds.seeds}, which run side by side")
+    first = source.traffic.seed
+    numbers = range(first, first + seeds.seeds)
+    name = "compare" if compared else label(resolved(deployments[0]).engine)
+    named = run_name(source.name, name, resolved(deployments[0]), source.differing())
+    with place(output, f"{named}-{seeds.seeds}-seeds") as held:
+        runs = carry_out_seeds(
+            held,
+            partial(_one_seed, deployments, source, replace(output, force=False, no_plots=True), compared),
+            numbers,
+            label=name,
+            config={"kvsim": __version__, "workload": source.as_json()},
+            jobs=(os.cpu_count() or 1) if seeds.jobs is None else seeds.jobs,
+            draw=not output.no_plots,
+        )
+    found = summary_of(numbers, runs) if output.json else runs
+    _report(output, found, partial(seeds_table, compared=compared), held)
+
+
+def _one_seed(  # noqa: PLR0917 - all but the last two are bound
+    deployments: Sequence[Deployment],
+    source: "Source",
+    output: Output,
+    compared: bool,
+    seed: int,
+    target: Path | None,
+) -> list[dict[str, Any]]:
+    """What a command does with this seed; in a process of its own, so nobody watches."""
+    source = source.with_seed(seed)
+    workload = source.workload()
+    simulations = [_prepared(deployment, source, workload, output) for deployment in deployments]
+    if compared:
+        return _write_comparison(target, simulations, source, output, _unwatched)
+    return [_write_run(target, simulations[0], output, _unwatched)]
+
+
+# -- writing and reporting ----------------------------------------------------------------------
+
+
+def _write_run(
+    target: "Path | Claim | None", simulation: "Simulation", output: Output, carried_out: "CarryOut"
+) -> dict[str, Any]:
+    """Carry out one run and write it: returns its summary."""
+    from kvsim.reports.rundir.formats import plain
+    from kvsim.reports.rundir.writing import write_run
+
+    (outcome,) = carried_out([simulation])
+    if target is None:
+        found: dict[str, Any] = plain(outcome.summary)
+        return found
+    return write_run(target, **vars(outcome), draw=not output.no_plots).summary.as_json()
+
+
+def _write_comparison(
+    target: "Path | Claim | None",
+    simulations: "Sequence[Simulation]",
+    source: "Source",
+    output: Output,
+    carried_out: "CarryOut",
+) -> list[dict[str, Any]]:
+    """Carry out a comparison and write it: returns the summaries."""
+    from kvsim.reports.rundir.formats import plain
+    from kvsim.reports.rundir.writing import write_comparison
+
+    outcomes = carried_out(simulations)
+    if target is None:
+        return [plain(outcome.summary) for outcome in outcomes]
+    configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
+    written = write_comparison(
+        target,
+        [vars(outcome) for outcome in outcomes],
+        config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
+        draw=not output.no_plots,
+    )
+    return [run.summary.as_json() for run in written]
+
+
+def _report(output: Output, found: Any, table: Callable[[Any], Any], held: "Claim | None") -> None:  # noqa: ANN401
+    """Print what was found: as JSON, or as a table; and where it lies, if that was not asked for."""
+    chosen = held is not None and output.out is None
+    if output.json:
+        import json
+
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        if held is not None and chosen:
+            print(f"written to {held.path}", file=sys.stderr)
+    elif output.quiet:
+        if held is not None and chosen:
+            print(held.path)
+    else:
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        console.print(table(found))
+        if held is not None:
+            console.print(f"\nwritten to {held.path}", markup=False, soft_wrap=True)
