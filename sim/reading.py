@@ -64,10 +64,14 @@ def json_in(content: bytes | str, what: str) -> object:
     """
     with understood(what, "is not valid JSON"):
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        value: object = json.loads(text)
-    if _deeper(value, DEEPEST):
-        raise KvsimError(f"{what} is nested too deeply: more than {DEEPEST} levels")
-    return value
+        try:
+            value: object = json.loads(text)
+        except RecursionError:
+            value = None
+        else:
+            if not _deeper(value, DEEPEST):
+                return value
+    raise KvsimError(f"{what} is nested too deeply: more than {DEEPEST} levels")
 
 
 def read_json(path: Path, what: str) -> object:

@@ -35,8 +35,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is any value
 
 
 def write_json(value: object, path: Path) -> None:
-    """Write a `plain` value, two spaces a level."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    """Write a `plain` value, two spaces a level; of a name that is no text, the bytes as JSON's escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def load_json(path: Path) -> Any:  # noqa: ANN401 - JSON is any value
@@ -60,7 +61,8 @@ def write_columns(columns: Table, path: Path) -> None:
         else _array(np.asarray(column))
         for column in columns.values()
     ]
-    parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), path, compression="zstd")
+    with path.open("wb") as file:  # pyarrow takes no path that is no text
+        parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), file, compression="zstd")
 
 
 def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
@@ -71,7 +73,7 @@ def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
     import pyarrow as pa
 
     if column.dtype.kind in "OU":
-        texts = [str(text).encode() for text in column.tolist()]
+        texts = [str(text).encode(errors="backslashreplace") for text in column.tolist()]
         offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
         return pa.Array.from_buffers(pa.string(), len(texts), buffers)
