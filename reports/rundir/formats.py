@@ -115,14 +115,16 @@ def check_range(path: Path, name: str, column: npt.NDArray[Any]) -> None:
 
 
 def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: ANN401 - a type of pyarrow
-    """Raise KvsimError unless a column is of `numbers`, or of `texts`."""
+    """Raise KvsimError unless a column is of `numbers`, `numbers or booleans`, or `texts`."""
     from pyarrow import types as kind
 
-    if kind.is_dictionary(found):
-        found = found.value_type
-    numbers = kind.is_integer(found) or kind.is_floating(found) or kind.is_boolean(found)
-    texts = kind.is_string(found) or kind.is_large_string(found)
-    if not (numbers if must == "numbers" else texts):
+    bare = found.value_type if kind.is_dictionary(found) else found
+    fits = {
+        "numbers": kind.is_integer(found) or kind.is_floating(found),
+        "numbers or booleans": kind.is_primitive(found) and not kind.is_temporal(found),
+        "texts": kind.is_string(bare) or kind.is_large_string(bare),
+    }
+    if not fits[must]:
         raise KvsimError(f"{path} is damaged: column {name} must be {must}, got {found}")
 
 
