@@ -63,5 +63,5 @@ def test_step_mode_and_fast_forward_write_the_same_files(cases):
             assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == [], words
         return fast
 
-    found = tried("modes", cases(40), case)
+    found = tried("modes", cases(25), case)
     assert found["accepted"] > 0

@@ -82,7 +82,7 @@ def test_killed_at_any_instant_nothing_is_half_written(cases):
         whole_or_not_there("made")
         clean()
 
-    tried("kills", cases(4), case)
+    tried("kills", cases(3), case)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(cases):
@@ -103,7 +103,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(cases):
         clean()
         return told
 
-    found = tried("full disks", cases(4), case)
+    found = tried("full disks", cases(3), case)
     assert found["refused"] > 0
 
 

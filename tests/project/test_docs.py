@@ -167,7 +167,7 @@ def test_no_option_is_described_that_is_not_there():
         for option in command.params
         for spelling in (*option.opts, *option.secondary_opts)
     }
-    there |= {"--help", "-h", "--version"}
+    there |= {"--help", "-h", "--version", "--fuzz"}  # the last is one of pytest's here
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
