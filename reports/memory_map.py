@@ -157,7 +157,8 @@ def _read_rows(path: Path) -> tuple[Float64, Arena]:
     """The times and the other columns; owners, of which few differ, are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners",))
     for name in _NUMBERS:
-        check_type(path, name, table[name].type, "numbers")
+        must = "numbers or booleans" if name == "cached" else "numbers"
+        check_type(path, name, table[name].type, must)
     check_type(path, "owners", table["owners"].type, "texts")
     with understood(str(path)):
         if any(table[name].null_count for name in (*_NUMBERS, "owners")):

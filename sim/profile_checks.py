@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, log2
 from typing import Any
 
+KINDS = ("calibrated", "rehearsal")
 PARTS = ("decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy")
 """Without these no step can be composed; `to_host`, `to_gpu` and `all_reduce` may be missing."""
 
@@ -27,6 +28,8 @@ MOST = 1e30
 
 def check_profile(profile: Mapping[str, Any]) -> None:
     """Raise KeyError, TypeError or ValueError unless step times can be computed from it."""
+    if profile["kind"] not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {profile['kind']!r}")
     parts = profile["parts"]
     lacking = [name for name in PARTS if name not in parts]
     if lacking:

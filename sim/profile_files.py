@@ -22,11 +22,10 @@ from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.own_gpu import read_own_gpu
-from kvsim.sim.profile_checks import check_profile
+from kvsim.sim.profile_checks import KINDS, check_profile
 from kvsim.sim.reading import json_in, understood
 
 FORMAT = 1
-KINDS = ("calibrated", "rehearsal")
 REHEARSAL = "rehearsal, not a measurement"
 
 Profile = Mapping[str, Any]

@@ -7,7 +7,7 @@ afterwards stays outside, so that a bug there is seen as one.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
@@ -64,10 +64,11 @@ def json_in(content: bytes | str, what: str) -> object:
     """
     with understood(what, "is not valid JSON"):
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        value: object = json.loads(text)
-    if _deeper(value, DEEPEST):
-        raise KvsimError(f"{what} is nested too deeply: more than {DEEPEST} levels")
-    return value
+        with suppress(RecursionError):
+            value: object = json.loads(text)
+            if not _deeper(value, DEEPEST):
+                return value
+    raise KvsimError(f"{what} is nested too deeply: more than {DEEPEST} levels")
 
 
 def read_json(path: Path, what: str) -> object:

@@ -19,6 +19,7 @@ from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.plugins import refuse_code
+from kvsim.sim.profile_checks import check_profile
 from kvsim.sim.profile_files import REHEARSAL
 from kvsim.sim.reading import json_in, understood
 from kvsim.sim.recorder import Result
@@ -289,4 +290,6 @@ def deployment_of(
         )
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
+        if scenario.profile is not None:
+            check_profile(scenario.profile)
         return scenario, dict(config["workload"])

@@ -23,7 +23,7 @@ def opened_table(
     """A parquet file whose columns have names of their own, among them those `needed`; else KvsimError."""
     from pyarrow import parquet
 
-    with understood(what), parquet.ParquetFile(path) as file:
+    with understood(what), open(path, "rb") as raw, parquet.ParquetFile(raw) as file:
         names = file.schema_arrow.names
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -48,5 +48,5 @@ def read_table(
     with opened_table(path, what, needed) as file:
         if not texts:
             return file.read(chosen, use_threads=False)
-        with parquet.ParquetFile(path, read_dictionary=list(texts)) as coded:
+        with open(path, "rb") as raw, parquet.ParquetFile(raw, read_dictionary=list(texts)) as coded:
             return coded.read(chosen, use_threads=False)

@@ -35,8 +35,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is any value
 
 
 def write_json(value: object, path: Path) -> None:
-    """Write a `plain` value, two spaces a level."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    """Write a `plain` value, two spaces a level; of a name that is no text, the bytes as JSON's escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def load_json(path: Path) -> Any:  # noqa: ANN401 - JSON is any value
@@ -60,7 +61,8 @@ def write_columns(columns: Table, path: Path) -> None:
         else _array(np.asarray(column))
         for column in columns.values()
     ]
-    parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), path, compression="zstd")
+    with path.open("wb") as file:  # pyarrow takes no path that is no text
+        parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), file, compression="zstd")
 
 
 def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
@@ -71,7 +73,7 @@ def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
     import pyarrow as pa
 
     if column.dtype.kind in "OU":
-        texts = [str(text).encode() for text in column.tolist()]
+        texts = [str(text).encode(errors="backslashreplace") for text in column.tolist()]
         offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
         return pa.Array.from_buffers(pa.string(), len(texts), buffers)
@@ -113,14 +115,16 @@ def check_range(path: Path, name: str, column: npt.NDArray[Any]) -> None:
 
 
 def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: ANN401 - a type of pyarrow
-    """Raise KvsimError unless a column is of `numbers`, or of `texts`."""
+    """Raise KvsimError unless a column is of `numbers`, `numbers or booleans`, or `texts`."""
     from pyarrow import types as kind
 
-    if kind.is_dictionary(found):
-        found = found.value_type
-    numbers = kind.is_integer(found) or kind.is_floating(found) or kind.is_boolean(found)
-    texts = kind.is_string(found) or kind.is_large_string(found)
-    if not (numbers if must == "numbers" else texts):
+    bare = found.value_type if kind.is_dictionary(found) else found
+    fits = {
+        "numbers": kind.is_integer(found) or kind.is_floating(found),
+        "numbers or booleans": kind.is_primitive(found) and not kind.is_temporal(found),
+        "texts": kind.is_string(bare) or kind.is_large_string(bare),
+    }
+    if not fits[must]:
         raise KvsimError(f"{path} is damaged: column {name} must be {must}, got {found}")
 
 

@@ -1,10 +1,11 @@
 """Runs read back from their directories, as the reports see them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvsim.reports.rundir.formats import Columns, load_json, read_columns, read_json
+from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.summary import Summary
 
@@ -57,10 +58,14 @@ def read_run(directory: Path) -> Run:
     lacking = [section for section in _SECTIONS if section not in summary]
     if lacking:
         raise KvsimError(f"{directory / 'summary.json'} is damaged: it lacks {', '.join(lacking)}")
+    _check_summary(directory / "summary.json", summary)
+    config = read_json(directory / "config.json")
+    _check_objects(directory / "config.json", config, ("scenario", "workload"))
+    _check_objects(directory / "config.json", config.get("scenario", {}), ("model", "gpu", "engine"))
     return Run(
         path=directory,
         label=str(summary["label"]),
-        config=read_json(directory / "config.json"),
+        config=config,
         summary=Summary(summary),
         columns=Tables(
             read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, ("status",), _NUMBERS),
@@ -81,6 +86,36 @@ def read_runs(directory: Path) -> list[Run]:
     if not isinstance(summaries, list):
         return [read_run(directory)]
     return [read_run(directory / str(summary["label"])) for summary in summaries]
+
+
+def _check_objects(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
+    """Raise KvsimError unless those of the values that are there hold names and values."""
+    for name in names:
+        if not isinstance(found.get(name, {}), dict):
+            raise KvsimError(f"{path} is damaged: {name} must hold an object, got {_shown(found[name])}")
+
+
+def _check_summary(path: Path, summary: dict[str, Any]) -> None:
+    """Raise KvsimError unless the sections hold numbers, or null where there is none."""
+    _check_objects(path, summary, (*_SECTIONS[1:], "cost"))
+    _check_objects(path, summary["latency"], summary["latency"])
+    for section in ("requests", "throughput", "latency", "memory"):
+        _check_numbers(path, section, summary[section])
+
+
+def _check_numbers(path: Path, name: str, found: object) -> None:
+    if isinstance(found, dict):
+        for inner, value in found.items():
+            _check_numbers(path, f"{name}.{inner}", value)
+    elif isinstance(found, bool) or not (
+        found is None or (isinstance(found, int | float) and -MOST <= found <= MOST)
+    ):
+        raise KvsimError(f"{path} is damaged: {name} must be a number or null, got {_shown(found)}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def seed_name(seed: int) -> str:

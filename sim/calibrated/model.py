@@ -65,9 +65,9 @@ class Calibrated(CostModel):
                 f"cost calibrated needs a measured profile of gpu {scenario.gpu.name!r}, and there is none: "
                 "measure one with sim calibrate, or use --cost roofline"
             )
-        self.source = source(profile, scenario)
-        with understood(f"profile {profile['name']}"):
+        with understood("profile"):
             check_profile(profile)
+            self.source = source(profile, scenario)
             self._parts = parts = StepParts(scenario, profile["parts"])
         self._layers, self._tp = scenario.model.layers, scenario.tensor_parallel_size
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S

@@ -614,7 +614,8 @@ def test_a_damaged_config_is_refused(sim):
             + ")",
         ),
         ('{"runs": {"paged": {}}}', "belongs to a comparison: choose one of its runs (paged)"),
-        ("[" * 5000, "is nested too deeply"),
+        ("[" * 5000, "is nested too deeply: more than 100 levels"),
+        ("[" * 101 + "]" * 101, "is nested too deeply: more than 100 levels"),
     ):
         Path("bad.json").write_text(damage)
         line = f"error: config bad.json {complaint}\n"

@@ -57,5 +57,5 @@ def test_mutated_model_configs(cases):
         cost = rng.choice(["--cost roofline", "--cost constant:0.03 --kv-tokens 4096"])
         return attack(f"{RUN} {cost} --model {name}".split())
 
-    found = tried("models", cases(150), case)
+    found = tried("models", cases(100), case)
     assert min(found["accepted"], found["refused"]) > 0

@@ -49,5 +49,5 @@ def test_mutated_run_directories(cases, kept):
             words = REPEATED
         return attack(words.format("one").split())
 
-    found = tried("run directories", cases(120), case)
+    found = tried("run directories", cases(60), case)
     assert min(found["accepted"], found["refused"]) > 0

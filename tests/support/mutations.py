@@ -116,7 +116,7 @@ def _column(rng: Random, rows: int) -> pa.Array:
     found = pa.array(values)
     kind = rng.random()
     if kind < 0.1 and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31:
-        return found.cast(pa.timestamp("ns") if rng.random() < 0.5 else pa.decimal128(20, 2))
+        return found.cast(pa.timestamp("ns") if rng.random() < 0.5 else pa.decimal128(30, 2))
     if kind < 0.2 and not isinstance(value, list | dict) and value is not None:
         return found.dictionary_encode()
     return found
@@ -147,7 +147,11 @@ def mutated_folder(rng: Random, folder: Path) -> None:
         if what < 0.8:
             try:
                 mutated_file(rng, path)
-            except (ValueError, pa.ArrowException):  # changed before, so that it is no JSON and no table
+            except (
+                ValueError,
+                RecursionError,
+                pa.ArrowException,
+            ):  # changed before, so that it is no JSON and no table
                 path.write_bytes(mutated_bytes(rng, path.read_bytes()))
         elif what < 0.85:
             path.write_bytes(b"")
