@@ -61,6 +61,8 @@ class HybridCache:
         Whether prefixes are kept.
     retention : int or None
         Which ends of windows and states are kept (tables.py).
+    match_tokens : int or None
+        Where hits may end inside a block of states (vLLM's prefix_match_unit); None: at block ends.
     max_model_len, in_flight_tokens : int
         The longest sequence, and the tokens scheduled and not yet settled: what a window may hold at once.
     """
@@ -76,16 +78,23 @@ class HybridCache:
         retention: int | None = 0,
         match_tokens: int | None = None,
     ) -> None:
-        if match_tokens is not None:
-            raise ValueError(f"match_tokens must be None, got {match_tokens}: hits end at block ends")
         self.pool = BlockPool(blocks, caching)
         self.caching, self.retention = caching, retention
         sizes = [group.block_size for group in groups]
         self.align_tokens = lcm(*sizes)
         self.hash_size = gcd(*sizes) if caching else self.align_tokens
+        if match_tokens is not None and caching:
+            if any(size % match_tokens for size in sizes):
+                raise ValueError(f"match_tokens must divide all block sizes {sizes}, got {match_tokens}")
+            self.hash_size = match_tokens
+        states = [group.block_size for group in groups if group.kind == "state"]
+        others = all(group.kind in ("full", "state") for group in groups)
+        self.ends_inside = caching and others and any(size > self.hash_size for size in states)
         self.groups = [self._tables(number, group) for number, group in enumerate(groups)]
         for group, tables in zip(groups, self.groups, strict=True):
             tables.align_tokens = self.align_tokens if len(groups) > 1 else tables.block_size
+            if self.ends_inside:
+                tables.align_tokens = self.hash_size
             tables.most_blocks = _most_blocks(group, max_model_len, in_flight_tokens)
         self._alike = _alike(groups)
 
@@ -128,8 +137,24 @@ class HybridCache:
             return tokens
         grids = [tables.checkpoint_grid for tables in states]
         grid = None if None in grids else max(each for each in grids if each is not None)
-        size = states[0].block_size
-        return aligned_piece(text, start, tokens, block_size=size, grid=grid, most_tokens=most_tokens)
+        return aligned_piece(
+            text,
+            start,
+            tokens,
+            block_size=states[0].block_size,
+            hash_size=self.hash_size if self.ends_inside else states[0].block_size,
+            grid=grid,
+            most_tokens=most_tokens,
+        )
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """(from, to) of the blocks copied since the last call; both were kept until now."""
+        copies = []
+        for tables in self.groups:
+            copies += tables.copies
+            tables.copies = []
+        self.pool.give([block for pair in copies for block in pair])
+        return copies
 
     def lookup(self, text: Text) -> Hit:
         """The longest beginning of the text that every group holds; its last token is never hit."""
@@ -224,7 +249,7 @@ class HybridCache:
     def remember(self, text: Text, tokens: int) -> None:
         """Key the blocks that are full of settled text."""
         ends = [text.prompt_tokens - 1, *([text.junction] if text.junction else [])]
-        if len(self.groups) > 1:
+        if len(self.groups) > 1 and not self.ends_inside:
             tokens -= tokens % self.align_tokens
         for tables in self.groups:
             tables.remember(text, tokens, self.retention, ends)

@@ -33,6 +33,7 @@ class BlockPool:
         self._after = [*range(1, blocks + 1), 0]
         self._before = [blocks, *range(blocks)]
         self._holding: dict[Key, dict[int, None]] = {}
+        self._more: dict[int, list[Key]] = {}
 
     @property
     def entries(self) -> int:
@@ -91,20 +92,44 @@ class BlockPool:
         return sum(block != NULL and self.references[block] == 0 for block in blocks)
 
     def remember(self, block: int, key: Key, tokens: int) -> None:
-        """The block holds this text from now on, `tokens` long."""
+        """The block holds this text from now on, `tokens` long, and nothing else."""
         self.forget(block)
-        self.keys[block], self.key_tokens[block] = key, tokens
-        self._holding.setdefault(key, {})[block] = None
+        self._insert(block, key, tokens)
+
+    def remember_part(self, block: int, key: Key, tokens: int) -> None:
+        """The block also holds a text that ends inside it; a shorter one that it held is overwritten."""
+        if self.keys[block] not in (None, key) and self.key_tokens[block] < tokens:
+            self.forget(block)
+        self._insert(block, key, tokens)
+
+    def move_keys(self, source: int, target: int) -> None:
+        """What `source` held is in `target` now; a look-up that came first still does."""
+        keys, tokens = [self.keys[source], *self._more.get(source, ())], self.key_tokens[source]
+        self.forget(source)
+        for key in keys:
+            if key is not None:
+                self._insert(target, key, tokens)
+
+    def _insert(self, block: int, key: Key, tokens: int) -> None:
+        holding = self._holding.setdefault(key, {})
+        if block in holding:
+            return
+        holding[block] = None
+        if self.keys[block] is None:
+            self.keys[block], self.key_tokens[block] = key, tokens
+        else:
+            self._more.setdefault(block, []).append(key)
 
     def forget(self, block: int) -> None:
         """The block holds no text that could be hit."""
         key = self.keys[block]
         if key is None:
             return
-        holding = self._holding[key]
-        del holding[block]
-        if not holding:
-            del self._holding[key]
+        for each in (key, *self._more.pop(block, ())):
+            holding = self._holding[each]
+            del holding[block]
+            if not holding:
+                del self._holding[each]
         self.keys[block] = None
 
     def find(self, text: Hashable, groups: Sequence[int]) -> list[int] | None:

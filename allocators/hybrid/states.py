@@ -38,7 +38,6 @@ class StateTables(GroupTables):
     ) -> None:
         super().__init__(pool, group, block_size, hash_size)
         self.checkpoint_grid = checkpoint_grid
-        self.hash_size = hash_size
         self.fresh: set[Key] = set()
         self._last: dict[int, int] = {}
         self._retired: dict[int, int] = {}
@@ -49,6 +48,14 @@ class StateTables(GroupTables):
         return max(0, computed - 1)
 
     def hit(self, text: Text, limit: int, groups: Sequence[int]) -> tuple[list[list[int]], int]:
+        if self.ends_inside:
+            for at in range(min(limit // self.hash_size, len(text.keys)) - 1, -1, -1):
+                held = self.pool.find(text.keys[at], groups)
+                if held is not None:
+                    return [[*[NULL] * (at // self.keys_per_block), each] for each in held], (
+                        at + 1
+                    ) * self.hash_size
+            return [[] for _ in groups], 0
         for block in range(limit // self.block_size - 1, -1, -1):
             held = self.pool.find(self.key(text, block), groups)
             end = (block + 1) * self.block_size
@@ -85,8 +92,11 @@ class StateTables(GroupTables):
                 self._checkpoints[text.sequence] = (inside, -(-tokens // self.block_size) - 2)
             else:
                 self._checkpoints.pop(text.sequence, None)
+        shares = self.shares_tail(hits, computed) or text.sequence in self._shared_tail
+        if shares:
+            fresh = max(fresh, 0) + 1
         if fresh > 0:
-            fresh = min(fresh, 1 + bool(inside))
+            fresh = min(fresh, 1 + shares + bool(inside))
         return fresh + self.pool.evictable(hits)
 
     def _checkpoint(self, text: Text, end: int, start: int) -> int:
@@ -113,12 +123,29 @@ class StateTables(GroupTables):
         sequence = text.sequence
         table = self.tables.setdefault(sequence, [])
         required, inside = -(-tokens // self.block_size), sequence in self._checkpoints
-        if required > len(table) or inside:
+        shares = sequence in self._shared_tail
+        if required > len(table) or inside or shares:
             if sequence in self._started or table:
                 self._last[sequence] = len(table) - 1
             table.extend([NULL] * (required - 1 - inside - len(table)))
-            table.extend(self.pool.take(max(required - len(table), 0)))
+            blocks = self.pool.take(max(required - len(table), 0) + shares)
+            if shares:
+                self._own_state(sequence, blocks.pop(0))
+            table.extend(blocks)
         self._started.add(sequence)
+
+    def _own_state(self, sequence: int, block: int) -> None:
+        """Copy a state that is about to be overwritten: for this sequence, or for those who will hit it."""
+        if sequence not in self._started:
+            self._own_tail(sequence, block)
+            return
+        _, source = self._shared_tail.pop(sequence)
+        self.pool.move_keys(source, block)
+        self.copies.append((source, block))
+        self.pool.touch([source])
+        key = self.pool.keys[block]
+        if key is not None:
+            self.fresh.add(key)
 
     def drop_unseen(self, sequence: int, computed: int) -> None:
         table = self.tables.get(sequence)
@@ -138,8 +165,11 @@ class StateTables(GroupTables):
 
     def remember(self, text: Text, tokens: int, retention: int | None, ends: Sequence[int]) -> None:
         before = self.cached.get(text.sequence, 0)
-        super().remember(text, tokens, retention, ends)
-        self._remember_checkpoint(text, retention)
+        self._remember_full(text, tokens, retention, ends)
+        if text.sequence in self._checkpoints:
+            self._remember_checkpoint(text, retention)
+        else:
+            self._remember_tail(text, tokens)
         table = self.tables[text.sequence]
         for place in range(before, self.cached.get(text.sequence, 0)):
             key = self.pool.keys[table[place]] if table[place] != NULL else None
@@ -148,8 +178,6 @@ class StateTables(GroupTables):
 
     def _remember_checkpoint(self, text: Text, retention: int | None) -> None:
         """The state left inside the piece: keyed if somebody can resume there, else worth nothing."""
-        if text.sequence not in self._checkpoints:
-            return
         place, column = self._checkpoints[text.sequence]
         block = self.tables[text.sequence][column]
         of_prompt = place == last_boundary(text.prompt_tokens, self.align_tokens)
@@ -163,6 +191,23 @@ class StateTables(GroupTables):
             key: Hashable = text.keys[place // self.hash_size - 1]
             self.pool.remember(block, (key, self.group), place)
             self.fresh.add((key, self.group))
+
+    def _remember_tail(self, text: Text, tokens: int) -> None:
+        """The state at the last place inside the prompt where it can be resumed, if a piece ended there."""
+        if tokens <= 0 or tokens != last_boundary(text.prompt_tokens, self.hash_size):
+            return
+        table, place = self.tables[text.sequence], -(-tokens // self.block_size) - 1
+        if place >= len(table) or table[place] == NULL:
+            return
+        block = table[place]
+        if self.pool.keys[block] is not None and self.pool.key_tokens[block] == tokens:
+            return
+        key = (text.keys[tokens // self.hash_size - 1], self.group)
+        self.pool.remember_part(block, key, tokens)
+        self.fresh.add(key)
+        if tokens % self.block_size:
+            self._shared_tail[text.sequence] = (place, block)
+            self.cached[text.sequence] = place
 
     def release(self, sequence: int) -> None:
         self._started.discard(sequence)
@@ -189,7 +234,14 @@ def checkpoint_inside(  # noqa: PLR0917 - three places, three sizes
 
 
 def aligned_piece(
-    text: Text, start: int, tokens: int, *, block_size: int, grid: int | None, most_tokens: int
+    text: Text,
+    start: int,
+    tokens: int,
+    *,
+    block_size: int,
+    hash_size: int,
+    grid: int | None,
+    most_tokens: int,
 ) -> int:
     """How many tokens of a piece of a prompt to compute, so that it ends where a state can be kept.
 
@@ -198,7 +250,8 @@ def aligned_piece(
     text : Text
     start, tokens : int
         Where the piece would begin, and how many tokens the budget allows.
-    block_size : int
+    block_size, hash_size : int
+        The second is smaller where hits may end inside a block.
     grid : int or None
         Where a kernel can leave states inside a piece; None: nowhere.
     most_tokens : int
@@ -211,7 +264,7 @@ def aligned_piece(
     inside = (
         grid is not None
         and end >= prompt_end
-        and checkpoint_inside(start, end, last_boundary(prompt_end, block_size), block_size, block_size, grid)
+        and checkpoint_inside(start, end, last_boundary(prompt_end, hash_size), hash_size, block_size, grid)
     )
     if inside:
         stop = 0
@@ -222,6 +275,9 @@ def aligned_piece(
     stops = [stop]
     if start % block_size and not inside:
         stops.append((start // block_size + 1) * block_size)
+    tail = last_boundary(text.prompt_tokens, hash_size) if hash_size < block_size and not inside else 0
+    if stop < tail < text.prompt_tokens:
+        stops.append(tail)
     if start < text.junction < end:
         stops.append(start + (text.junction - start) // block_size * block_size)
     return max(min((each for each in stops if start < each < end), default=end) - start, 0)

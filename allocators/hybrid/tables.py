@@ -8,6 +8,9 @@ Hits are looked for from the left in full groups, where a block serves only if a
 right in windows, where as many blocks in a row serve as the window reaches back; from the start of the chunk
 in chunks.
 
+Where hits may end inside a block (`match_tokens`), the last block of a hit is another's and still being
+written: the sequence gets a copy of its own when it is placed.
+
 Not every full block is worth keeping in a window: `retention` says which ends of texts are kept. None: all
 that a hit could end at; 0: only where the same prompt could be resumed, and where two prompts were seen to
 part; more: once in so many tokens too.
@@ -46,11 +49,14 @@ class GroupTables:
 
     def __init__(self, pool: BlockPool, group: int, block_size: int, hash_size: int) -> None:
         self.pool, self.group, self.block_size = pool, group, block_size
+        self.hash_size = hash_size
         self.keys_per_block = max(1, block_size // hash_size)
         self.tables: dict[int, list[int]] = {}
         self.cached: dict[int, int] = {}
         self.most_blocks: int | None = None
         self.align_tokens = block_size
+        self.copies: list[tuple[int, int]] = []
+        self._shared_tail: dict[int, tuple[int, int]] = {}
 
     # -- what is kept --------------------------------------------------------------------------------
 
@@ -78,8 +84,23 @@ class GroupTables:
             for blocks, each in zip(found, held, strict=True):
                 blocks.append(each)
         length = len(found[0]) * self.block_size
+        if self.ends_inside:
+            first = len(found[0]) * self.keys_per_block
+            last = min(first + self.keys_per_block - 1, limit // self.hash_size, len(text.keys))
+            for at in range(last - 1, first - 1, -1):
+                held = self.pool.find(text.keys[at], groups)
+                if held is not None:
+                    for blocks, each in zip(found, held, strict=True):
+                        blocks.append(each)
+                    length = (at + 1) * self.hash_size
+                    break
         length -= length % self.align_tokens
-        return [blocks[: length // self.block_size] for blocks in found], length
+        return [blocks[: -(-length // self.block_size)] for blocks in found], length
+
+    @property
+    def ends_inside(self) -> bool:
+        """Whether a hit may end inside a block."""
+        return self.align_tokens < self.block_size and self.block_size % self.align_tokens == 0
 
     # -- blocks of a sequence ------------------------------------------------------------------------
 
@@ -97,8 +118,12 @@ class GroupTables:
         if text.sequence in self.cached:
             return max(required - have, 0)
         skipped = self.unseen(computed) // self.block_size
-        fresh = max(required - max(skipped, len(hits) + have), 0)
+        fresh = max(required - max(skipped, len(hits) + have), 0) + self.shares_tail(hits, computed)
         return fresh + self.pool.evictable(hits[max(0, skipped - have) :])
+
+    def shares_tail(self, hits: Sequence[int], computed: int) -> bool:
+        """Whether a hit ends inside its last block, which is then copied."""
+        return bool(hits) and computed % self.block_size != 0
 
     def adopt(self, text: Text, hits: Sequence[int], computed: int) -> None:
         """Start the table of a sequence with the blocks it hit; what it will not see is null."""
@@ -107,13 +132,25 @@ class GroupTables:
         self.pool.touch(hits)
         self.tables[text.sequence] = [*[NULL] * skipped, *hits]
         self.cached[text.sequence] = skipped + len(hits)
+        if self.shares_tail(hits, computed):
+            self._shared_tail[text.sequence] = (computed // self.block_size, hits[-1])
+            self.cached[text.sequence] = computed // self.block_size
 
     def extend(self, text: Text, tokens: int) -> None:
         """Blocks for so many tokens; `needed` has said that they are there."""
         table = self.tables.setdefault(text.sequence, [])
+        if text.sequence in self._shared_tail:
+            self._own_tail(text.sequence, self.pool.take(1)[0])
         missing = -(-tokens // self.block_size) - len(table)
         if missing > 0:
             table.extend(self.pool.take(missing))
+
+    def _own_tail(self, sequence: int, block: int) -> None:
+        """Put a copy in the place of the shared tail; both stay until the copy has been made."""
+        place, source = self._shared_tail.pop(sequence)
+        self.tables[sequence][place] = block
+        self.copies.append((source, block))
+        self.pool.touch([block])
 
     def drop_unseen(self, sequence: int, computed: int) -> None:
         """Free what a sequence with so many computed tokens will never see again, the last block first."""
@@ -130,8 +167,21 @@ class GroupTables:
 
     def remember(self, text: Text, tokens: int, retention: int | None, ends: Sequence[int]) -> None:
         """Give the blocks that are now full their keys."""
+        self._remember_full(text, tokens, retention, ends)
+        if self.keys_per_block > 1:
+            self._remember_tail(text, tokens)
+
+    def _remember_tail(self, text: Text, tokens: int) -> None:
+        """The end of the prompt, where it lies inside a block: the same prompt can be resumed there."""
+        at = min((text.prompt_tokens - 1) // self.hash_size, len(text.keys))
+        end, table = at * self.hash_size, self.tables[text.sequence]
+        place = end // self.block_size
+        if 0 < end <= tokens and end % self.block_size and place < len(table) and table[place] != NULL:
+            self.pool.remember_part(table[place], (text.keys[at - 1], self.group), end)
+
+    def _remember_full(self, text: Text, tokens: int, retention: int | None, ends: Sequence[int]) -> None:
         before = self.cached.get(text.sequence, 0)
-        full = min(tokens, len(text.keys) * self.block_size // self.keys_per_block) // self.block_size
+        full = min(tokens, len(text.keys) * self.hash_size) // self.block_size
         if before >= full:
             return
         mask = self.kept(before, full, retention, ends)
@@ -145,6 +195,7 @@ class GroupTables:
     def release(self, sequence: int) -> None:
         """Free the table, its end first."""
         self.cached.pop(sequence, None)
+        self._shared_tail.pop(sequence, None)
         self.pool.give(reversed(self.tables.pop(sequence, [])))
 
 
@@ -154,6 +205,9 @@ class WindowTables(GroupTables):
     def __init__(self, pool: BlockPool, group: int, block_size: int, hash_size: int, *, window: int) -> None:
         super().__init__(pool, group, block_size, hash_size)
         self.window = window
+
+    def _remember_tail(self, text: Text, tokens: int) -> None:
+        """Hits of windows end at block ends."""
 
     @property
     def run(self) -> int:
@@ -209,6 +263,9 @@ class ChunkTables(GroupTables):
     def __init__(self, pool: BlockPool, group: int, block_size: int, hash_size: int, *, chunk: int) -> None:
         super().__init__(pool, group, block_size, hash_size)
         self.chunk = chunk
+
+    def _remember_tail(self, text: Text, tokens: int) -> None:
+        """Hits of chunks end at block ends."""
 
     def unseen(self, computed: int) -> int:
         return computed // self.chunk * self.chunk

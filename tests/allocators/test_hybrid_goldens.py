@@ -42,7 +42,7 @@ def place():
 
 def names():
     files = sorted((place() / "hybrid/v033_hybrid").glob("*.json.gz"))
-    return [file.name.removesuffix(".json.gz") for file in files if "_pmu" not in file.name]
+    return [file.name.removesuffix(".json.gz") for file in files]
 
 
 def read(path):
@@ -123,6 +123,8 @@ def differences(case):
         at = first_difference(ours, theirs)
         if at is not None:
             wrong.append((name, at, ours[at], theirs[at]))
+    if engine.copies != case["totals"]["copies"]:
+        wrong.append(("copies", None, engine.copies, case["totals"]["copies"]))
     told = {request.id: request for request in engine.done}
     for row in case["per_request"]:
         ours = (told[row["id"]].first_scheduled, told[row["id"]].preemptions)

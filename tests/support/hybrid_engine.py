@@ -42,7 +42,7 @@ class HybridEngine:
         self.cache, self.config = cache, config
         self.coming = deque(sorted((self._request(row) for row in requests), key=lambda r: (r.arrival, r.id)))
         self.waiting, self.running, self.done = deque(), [], []
-        self.preemptions = 0
+        self.preemptions = self.copies = 0
         self.steps, self.details, self.group_rows = [], [], []
         self._chain = {}
 
@@ -96,6 +96,8 @@ class HybridEngine:
         )  # fmt: skip
         self._continue()
         hits = self._admit(step) if not self.preempted else 0
+        copies = self.cache.take_copies()
+        self.copies += len(copies)
         row = self._row(self.scheduled, hits)
         detail = {
             "step": step,
@@ -106,6 +108,7 @@ class HybridEngine:
             "waiting_order": [request.id for request in self.waiting],
             "tables": {str(request.id): self.cache.tables(request.id) for request in self.running},
             "free_queue": self.cache.pool.queue(),
+            "copies": [list(pair) for pair in copies],
         }
         under_way = [
             (request, tokens, self._advance(request, tokens)) for request, tokens, _ in self.scheduled
