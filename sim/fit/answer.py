@@ -70,7 +70,7 @@ class FitOptions:
         hidden=True,  # its name is too long for 80 columns
     )
     mamba_cache_mode: str | None = _asked(
-        None, "When recurrent states are kept.", metavar="none|align", show_default="align with prefixes"
+        None, "When recurrent states are kept.", metavar="none|align|all", show_default="align with prefixes"
     )
     use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
     performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))
