@@ -88,8 +88,8 @@ def _llama4(config: Config, attention: Attention) -> list[KvLayers]:
     types = types_of(config, attention.layers)
     if types is not None:
         return attention.of_kinds(types)
-    rotated = listed(config, "no_rope_layers", attention.layers)
-    if not rotated:
+    rotated = listed(config, "no_rope_layers", attention.layers) if config.get("no_rope_layers") else None
+    if rotated is None:
         every = whole(config, "no_rope_layer_interval") or 4
         rotated = [int((number + 1) % every != 0) for number in range(attention.layers)]
     if whole(config, "attention_chunk_size") is None:

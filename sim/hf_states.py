@@ -8,6 +8,7 @@ QWEN3_5 = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 
 
 def mamba2_state(
+    config: Config,
     *,
     inner: int,
     groups: int,
@@ -26,6 +27,7 @@ def mamba2_state(
         group_channels=2 * state,
         heads=heads,
         head_values=head_dim * state,
+        chunk_tokens=whole(config, "mamba_chunk_size") or whole(config, "chunk_size") or 256,
         dtype_bytes=dtype_bytes,
     )
 
@@ -33,7 +35,12 @@ def mamba2_state(
 def mamba1_state(inner: int, state: int, taps: int) -> RecurrentState:
     """The state of a Mamba 1 layer: every channel is a head."""
     return RecurrentState(
-        kind="mamba1", conv_taps=taps - 1, conv_channels=inner, heads=inner, head_values=state
+        kind="mamba1",
+        conv_taps=taps - 1,
+        conv_channels=inner,
+        heads=inner,
+        head_values=state,
+        chunk_tokens=2048,
     )
 
 
@@ -50,6 +57,7 @@ def state_of(config: Config) -> RecurrentState:
             conv_channels=2 * key * need_whole(config, "linear_num_key_heads") + value * heads,
             heads=heads,
             head_values=key * value,
+            chunk_tokens=64,
             dtype_bytes=_dtype_bytes(config.get("mamba_ssm_dtype")),
         )
     if family == "jamba":
@@ -61,6 +69,7 @@ def state_of(config: Config) -> RecurrentState:
         return mamba1_state(inner, need_whole(config, "state_size"), need_whole(config, "conv_kernel"))
     if family == "mamba2":
         return mamba2_state(
+            config,
             inner=expanded * hidden,
             groups=need_whole(config, "n_groups"),
             heads=need_whole(config, "num_heads"),
@@ -72,6 +81,7 @@ def state_of(config: Config) -> RecurrentState:
         heads, head_dim = need_whole(config, "mamba_num_heads"), need_whole(config, "mamba_head_dim")
         stated = config.get("mamba_ssm_cache_dtype") or "float32"  # vLLM's own for this family
         return mamba2_state(
+            config,
             inner=heads * head_dim,
             groups=need_whole(config, "n_groups"),
             heads=heads,
@@ -86,6 +96,7 @@ def state_of(config: Config) -> RecurrentState:
         names = ("mamba_n_groups", "mamba_n_heads", "mamba_d_head")
     groups, heads, head_dim = (need_whole(config, name) for name in names)
     return mamba2_state(
+        config,
         inner=whole(config, "mamba_d_ssm") or expanded * hidden,
         groups=groups,
         heads=heads,

@@ -40,6 +40,8 @@ class RecurrentState:
         share a layer each hold the groups that their heads need.
     heads, head_values : int
         Heads, and numbers in the matrix of one.
+    chunk_tokens : int
+        Tokens that a kernel scans at a time: states lie at multiples of it.
     conv_dtype_bytes, dtype_bytes : int or None
         Bytes of a number in the two parts; None: as a weight in 16 bit.
     """
@@ -51,6 +53,7 @@ class RecurrentState:
     group_channels: int = 0
     heads: int = 0
     head_values: int = 0
+    chunk_tokens: int = 1
     conv_dtype_bytes: int | None = None
     dtype_bytes: int | None = None
 

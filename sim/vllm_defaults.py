@@ -14,6 +14,7 @@ From vLLM's own code: 0.33.0 vllm/engine/arg_utils.py (get_batch_defaults), 0.11
 (_set_default_args_v1).
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 from kvsim.sim.config import GpuSpec, ModelSpec
@@ -174,3 +175,38 @@ def _memory_class(gpu: GpuSpec, release: Release) -> str:
     if release.largest_gib is not None and gib >= release.largest_gib:
         return "largest"
     return "large" if gib >= 70 and "a100" not in name and "gb10" not in name else "other"
+
+
+PAPERS_GPU = "a100-40gb"
+"""The GPU of the paper's scenario, whose settings stay what they are."""
+
+
+def release_settings(
+    scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
+) -> Mapping[str, int | float | bool]:
+    """What `--scheduler vllm-v1@RELEASE` starts from on a GPU of today, by the names of our own settings.
+
+    Nothing where no release is named, or on the paper's GPU. Prefix caching stays off where `sim run` keeps
+    no prefixes (windows, recurrent layers).
+    """
+    name, _, release = (scheduler or "").partition("@")
+    if name != "vllm-v1" or not release or gpu.name == PAPERS_GPU:
+        return {}
+    found = vllm_defaults(release, gpu, model, asked=asked)
+    keeps_prefixes = not model.window_layers and all(
+        layers.kind in ("full_attention", "mla_attention") for layers in model.kv_layers
+    )
+    return {
+        "max_num_batched_tokens": found.max_num_batched_tokens,
+        "max_num_seqs": found.max_num_seqs,
+        "gpu_memory_utilization": found.gpu_memory_utilization,
+        "enable_chunked_prefill": found.enable_chunked_prefill,
+        "enable_prefix_caching": found.enable_prefix_caching and keeps_prefixes,
+        "async_scheduling": found.async_scheduling,
+    }
+
+
+def defaults_note(scheduler: str, settings: Mapping[str, object], given: Collection[str]) -> str:
+    """One line for a report: which settings are a release's own."""
+    told = ", ".join(f"{name} {value}" for name, value in settings.items() if name not in given)
+    return f"Default of vLLM {scheduler.partition('@')[2]}: {told}." if told else ""

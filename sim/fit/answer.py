@@ -73,7 +73,7 @@ class FitOptions:
         short="--no-hybrid-kv",
     )
     mamba_cache_mode: str | None = _asked(
-        None, "When recurrent states are kept.", metavar="none|align", show_default="align with prefixes"
+        None, "When recurrent states are kept.", metavar="none|align|all", show_default="align with prefixes"
     )
     use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
     performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))

@@ -12,8 +12,8 @@
    With prefix caching a state is kept at every block's end ("align"); without it each sequence has one state,
    and its "block" is as long as the longest sequence.
 
-(vllm/platforms/interface.py, _align_hybrid_block_size; `all` is a mode of earlier releases: a state in every
-block.)
+(vllm/platforms/interface.py, _align_hybrid_block_size.) Earlier releases also knew "all": a state in every
+block, which then is a multiple of what the kernel scans at a time: 394 tokens in steps of 256 are 512.
 """
 
 from collections.abc import Sequence
@@ -208,6 +208,8 @@ def _aligned(
         step = max(step, 128)
     if settings.cache_mode == "align" and all(_leaves_states_on_grid(each, settings) for each in recurrent):
         step = lcm(step, GDN_GRID)
+    if settings.cache_mode == "all":
+        step = lcm(step, *(each.state.chunk_tokens for each in recurrent if each.state))
     needed = step * -(-state // (step * per_token))
     return Paged((), max(block, needed), state, per_token, -(-state // per_token), step)
 
@@ -267,6 +269,7 @@ def _state_pages(
         padded_bytes=page_bytes if page_bytes != held else None,
         shape=(*state.shapes(tp), state.kind, state.dtype_bytes),
         aligned=aligned,
+        every_block=settings.cache_mode == "all",
         checkpoints=int(checkpoints),
     )
     return [(number, page) for number in layers.layers]

@@ -80,7 +80,7 @@ def length_fits(
 def held_blocks(page: Page, tokens: int) -> int:
     """Blocks of a group that a request with so many stored tokens holds while it decodes."""
     taken = -(-tokens // page.block_size)
-    if page.kind == "mamba":
+    if page.kind == "mamba" and not page.every_block:
         return min(2 + page.checkpoints, taken) if page.aligned else 1
     if page.kind == "sliding_window" and page.window is not None:
         return taken - max(0, tokens - page.window) // page.block_size
@@ -94,7 +94,7 @@ def _held_bytes(group: Group, tokens: int) -> int:
     total = 0
     for page in group.pages:
         if page.kind == "mamba":
-            total += page.bytes_each
+            total += page.bytes_each * (held_blocks(page, tokens) if page.every_block else 1)
         elif page.kind == "sliding_window" and page.window is not None:
             total += min(tokens, page.window) * page.bytes_each
         elif page.kind == "chunked_local_attention" and page.chunk is not None:

@@ -45,6 +45,8 @@ class Page:
         Of sliding windows and chunks; also where such a layer has been promoted to full attention.
     aligned : bool
         Recurrent: whether a state is kept at block ends, so that prefixes can be hit.
+    every_block : bool
+        Recurrent: whether a sequence keeps the states of all its blocks (--mamba-cache-mode all).
     checkpoints : int
         Recurrent: blocks that a prompt takes beside its two to leave a state in its middle.
     stride_bytes : int
@@ -59,6 +61,7 @@ class Page:
     window: int | None = None
     chunk: int | None = None
     aligned: bool = False
+    every_block: bool = False
     checkpoints: int = 0
     stride_bytes: int = 1
 
@@ -124,7 +127,7 @@ def blocks_of(page: Page, request: Request) -> int:
     inside a block. Recurrent: one state; with prefixes kept two, and the checkpoints.
     """
     length = request.max_model_len
-    if page.kind == "mamba":
+    if page.kind == "mamba" and not page.every_block:
         return 2 + page.checkpoints if page.aligned else 1
     if page.kind == "cross_attention":
         return -(-request.encoder_tokens // page.block_size)

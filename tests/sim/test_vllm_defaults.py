@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.shared_data import shared
 
-from kvsim.sim.catalog import GIB, gpu_named, model_named
+from kvsim.sim.catalog import gpu_named, model_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.vllm_defaults import Asked, vllm_defaults
+from kvsim.sim.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 
 USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
 FIELDS = (
@@ -126,5 +126,30 @@ def test_what_cannot_be_is_refused(arguments, message):
         vllm_defaults(settings.pop("release"), settings.pop("gpu"), settings.pop("model"), **settings)
 
 
-def test_a_gib_is_a_gib():
-    assert gpu_named("h100").memory_bytes == 80 * GIB
+def test_a_release_on_a_gpu_of_today_brings_its_own_settings_and_the_papers_scenario_none():
+    h100, llama = gpu_named("h100"), model_named("llama-3.1-8b")
+    found = release_settings("vllm-v1@0.33.0", h100, llama)
+    assert found == {
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": 1024,
+        "gpu_memory_utilization": 0.92,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "async_scheduling": True,
+    }
+    assert not release_settings("vllm-v1@0.11.0", h100, llama)["async_scheduling"]
+    assert not release_settings("vllm-v1@0.33.0", h100, model_named("gemma-3-27b"))["enable_prefix_caching"]
+    for scheduler, gpu in (
+        (None, "h100"),
+        ("vllm-v1", "h100"),
+        ("orca", "h100"),
+        ("vllm-v1@0.33.0", "a100-40gb"),
+    ):
+        assert release_settings(scheduler, gpu_named(gpu), llama) == {}
+
+
+def test_a_report_says_which_settings_are_a_releases_own():
+    settings = {"max_num_seqs": 1024, "async_scheduling": True}
+    note = defaults_note("vllm-v1@0.33.0", settings, ("async_scheduling",))
+    assert note == "Default of vLLM 0.33.0: max_num_seqs 1024."
+    assert defaults_note("vllm-v1@0.33.0", settings, tuple(settings)) == ""

@@ -94,7 +94,7 @@ def test_uniform_allocation_wastes_what_vllm_issue_11382_published():
 
 def hybrid(state_bytes, token_bytes, recurrent, attention=1):
     """A model whose states have so many bytes, and whose attention caches so many per token."""
-    state = RecurrentState(kind="linear", heads=1, head_values=state_bytes, dtype_bytes=1)
+    state = RecurrentState(kind="linear", heads=1, head_values=state_bytes, dtype_bytes=1, chunk_tokens=256)
     kept = (
         KvLayers(kind="mamba", layers=tuple(range(recurrent)), state=state),
         KvLayers(
@@ -109,8 +109,8 @@ def hybrid(state_bytes, token_bytes, recurrent, attention=1):
 
 
 def test_a_state_of_788_kb_needs_394_tokens_and_takes_512_as_in_vllm_25752():
-    found = paged(hybrid(788_000, 2_000, 3), KvSettings(block_size=256))
-    assert (found.aligned_from, found.block_size) == (394, 512)
+    found = paged(hybrid(788_000, 2_000, 3), KvSettings(mamba_cache_mode="all"))
+    assert (found.aligned_from, found.step, found.block_size) == (394, 256, 512)
 
 
 def test_blocks_of_7808_tokens_let_a_prompt_of_12_take_32_9_percent_of_the_pool_as_in_vllm_54458():
@@ -139,6 +139,16 @@ def test_states_take_one_block_without_prefixes_and_at_most_two_and_the_checkpoi
     state = Page(kind="mamba", block_size=16, bytes_each=1, aligned=True, checkpoints=1)
     assert [held_blocks(state, tokens) for tokens in (1, 16, 17, 33, 1000)] == [1, 1, 2, 3, 3]
     assert held_blocks(replace(state, aligned=False), 1000) == 1
+
+
+def test_a_state_in_every_block_takes_as_many_blocks_as_the_request_is_long():
+    every, ends = (
+        fit("granite-4.0-h-tiny", kv_memory=40, mamba_cache_mode=mode, lengths="8000+193")
+        for mode in ("all", "align")
+    )
+    assert (every.paged.step, every.paged.block_size) == (256, 512)
+    blocks = -(-8192 // 512)
+    assert [each.lengths[0].blocks for each in (every, ends)] == [10 * blocks, 9 * 3 + -(-8192 // 400)]
 
 
 def test_requests_share_the_blocks_beside_the_null_block():

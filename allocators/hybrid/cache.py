@@ -1,0 +1,281 @@
+"""All groups of a sequence together: what of its text is cached, whether it fits, its tables.
+
+A hit is the longest beginning of a text that every group holds: full groups say how far it can reach, windows
+and states shorten it, and the question is asked again until nobody does. Where a full group reached further
+than the hit, two texts part there: that place (the junction) is kept from now on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, lcm
+
+from kvsim.allocators.hybrid.pool import BlockPool
+from kvsim.allocators.hybrid.states import StateTables, aligned_piece
+from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, WindowTables
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """A group of layers.
+
+    Attributes
+    ----------
+    kind : "full", "window", "chunk" or "state"
+    block_size : int
+    reach : int or None
+        Tokens of the window or of a chunk.
+    checkpoint_grid : int or None
+        Of states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere.
+    """
+
+    kind: str
+    block_size: int
+    reach: int | None = None
+    checkpoint_grid: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("full", "window", "chunk", "state"):
+            raise ValueError(f"kind must be full, window, chunk or state, got {self.kind!r}")
+        if (self.reach is None) != (self.kind in ("full", "state")):
+            raise ValueError(f"reach belongs to windows and chunks, got {self.reach} of kind {self.kind}")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What of a text is cached: the blocks of each group, and how many tokens they hold."""
+
+    blocks: tuple[list[int], ...]
+    tokens: int
+    junction: int = 0
+
+
+class HybridCache:
+    """Block tables of all groups over one pool.
+
+    Parameters
+    ----------
+    blocks : int
+        Without the null block.
+    groups : sequence of GroupSpec
+    caching : bool
+        Whether prefixes are kept.
+    retention : int or None
+        Which ends of windows and states are kept (tables.py).
+    match_tokens : int or None
+        Where hits may end inside a block of states (vLLM's prefix_match_unit); None: at block ends.
+    max_model_len, in_flight_tokens : int
+        The longest sequence, and the tokens scheduled and not yet settled: what a window may hold at once.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        groups: Sequence[GroupSpec],
+        *,
+        caching: bool,
+        max_model_len: int,
+        in_flight_tokens: int,
+        retention: int | None = 0,
+        match_tokens: int | None = None,
+    ) -> None:
+        self.pool = BlockPool(blocks, caching)
+        self.caching, self.retention = caching, retention
+        sizes = [group.block_size for group in groups]
+        self.align_tokens = lcm(*sizes)
+        self.hash_size = gcd(*sizes) if caching else self.align_tokens
+        if match_tokens is not None and caching:
+            if any(size % match_tokens for size in sizes):
+                raise ValueError(f"match_tokens must divide all block sizes {sizes}, got {match_tokens}")
+            self.hash_size = match_tokens
+        states = [group.block_size for group in groups if group.kind == "state"]
+        others = all(group.kind in ("full", "state") for group in groups)
+        self.ends_inside = caching and others and any(size > self.hash_size for size in states)
+        self.groups = [self._tables(number, group) for number, group in enumerate(groups)]
+        for group, tables in zip(groups, self.groups, strict=True):
+            tables.align_tokens = self.align_tokens if len(groups) > 1 else tables.block_size
+            if self.ends_inside:
+                tables.align_tokens = self.hash_size
+            tables.most_blocks = _most_blocks(group, max_model_len, in_flight_tokens)
+        self._alike = _alike(groups)
+
+    def _tables(self, number: int, group: GroupSpec) -> GroupTables:
+        common = (self.pool, number, group.block_size, self.hash_size)
+        if group.kind == "window" and group.reach is not None:
+            return WindowTables(*common, window=group.reach)
+        if group.kind == "chunk" and group.reach is not None:
+            return ChunkTables(*common, chunk=group.reach)
+        if group.kind == "state" and self.caching:
+            states = StateTables(*common, checkpoint_grid=group.checkpoint_grid)
+            states.prompt_end_matters = self.retention == 0
+            return states
+        return GroupTables(*common)
+
+    @property
+    def blocks_in_use(self) -> int:
+        """Blocks that somebody refers to."""
+        return self.pool.blocks - self.pool.free
+
+    def new_step(self) -> None:
+        """A step begins: what the last one computed may be hit."""
+        for tables in self.groups:
+            if isinstance(tables, StateTables):
+                tables.new_step()
+
+    def piece(self, text: Text, start: int, tokens: int, *, most_tokens: int) -> int:
+        """How many of these tokens to compute now: a piece of a prompt ends where states can be kept.
+
+        Parameters
+        ----------
+        text : Text
+        start, tokens : int
+            Where the piece begins, and how many tokens the budget allows.
+        most_tokens : int
+            The token budget of a whole step.
+        """
+        states = [tables for tables in self.groups if isinstance(tables, StateTables)]
+        if not states or tokens == 0:
+            return tokens
+        grids = [tables.checkpoint_grid for tables in states]
+        grid = None if None in grids else max(each for each in grids if each is not None)
+        return aligned_piece(
+            text,
+            start,
+            tokens,
+            block_size=states[0].block_size,
+            hash_size=self.hash_size if self.ends_inside else states[0].block_size,
+            grid=grid,
+            most_tokens=most_tokens,
+        )
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """(from, to) of the blocks copied since the last call; both were kept until now."""
+        copies = []
+        for tables in self.groups:
+            copies += tables.copies
+            tables.copies = []
+        self.pool.give([block for pair in copies for block in pair])
+        return copies
+
+    def lookup(self, text: Text) -> Hit:
+        """The longest beginning of the text that every group holds; its last token is never hit."""
+        limit = text.tokens - 1
+        if not self.caching:
+            return Hit(tuple([] for _ in self.groups), 0)
+        blocks: list[list[int]] = [[] for _ in self.groups]
+        reached, longest = limit, 0
+        full_length: dict[int, int] = {}
+        single = len(self._alike) == 2 and self._is_full(self._alike[0])
+        while True:
+            length = reached
+            for numbers in self._alike:
+                tables, first = self.groups[numbers[0]], numbers[0]
+                if self._is_full(numbers) and first in full_length:
+                    length = min(length, full_length[first])
+                    continue
+                found, length = tables.hit(text, length, numbers)
+                for number, each in zip(numbers, found, strict=True):
+                    blocks[number] = each
+                if self._is_full(numbers):
+                    full_length[first] = length
+                longest = max(longest, length)
+            if length >= reached:
+                break
+            reached = length
+            if single:
+                break
+        for numbers in self._alike:
+            if self._is_full(numbers):
+                for number in numbers:
+                    del blocks[number][-(-reached // self.groups[number].block_size) :]
+        single_group = len(self.groups) == 1
+        junction = longest if longest > reached and not single_group else 0
+        return Hit(tuple(blocks), reached, junction)
+
+    def _is_full(self, numbers: Sequence[int]) -> bool:
+        return type(self.groups[numbers[0]]) is GroupTables
+
+    def place(
+        self,
+        text: Text,
+        computed: int,
+        tokens: int,
+        *,
+        hit: Hit | None = None,
+        settled: int | None = None,
+        whole: bool = False,
+        spare: int = 0,
+    ) -> bool:
+        """Blocks for `tokens` more after `computed`, or False, which frees only what is no longer seen.
+
+        Parameters
+        ----------
+        text : Text
+        computed, tokens : int
+            Tokens done (those hit included), and to be computed now.
+        hit : Hit or None
+            Of a sequence that is admitted.
+        settled : int or None
+            Tokens whose step has ended; None: all that are computed.
+        whole : bool
+            Whether all known tokens must fit too.
+        spare : int
+            Blocks that must stay free.
+        """
+        hits = hit.blocks if hit is not None else tuple([] for _ in self.groups)
+        free = self.pool.free
+        if whole and self._needed(text, text.tokens, hits, computed, whole=True) + spare > free:
+            return False
+        for tables in self.groups:
+            tables.drop_unseen(text.sequence, computed if settled is None else settled)
+        if self._needed(text, computed + tokens, hits, computed) + spare > self.pool.free:
+            return False
+        if any(hits):
+            for tables, each in zip(self.groups, hits, strict=True):
+                tables.adopt(text, each, computed)
+        for tables in self.groups:
+            tables.extend(text, computed + tokens)
+        if self.caching:
+            self.remember(text, min(computed + tokens, text.tokens))
+        return True
+
+    def _needed(
+        self, text: Text, tokens: int, hits: Sequence[Sequence[int]], computed: int, whole: bool = False
+    ) -> int:
+        return sum(
+            tables.needed(text, tokens, each, computed, whole=whole)
+            for tables, each in zip(self.groups, hits, strict=True)
+        )
+
+    def remember(self, text: Text, tokens: int) -> None:
+        """Key the blocks that are full of settled text."""
+        ends = [text.prompt_tokens - 1, *([text.junction] if text.junction else [])]
+        if len(self.groups) > 1 and not self.ends_inside:
+            tokens -= tokens % self.align_tokens
+        for tables in self.groups:
+            tables.remember(text, tokens, self.retention, ends)
+
+    def release(self, sequence: int) -> None:
+        """Free everything of a sequence, group by group."""
+        for tables in self.groups:
+            tables.release(sequence)
+
+    def tables(self, sequence: int) -> list[list[int]]:
+        """The block tables of a sequence, a list for each group; 0 is the null block."""
+        return [list(tables.tables.get(sequence, ())) for tables in self.groups]
+
+
+def _most_blocks(group: GroupSpec, longest: int, in_flight: int) -> int | None:
+    """Blocks that a window or chunk holds at most while a prompt is computed."""
+    if group.reach is None:
+        return None
+    if group.kind == "window":
+        return -(-min(group.reach - 1 + in_flight, longest) // group.block_size) + 1
+    return -(-min(group.reach + in_flight, longest) // group.block_size)
+
+
+def _alike(groups: Sequence[GroupSpec]) -> list[list[int]]:
+    """Numbers of the groups with the same specification, full attention first."""
+    alike: dict[GroupSpec, list[int]] = {}
+    for number, group in enumerate(groups):
+        alike.setdefault(group, []).append(number)
+    return sorted(alike.values(), key=lambda numbers: groups[numbers[0]].kind != "full")

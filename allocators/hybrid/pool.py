@@ -1,0 +1,153 @@
+"""The blocks that all groups draw from: references, a free queue, and the text that a free block still holds.
+
+    take from here > |7|3|12| ... |5|9|4| < cached blocks come back here, the end of a text first
+                     ^ blocks that hold no known text come back here, so they are reused first
+
+Blocks are numbered from 1; 0 is the null block, which stands in a table for what is no longer kept. A freed
+block keeps its key until it is taken again: that is the prefix cache, and taking from the front evicts the
+least recently used. Two blocks may hold the same text; a look-up finds the older.
+
+The free queue is a ring of links through the null block: any block leaves it in constant time.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+Key = tuple[Hashable, int]
+"""Which text up to a block's end, and in which group."""
+
+NULL = 0
+
+
+class BlockPool:
+    """Blocks 1 to `blocks`."""
+
+    def __init__(self, blocks: int, caching: bool) -> None:
+        if blocks < 1:
+            raise ValueError(f"blocks must be at least 1, got {blocks}")
+        self.blocks = blocks
+        self.caching = caching
+        self.free = blocks
+        self.references = [0] * (blocks + 1)
+        self.keys: list[Key | None] = [None] * (blocks + 1)
+        self.key_tokens = [0] * (blocks + 1)
+        self._after = [*range(1, blocks + 1), 0]
+        self._before = [blocks, *range(blocks)]
+        self._holding: dict[Key, dict[int, None]] = {}
+        self._more: dict[int, list[Key]] = {}
+
+    @property
+    def entries(self) -> int:
+        """Different texts that some block holds."""
+        return len(self._holding)
+
+    def queue(self) -> list[int]:
+        """The free blocks in the order in which they will be taken."""
+        found, block = [], self._after[NULL]
+        while block != NULL:
+            found.append(block)
+            block = self._after[block]
+        return found
+
+    def take(self, count: int) -> list[int]:
+        """The first free blocks, each with one reference; what they held is forgotten."""
+        if count > self.free:
+            raise RuntimeError(f"{count} blocks are wanted and {self.free} are free")
+        found = []
+        for _ in range(count):
+            block = self._after[NULL]
+            self._unlink(block)
+            self.forget(block)
+            self.references[block] = 1
+            found.append(block)
+        return found
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Another reference to each; free ones leave the queue."""
+        for block in blocks:
+            if block == NULL:
+                continue
+            if self.references[block] == 0:
+                self._unlink(block)
+            self.references[block] += 1
+
+    def give(self, blocks: Iterable[int]) -> None:
+        """Drop a reference to each; those without one are free, the first of them reused first."""
+        unknown: list[int] = []
+        known: list[int] = []
+        for block in blocks:
+            if block == NULL:
+                continue
+            self.references[block] -= 1
+            if self.references[block] < 0:
+                raise RuntimeError(f"block {block} was released more often than it was taken")
+            if self.references[block] == 0:
+                (known if self.caching and self.keys[block] is not None else unknown).append(block)
+        for block in reversed(unknown):
+            self._link(block, NULL, self._after[NULL])
+        for block in known:
+            self._link(block, self._before[NULL], NULL)
+
+    def evictable(self, blocks: Iterable[int]) -> int:
+        """How many of these are free, so that a hit would take them from the queue."""
+        return sum(block != NULL and self.references[block] == 0 for block in blocks)
+
+    def remember(self, block: int, key: Key, tokens: int) -> None:
+        """The block holds this text from now on, `tokens` long, and nothing else."""
+        self.forget(block)
+        self._insert(block, key, tokens)
+
+    def remember_part(self, block: int, key: Key, tokens: int) -> None:
+        """The block also holds a text that ends inside it; a shorter one that it held is overwritten."""
+        if self.keys[block] not in (None, key) and self.key_tokens[block] < tokens:
+            self.forget(block)
+        self._insert(block, key, tokens)
+
+    def move_keys(self, source: int, target: int) -> None:
+        """What `source` held is in `target` now; a look-up that came first still does."""
+        keys, tokens = [self.keys[source], *self._more.get(source, ())], self.key_tokens[source]
+        self.forget(source)
+        for key in keys:
+            if key is not None:
+                self._insert(target, key, tokens)
+
+    def _insert(self, block: int, key: Key, tokens: int) -> None:
+        holding = self._holding.setdefault(key, {})
+        if block in holding:
+            return
+        holding[block] = None
+        if self.keys[block] is None:
+            self.keys[block], self.key_tokens[block] = key, tokens
+        else:
+            self._more.setdefault(block, []).append(key)
+
+    def forget(self, block: int) -> None:
+        """The block holds no text that could be hit."""
+        key = self.keys[block]
+        if key is None:
+            return
+        for each in (key, *self._more.pop(block, ())):
+            holding = self._holding[each]
+            del holding[block]
+            if not holding:
+                del self._holding[each]
+        self.keys[block] = None
+
+    def find(self, text: Hashable, groups: Sequence[int]) -> list[int] | None:
+        """A block of each of these groups that holds the text; None unless all do."""
+        found = []
+        for group in groups:
+            holding = self._holding.get((text, group))
+            if not holding:
+                return None
+            found.append(next(iter(holding)))
+        return found
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._before[block], self._after[block]
+        self._after[before], self._before[after] = after, before
+        self.free -= 1
+
+    def _link(self, block: int, before: int, after: int) -> None:
+        self._before[block], self._after[block] = before, after
+        self._after[before] = self._before[after] = block
+        self.free += 1

@@ -1,0 +1,97 @@
+"""Jenga's large pages and a fixed split: who gets which page, what is idle, and that bytes add up."""
+
+import random
+
+import pytest
+
+from kvsim.allocators.hybrid.large_pages import LargePages, SplitPools
+
+
+def test_each_kinds_page_divides_the_large_page_and_nothing_is_padded():
+    arena = LargePages(1000, [4, 6])
+    assert (arena.large_bytes, arena.count) == (12, 83)
+    assert arena.ledger().remainder == 1000 - 83 * 12
+
+
+def test_a_request_fills_the_large_pages_that_it_has_begun_and_another_begins_its_own():
+    arena = LargePages(36, [4, 6])
+    assert [arena.take(0, request) for request in (1, 1, 2, 1, 2)] == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]
+    ledger = arena.ledger()
+    assert (ledger.held, ledger.idle, ledger.free) == (20, 4, 12)
+
+
+def test_with_no_large_page_free_a_small_one_of_another_request_is_taken_and_no_other_kinds():
+    arena = LargePages(12, [4, 6])
+    assert arena.take(0, 1) == (0, 0)
+    assert arena.take(0, 2) == (0, 1)
+    assert arena.take(1, 3) is None
+    arena.release((0, 0))
+    arena.release((0, 1))
+    assert arena.take(1, 3) == (0, 0)
+
+
+def test_the_large_page_used_longest_ago_is_evicted_whole_before_any_small_one():
+    arena = LargePages(24, [4, 6])
+    old, new = ([arena.take(0, request) for _ in range(3)] for request in (1, 2))
+    for page in (*old, *new):
+        arena.use(page)
+        arena.release(page, keep=True)
+    assert arena.ledger().cached == 24
+    assert arena.take(1, 3) == (0, 0)
+    assert (arena.evicted, arena.ledger().cached, arena.ledger().idle) == (3, 12, 6)
+    assert [arena.hit(page) for page in (old[0], new[0])] == [False, True]
+
+
+def test_small_pages_are_evicted_by_last_use_and_the_longer_prefix_first():
+    arena = LargePages(12, [4, 6])
+    pages = [arena.take(0, 1) for _ in range(3)]
+    for page in pages[:2]:
+        arena.release(page, keep=True)
+    arena.use(pages[1])
+    arena.use(pages[0])
+    assert arena.take(0, 2) == pages[1]
+    assert arena.take(0, 2) == pages[0]
+    assert arena.take(0, 2) is None
+
+
+def test_sizes_without_a_small_common_multiple_are_refused():
+    with pytest.raises(ValueError, match="common multiple of at most 4096 times"):
+        LargePages(10**9, [65_537, 65_539])
+    with pytest.raises(ValueError, match="at least 1 each"):
+        LargePages(100, [0])
+
+
+def test_bytes_add_up_to_the_capacity_whatever_is_asked():
+    rng = random.Random(7)
+    arena = LargePages(5_003, [32, 48, 80])
+    held = []
+    for _ in range(5_000):
+        action = rng.random()
+        if action < 0.6:
+            page = arena.take(kind := rng.randrange(3), rng.randrange(5))
+            if page is not None:
+                held.append(page)
+                arena.use(page, rng.randrange(4))
+                assert kind in (0, 1, 2)
+        elif held:
+            arena.release(held.pop(rng.randrange(len(held))), keep=rng.random() < 0.5)
+        ledger = arena.ledger()
+        assert ledger.capacity == 5_003
+        assert min(ledger.held, ledger.cached, ledger.idle, ledger.free, ledger.remainder) >= 0
+        assert len(set(held)) == len(held)
+    for page in held:
+        arena.release(page)
+    assert arena.ledger().held == 0
+
+
+def test_what_one_kind_does_not_use_no_other_can_have_in_a_fixed_split():
+    pools = SplitPools(1000, [10, 50], [0.5, 0.5])
+    assert pools.take(0, 50)
+    assert not pools.take(0)
+    assert pools.ledger().idle == 500
+    jenga = LargePages(1000, [10, 50])
+    assert sum(jenga.take(0, 1) is not None for _ in range(100)) == 100
+    with pytest.raises(ValueError, match="sum to 1"):
+        SplitPools(1000, [10, 50], [0.5, 0.6])
+    with pytest.raises(RuntimeError, match="51 pages of kind 0"):
+        pools.release(0, 51)
