@@ -12,16 +12,20 @@ vLLM 0.11; either way the last block of a table before its first. `fork` shares 
 first writes into a shared last block gets a copy of it (copy-on-write), the last holder writes in place.
 Sequences can be swapped to a host pool, where blocks that they share among each other stay shared.
 
-Prefixes are kept by a subclass (allocators/prefix.py), sliding windows by allocators/windowed.py.
+With `cache` it also keeps prefixes (allocators/prefix.py): equal texts share blocks, and freed blocks can be
+found until they are lent again. Sliding windows are for allocators/windowed.py.
 """
 
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
+from kvsim.allocators.claims import Claims
 from kvsim.allocators.host_pool import HostPool
-from kvsim.allocators.options import Options, Order
+from kvsim.allocators.options import CacheRules, Options, Order
+from kvsim.allocators.pool import Pool
+from kvsim.allocators.prefix import Known, Prefixes, PrefixMatch
+from kvsim.allocators.windowed import Windowed
 
 
 class Paged(Allocator):
@@ -34,29 +38,28 @@ class Paged(Allocator):
     block_size : int
         Slots of a block.
     order : Order
-        Which free block to lend: STACK or QUEUE.
+        Which free block to lend: STACK or QUEUE; with `cache` QUEUE or HASHED_LAST.
     host_slots : int
         Size of the pool for swapped sequences.
+    cache : CacheRules, optional
+        How prefixes are kept; None: not at all.
     """
 
     keeps_prefixes = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
-        if options.cache is not None:
-            from kvsim.allocators.prefix import PagedPrefix
-
-            return PagedPrefix(
-                capacity_slots, options.block_size, options.order, options.cache, options.host_slots
-            )
         if options.groups is not None:
-            from kvsim.allocators.windowed import Windowed
-
             return Windowed(capacity_slots, options.groups, options.block_size, options.order)
-        return cls(capacity_slots, options.block_size, options.order, options.host_slots)
+        return cls(capacity_slots, options.block_size, options.order, options.host_slots, options.cache)
 
     def __init__(
-        self, capacity_slots: int, block_size: int = 16, order: Order = Order.STACK, host_slots: int = 0
+        self,
+        capacity_slots: int,
+        block_size: int = 16,
+        order: Order = Order.STACK,
+        host_slots: int = 0,
+        cache: CacheRules | None = None,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
@@ -67,10 +70,11 @@ class Paged(Allocator):
         super().__init__(self.num_blocks * block_size)
         self.host_capacity_slots = host_slots // block_size * block_size
         self.order = order
-        self._free = list(range(self.num_blocks - 1, -1, -1))  # the next one to lend is the last
+        self.caches = cache is not None
+        self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache)
+        self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
         self._tables: Holdings[list[int]] = Holdings()  # none is empty
-        self._extra_owners: dict[int, int] = {}  # shared blocks only: references beyond the first
-        self._part_filled: dict[int, int] = {}  # shared last blocks that are not full: tokens in them
+        self._claims = Claims(block_size)
         self._host = HostPool()
 
     def block_table(self, seq: int) -> tuple[int, ...]:
@@ -79,7 +83,7 @@ class Paged(Allocator):
 
     def free_queue(self) -> tuple[int, ...]:
         """The free blocks in the order in which they will be lent."""
-        return tuple(self._free[::-1])
+        return tuple(self._pool.queue())
 
     def slot(self, seq: int, token: int) -> int:
         """The address of a token's key and value."""
@@ -92,56 +96,98 @@ class Paged(Allocator):
         return -(-tokens // self.block_size) * self.block_size
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        return -(-tokens // self.block_size) <= len(self._free)
+        return -(-tokens // self.block_size) <= self._pool.free
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        if self.prefixes is not None:
+            return self.admit_after(self.prefixes.nothing(), seq, tokens, bound)
         if seq in self._tables or tokens < 1:
             self._tables.expect_new(seq, tokens)
         count = -(-tokens // self.block_size)
-        if count > len(self._free):
+        if count > self._pool.free:
             return False
-        self._tables[seq] = self._lend(count)
+        self._tables[seq] = self._pool.lend(count)
+        self.used_slots += count * self.block_size
         return True
 
     def capacity(self, seq: int) -> int:
         table = self._tables[seq]
-        if self._part_filled and table[-1] in self._part_filled:
-            return (len(table) - 1) * self.block_size + self._part_filled[table[-1]]
+        part_filled = self._claims.part_filled
+        if part_filled and table[-1] in part_filled:
+            return (len(table) - 1) * self.block_size + part_filled[table[-1]]
         return len(table) * self.block_size
 
     def grow(self, seq: int, tokens: int) -> bool:
+        if self.prefixes is not None and seq in self.prefixes.filling:
+            before = self.capacity(seq)
+            if not self._grow(seq, tokens):
+                return False
+            if before < tokens:
+                self.fill(seq, before)  # what the sequence held is full now
+            return True
+        return self._grow(seq, tokens)
+
+    def _grow(self, seq: int, tokens: int) -> bool:
         table = self._tables[seq]
-        shared_last = table[-1] in self._part_filled and tokens > self.capacity(seq)
+        shared_last = table[-1] in self._claims.part_filled and tokens > self.capacity(seq)
         missing = -(-tokens // self.block_size) - len(table)
-        if max(missing, 0) + shared_last > self._room():
+        if max(missing, 0) + shared_last > self._pool.free:
             return False
         if shared_last:
             self._copy_on_write(table)
         if missing > 0:
-            table += self._lend(missing)
+            table += self._pool.lend(missing)
+            self._count()
         return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        if self._part_filled or len(seqs) > len(self._free):
+        if self._claims.part_filled or len(seqs) > self._pool.free:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
-        tables, pop = self._tables, self._free.pop
-        for seq in seqs:
-            tables[seq].append(pop())
         self.used_slots += len(seqs) * self.block_size
+        if self.prefixes is None:
+            self._pool.lend_each(seqs, self._tables)
+        else:
+            self._grow_known(seqs, self.prefixes.filling)
+
+    def _grow_known(self, seqs: Sequence[int], filling: set[int]) -> None:
+        """Grow sequences, and say who of them took the block of a text that could be found."""
+        pool, tables = self._pool, self._tables
+        self.evicted_by = []
+        if filling and not filling.isdisjoint(seqs):
+            self._fill_and_grow(seqs)
+        else:
+            for seq, block in zip(seqs, pool.lend(len(seqs), self.evicted_by), strict=False):
+                tables[seq].append(block)
+        self.cached_slots = pool.cached * self.block_size
+
+    def _fill_and_grow(self, seqs: Sequence[int]) -> None:
+        """Grow one by one, as what a sequence held is full when it grows: a cached equal may be forgotten."""
+        pool = self._pool
+        for index, seq in enumerate(seqs):
+            cached = pool.cached
+            self.fill(seq, len(self._tables[seq]) * self.block_size)
+            self._tables[seq] += pool.lend(1)
+            self.evicted_by += [index] * (cached - pool.cached)
 
     def growth_budget(self) -> int:
-        return 0 if self._part_filled else len(self._free)  # a copy adds less than a block
+        return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
 
     def release(self, seq: int) -> None:
+        if self.prefixes is not None and seq in self._tables:
+            self.prefixes.forget(seq)
+            self._leave(seq, self.prefixes.leave(seq))
+            return
         table = self._tables.pop(seq, None)
         if table is None:
             if seq not in self._host.tables:
                 raise self._tables.holds_nothing(seq)
             self.host_used_slots -= self._host.drop(seq) * self.block_size
             return
-        if self._extra_owners:
-            table = self._disown(table)
-        self._take_back(table)
+        if self._claims.extra:
+            table = self._claims.drop_all(table)
+            self.shared_tokens = self._claims.tokens
+        self._pool.give_back(table)
+        self.used_slots -= len(table) * self.block_size
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         """Share all blocks of the parent, which holds `tokens`; as nothing is copied yet, there is room.
@@ -151,34 +197,31 @@ class Paged(Allocator):
         self._tables.expect_new(child, tokens)
         table, size = self._tables[parent], self.block_size
         last, filled = table[-1], tokens - (len(table) - 1) * size
-        known = self._part_filled.get(last, size) if last in self._extra_owners else filled
+        known = self._claims.part_filled.get(last, size) if last in self._claims.extra else filled
         if not 0 < filled <= size or filled != known:
             room = f"{len(table)} blocks of {size}, {known} tokens in the last"
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
-        for block in table:
-            self._extra_owners[block] = self._extra_owners.get(block, 0) + 1
-        if filled < size:
-            self._part_filled[last] = filled
+        self._claims.add_table(table, tokens)
         self._tables[child] = table[:]
-        self.shared_tokens += tokens
+        self._count()
+        if self.prefixes is not None:
+            self.prefixes.fork(parent, child, len(table))
         return True
 
     def idle_slots(self) -> int:
-        if not self._part_filled:
-            return 0
-        return sum(self.block_size - filled for filled in self._part_filled.values())
+        return self._claims.idle_slots() if self._claims.part_filled else 0
 
     def references(self, block: int) -> int:
         """How many block tables name the block."""
-        if block in self._extra_owners:
-            return self._extra_owners[block] + 1
+        if block in self._claims.extra:
+            return self._claims.extra[block] + 1
         return sum(block in table for table in self._tables.values())
 
     def shared_slots(self) -> int:
-        return len(self._extra_owners) * self.block_size
+        return len(self._claims.extra) * self.block_size
 
     def logical_slots(self) -> int:
-        return self.used_slots + sum(self._extra_owners.values()) * self.block_size
+        return self.used_slots + sum(self._claims.extra.values()) * self.block_size
 
     def regions(self) -> Iterator[Region]:
         return self.layout().regions()
@@ -193,22 +236,78 @@ class Paged(Allocator):
             for block, first in zip(table, tokens, strict=False):
                 which[block] = number
                 firsts[block] = first
-        if self._extra_owners:
-            place: dict[tuple[int, ...], int] = {}
-            for block, seqs in self._sharers().items():
-                if seqs not in place:
-                    place[seqs] = len(owners)
-                    owners.append(seqs)
-                which[block] = place[seqs]
-        return Layout(tokens, array("q", [size]) * count, which, owners, firsts, bytearray(count))
+        place: dict[tuple[int, ...], int] = {}
+        for block, seqs in self._claims.sharers(self._tables).items() if self._claims.extra else ():
+            if seqs not in place:
+                place[seqs] = len(owners)
+                owners.append(seqs)
+            which[block] = place[seqs]
+        cached = bytearray(count)
+        for block in self.prefixes.pool.cached_blocks() if self.prefixes else ():
+            cached[block] = 1
+        return Layout(tokens, array("q", [size]) * count, which, owners, firsts, cached)
 
-    def _sharers(self) -> dict[int, tuple[int, ...]]:
-        """Who holds each shared block."""
-        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self._extra_owners, ())
-        for seq, table in self._tables.items():
-            for block in seqs.keys() & table:
-                seqs[block] += (seq,)
-        return seqs
+    # -- keeping prefixes ---------------------------------------------------------------------
+
+    def match(self, content: Content, own: int, most: int) -> Match:
+        return self.prefixes.match(content, own, most) if self.prefixes else super().match(content, own, most)
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        needed = -(-tokens // self.block_size) * self.block_size - match.tokens + match.woken_slots
+        return needed <= self.free_slots
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        if self.prefixes is None:
+            return super().admit_after(match, seq, tokens, bound)
+        assert isinstance(match, PrefixMatch)
+        if seq in self._tables or tokens < 1:
+            self._tables.expect_new(seq, tokens)
+        missing = -(-tokens // self.block_size) - len(match.blocks)
+        if missing * self.block_size + match.woken_slots > self.free_slots:
+            return False
+        self._claims.add(self.prefixes.enter(seq, match))
+        self._tables[seq] = match.blocks + self._pool.lend(missing) if missing > 0 else match.blocks[:]
+        self._count()
+        return True
+
+    def fill(self, seq: int, tokens: int) -> None:
+        if self.prefixes is not None:
+            self.prefixes.fill(seq, self._tables[seq], tokens // self.block_size)
+            self.cached_slots = self._pool.cached * self.block_size
+
+    def evict(self, seq: int) -> None:
+        if self.prefixes is not None:
+            self.prefixes.keep(seq, self._tables[seq])
+            self._leave(seq, self.prefixes.leave(seq))
+        else:
+            self.release(seq)
+
+    def _leave(self, seq: int, known: Known) -> None:
+        """Take back a table by its texts, so that they can be found again."""
+        table = self._tables.pop(seq)
+        if self.order is Order.HASHED_LAST and known.full < len(table):
+            tail = table[known.full :]
+            self._pool.give_back(self._claims.drop_all(tail) if self._claims.extra else tail, first=True)
+            del table[known.full :]
+        for start, stop, key in known.runs(len(table)):
+            blocks = table[start:stop]
+            if start < known.alone and self._claims.extra:
+                self._give_back_unshared(blocks, key)
+            else:
+                self._pool.give_back(blocks, key)
+        self._count()
+
+    def _give_back_unshared(self, blocks: list[int], key: int | None) -> None:
+        """Free those blocks to which nobody else has a claim, the last first; the others lose one."""
+        shared = {block for block in blocks if block in self._claims.extra}
+        stop = len(blocks)
+        if shared:
+            for at in range(stop - 1, -1, -1):
+                if blocks[at] in shared:
+                    self._pool.give_back(blocks[at + 1 : stop], None if key is None else key + at + 1)
+                    stop = at
+            self._claims.drop_all(blocks)
+        self._pool.give_back(blocks[:stop], key)
 
     # -- swapping -----------------------------------------------------------------------------
 
@@ -221,7 +320,7 @@ class Paged(Allocator):
         if slots > self.host_capacity_slots - self.host_used_slots:
             return False
         tables = {seq: self._tables[seq] for seq in seqs}
-        filled = {table[-1]: self._part_filled.get(table[-1], 0) for table in tables.values()}
+        filled = {table[-1]: self._claims.part_filled.get(table[-1], 0) for table in tables.values()}
         self._host.put(tables, filled)
         self.host_used_slots += slots
         for seq in seqs:
@@ -230,77 +329,30 @@ class Paged(Allocator):
 
     def swap_in(self, seqs: Sequence[int]) -> bool:
         slots = self.slots_held(seqs)
-        if slots > self._room() * self.block_size:
+        if slots > self._pool.free * self.block_size:
             return False
-        tables, filled = self._host.take(seqs, self._lend(slots // self.block_size))
+        tables, filled = self._host.take(seqs, self._pool.lend(slots // self.block_size))
         self.host_used_slots -= slots
         self._tables.update(tables)
-        for block, count in Counter(block for table in tables.values() for block in table).items():
-            if count > 1:
-                self._extra_owners[block] = count - 1
-                tokens = filled.get(block) or self.block_size
-                if tokens < self.block_size:
-                    self._part_filled[block] = tokens
-                self.shared_tokens += (count - 1) * tokens
+        if self.prefixes is not None:
+            for seq, table in tables.items():
+                self.prefixes.enter_unknown(seq, len(table))
+        self._claims.count(tables.values(), filled)
+        self._count()
         return True
 
     # -- pieces -------------------------------------------------------------------------------
 
-    def _room(self) -> int:
-        """Free blocks."""
-        return len(self._free)
-
-    def _lend(self, count: int) -> list[int]:
-        """The next `count` free blocks: there must be so many."""
-        free = self._free
-        blocks = free[: -count - 1 : -1]
-        del free[len(free) - count :]
-        self.used_slots += count * self.block_size
-        return blocks
-
-    def _take_back(self, table: list[int]) -> None:
-        """The blocks of a table that nobody owns any more are free."""
-        if self.order is Order.STACK:
-            self._free += table
-        else:
-            self._free[:0] = table
-        self.used_slots -= len(table) * self.block_size
-
-    def _drop_owner(self, block: int) -> bool:
-        """Take one reference away; False when it was the only one."""
-        extra = self._extra_owners.get(block)
-        if extra is None:
-            return False
-        self.shared_tokens -= self._part_filled.get(block, self.block_size)
-        if extra > 1:
-            self._extra_owners[block] = extra - 1
-        else:
-            del self._extra_owners[block]
-            self._part_filled.pop(block, None)
-        return True
-
-    def _disown(self, table: list[int]) -> list[int]:
-        """Take one reference away from each block; returns those without another one."""
-        extra, alone, dropped = self._extra_owners, [], 0
-        if self._part_filled and table[-1] in self._part_filled:  # only a last block can be
-            self._drop_owner(table[-1])
-            table = table[:-1]
-        for block in table:
-            others = extra.get(block)
-            if others is None:
-                alone.append(block)
-                continue
-            dropped += 1
-            if others > 1:
-                extra[block] = others - 1
-            else:
-                del extra[block]
-        self.shared_tokens -= dropped * self.block_size
-        return alone
+    def _count(self) -> None:
+        """Say what the pool and the claims come to."""
+        self.shared_tokens = self._claims.tokens
+        self.used_slots = self.capacity_slots - self._pool.free * self.block_size
+        self.cached_slots = self._pool.cached * self.block_size
 
     def _copy_on_write(self, table: list[int]) -> None:
-        filled = self._part_filled[table[-1]]
-        self._drop_owner(table[-1])
-        table[-1:] = self._lend(1)
+        filled = self._claims.part_filled[table[-1]]
+        self._claims.drop(table[-1])
+        table[-1:] = self._pool.lend(1)
+        self._count()
         self.cow_copies += 1
         self.copied_slots += filled

@@ -15,6 +15,7 @@ behind it (`newest`: it finds the last, and the others are forgotten).
 from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.options import CacheRules
+from kvsim.allocators.pool import Pool
 
 UNKNOWN, IN_USE, IDLE = 0, 1, 2
 """What the pool knows of a key: no block, one that a sequence holds, one that is free."""
@@ -35,16 +36,8 @@ class Span:
         self.key = key
 
 
-class PrefixPool:
-    """Lends blocks, and finds those whose text is known.
-
-    Attributes
-    ----------
-    free : int
-        Blocks that nobody holds.
-    cached : int
-        Those of them with a text.
-    """
+class PrefixPool(Pool):
+    """Lends the block that was freed first, and finds those whose text is known."""
 
     def __init__(self, num_blocks: int, rules: CacheRules) -> None:
         self.free = num_blocks
@@ -175,7 +168,7 @@ class PrefixPool:
     # -- lending ------------------------------------------------------------------------------
 
     def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
-        """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
+        """As in Pool; whoever had their text finds them no more."""
         span = self._ends.behind
         left = len(span.blocks) - count
         if left > 0 and span.key is None:  # most often while memory is not short

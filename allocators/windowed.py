@@ -30,6 +30,7 @@ from collections.abc import Iterator
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Order
+from kvsim.allocators.pool import Pool
 
 
 class Holding:
@@ -93,7 +94,7 @@ class Windowed(Allocator):
         self.slots_per_token = groups.each
         self.groups = groups
         self.order = order
-        self._free = list(range(self.num_blocks - 1, -1, -1))  # the next one to lend is the last
+        self._pool = Pool(self.num_blocks, order)
         self._held: Holdings[Holding] = Holdings()
 
     @property
@@ -122,7 +123,7 @@ class Windowed(Allocator):
         return (full * whole + windowed * seen) * self.block_size
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        return self.groups.each * -(-tokens // self.block_size) <= len(self._free)
+        return self.groups.each * -(-tokens // self.block_size) <= self._pool.free
 
     def can_hold(self, tokens: int, bound: int) -> bool:
         return self.peak_slots(tokens, bound) <= self.free_slots
@@ -157,10 +158,10 @@ class Windowed(Allocator):
         gone = (computed - groups.window + 1) // size - held.behind
         missing = -(-tokens // size) - held.length
         if gone > 0:
-            if self.slots_per_token * missing - groups.windowed * gone > len(self._free):
+            if self.slots_per_token * missing - groups.windowed * gone > self._pool.free:
                 return False
             self._expire(held, gone)
-        elif self.slots_per_token * missing > len(self._free):
+        elif self.slots_per_token * missing > self._pool.free:
             return False
         if missing > 0:
             self._extend(held, missing)
@@ -179,9 +180,8 @@ class Windowed(Allocator):
 
     def _extend(self, held: Holding, count: int) -> None:
         """Add so many blocks to every table."""
-        free, taken = self._free, self.slots_per_token * count
-        blocks = free[: -taken - 1 : -1]
-        del free[len(free) - taken :]
+        taken = self.slots_per_token * count
+        blocks = self._pool.lend(taken)
         if count == 1:
             for table, block in zip(held.tables, blocks, strict=True):
                 table.append(block)
@@ -216,17 +216,14 @@ class Windowed(Allocator):
         return sum(map(len, held.tables)) * self.block_size
 
     def _take_back(self, table: list[int]) -> None:
-        if self.order is Order.STACK:
-            self._free += table
-        else:
-            self._free[:0] = table
+        self._pool.give_back(table)
         self.used_slots -= len(table) * self.block_size
 
     # -- looking ------------------------------------------------------------------------------
 
     def free_queue(self) -> tuple[int, ...]:
         """The free blocks in the order in which they will be lent."""
-        return tuple(self._free[::-1])
+        return tuple(self._pool.queue())
 
     def regions(self) -> Iterator[Region]:
         return self.layout().regions()

@@ -9,9 +9,10 @@
 Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged scenario near
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
 (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
-(other schedulers, forks, beams), `others` (allocators x schedulers), `trace` (only with --trace: a file with
-long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated` (only
-with --profile: its step times and the roofline's by turns, on Llama-3.1-8B and an H200).
+(other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with the events
+and the memory map of `--record-map`), `others` (allocators x schedulers), `trace` (only with --trace: a file
+with long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated`
+(only with --profile: its step times and the roofline's by turns, on Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
@@ -38,8 +39,14 @@ from kvsim.sim.recorder import Result
 from kvsim.sim.roofline import Roofline
 from kvsim.sim.workload import Workload
 
+MAP_INSTANTS = 240
+"""What `--record-map` keeps unless told otherwise."""
+
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("speed", "reference", "linearity", "prefix", "engines", "others", "trace", "calibrated")
+PARTS = (
+    *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "others", "trace"),
+    "calibrated",
+)
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
     *(("buddy", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -122,6 +129,23 @@ def other_engines(requests: int) -> list[dict[str, object]]:
     return rows
 
 
+def with_windows(requests: int, repeat: int) -> dict[str, object]:
+    """Gemma-3-27B on an H100: a full and six windowed groups of layers."""
+    where = Scenario(model=model_named("gemma-3-27b"), gpu=gpu_named("h100"), engine=EngineConfig())
+    return measured(where, sharegpt(requests, 4.0), repeat)
+
+
+def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
+    """The default scenario with all that `--record-map` writes down."""
+    where, work = scenario(), sharegpt(requests, rate)
+    runs = []
+    for _ in range(repeat):
+        start = time.process_time()
+        build_engine(where, work, events=True, map_instants=MAP_INSTANTS).run()
+        runs.append(time.process_time() - start)
+    return {"requests": requests, "cpu_s": median(runs), "requests_per_cpu_s": requests / median(runs)}
+
+
 def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
     """A trace whose prompts are long and shared: tokens and blocks per CPU second."""
     work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
@@ -161,8 +185,8 @@ def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]
 
 
 def load_reference():
-    """`tests/reference.py`, by its path: tests are no package."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests" / "reference.py")
+    """`tests/support/reference.py`, by its path: tests are no package."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests" / "support" / "reference.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["reference"] = module
     spec.loader.exec_module(module)
@@ -285,6 +309,12 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
     if "engines" in parts:
         found["engines"] = other_engines(given.other_requests)
         show("other engines", found["engines"])
+    if "windows" in parts:
+        found["windows"] = with_windows(given.other_requests, repeat)
+        show("Gemma-3-27B on an H100, 4 requests/s", [found["windows"]])
+    if "map" in parts:
+        found["map"] = with_map(1_000, 2.0, repeat)
+        show("with --record-map, 2 requests/s", [found["map"]])
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
         show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])

@@ -134,8 +134,8 @@ def test_mistakes_are_told_with_their_numbers():
 class LosesABlockWhenItReleases(Paged):
     def release(self, seq):
         super().release(seq)
-        if len(self._free) == self.num_blocks:
-            self._free.pop()
+        if self._pool.free == self.num_blocks:
+            self._pool.lend(1)
 
 
 class ForgetsToCountARelease(Contiguous):
@@ -153,7 +153,7 @@ class CountsTokensNotBlocks(Paged):
 class CopiesBeforeItRefuses(Paged):
     def grow(self, seq, tokens):
         table = self._tables[seq]
-        if self._free and table[-1] in self._part_filled and tokens > self.capacity(seq):
+        if self._pool.free and table[-1] in self._claims.part_filled and tokens > self.capacity(seq):
             self._copy_on_write(table)
         return super().grow(seq, tokens)
 
@@ -198,12 +198,12 @@ class PromisesOneBlockTooMany(Paged):
 
 class PromisesWhileATailIsShared(Paged):
     def growth_budget(self):
-        return len(self._free)
+        return self._pool.free
 
 
 class PromisesWhatFragmentsTheArena(Paged):
     def external_slots(self, need):
-        return len(self._free) % 3 if need > self.block_size else 0
+        return self._pool.free % 3 if need > self.block_size else 0
 
 
 class PromisesWithoutAUnit(Contiguous):
@@ -245,7 +245,7 @@ class NeverMerges(Buddy):
 
 class RollsDice(Paged):
     def admit(self, seq, tokens, bound):
-        random.shuffle(self._free)
+        random.shuffle(self._pool._free)
         return super().admit(seq, tokens, bound)
 
 
@@ -273,7 +273,8 @@ class CallsTheTailReserved(Paged):
 class CountsSharedTokensTwice(Paged):
     def fork(self, parent, child, tokens):
         done = super().fork(parent, child, tokens)
-        self.shared_tokens += tokens
+        self._claims.tokens += tokens
+        self._count()
         return done
 
 

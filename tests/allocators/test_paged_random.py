@@ -11,7 +11,6 @@ import pytest
 
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.paged import Paged
-from kvsim.allocators.prefix import PagedPrefix
 
 BLOCK = 4
 FAMILIES = 3  # texts that begin alike
@@ -52,7 +51,7 @@ class Story:
         found = [block for block, known in self.known if known == text]
         if not found:
             return None
-        return found[-1] if self.memory.rules.newest else found[0]
+        return found[-1] if self.memory.prefixes.pool.newest else found[0]
 
     def enter(self, seq, tokens):
         """The full blocks of the first `tokens` tokens can be found, as far as others may share them."""
@@ -60,7 +59,7 @@ class Story:
         shared = sum(length for _, _, length in self.contents[seq]) // BLOCK
         before, full = self.filled[seq] // BLOCK, tokens // BLOCK
         for index in range(before, min(full, shared)):
-            if self.memory.rules.newest:
+            if self.memory.prefixes.pool.newest:
                 self.known = [k for k in self.known if k[1] != text[: (index + 1) * BLOCK]]
             self.known.append((table[index], text[: (index + 1) * BLOCK]))
         self.filled[seq] = max(tokens, self.filled[seq])
@@ -193,7 +192,7 @@ class Story:
         for index in range(shared, tokens // BLOCK):
             if table[index] not in [block for block, _ in self.known]:
                 text = self.texts_of(seq, (index + 1) * BLOCK)
-                if self.memory.rules.newest:
+                if self.memory.prefixes.pool.newest:
                     self.known = [k for k in self.known if k[1] != text]
                 self.known.append((table[index], text))
 
@@ -243,7 +242,7 @@ class Story:
         assert ledger.token == sum(lengths.values()) - memory.shared_tokens
         if self.caching:
             found = {block for block, _ in self.known}
-            assert found == memory.known_blocks().keys()
+            assert found == memory.prefixes.known_blocks().keys()
             assert memory.cached_slots == sum(block in found for block in free) * BLOCK
             cached = [region.start // BLOCK for region in memory.regions() if region.cached]
             assert cached == sorted(block for block in free if block in found)
@@ -252,9 +251,9 @@ class Story:
 MEMORIES = {
     "stack": lambda: Paged(24 * BLOCK, BLOCK, Order.STACK, 12 * BLOCK),
     "queue": lambda: Paged(24 * BLOCK, BLOCK, Order.QUEUE, 12 * BLOCK),
-    "vllm 0.11": lambda: PagedPrefix(24 * BLOCK, BLOCK, Order.QUEUE, CacheRules(), 12 * BLOCK),
-    "vllm 0.33": lambda: PagedPrefix(24 * BLOCK, BLOCK, Order.HASHED_LAST, CacheRules(), 12 * BLOCK),
-    "nano-vllm": lambda: PagedPrefix(24 * BLOCK, BLOCK, Order.QUEUE, CacheRules(newest=True), 12 * BLOCK),
+    "vllm 0.11": lambda: Paged(24 * BLOCK, BLOCK, Order.QUEUE, 12 * BLOCK, CacheRules()),
+    "vllm 0.33": lambda: Paged(24 * BLOCK, BLOCK, Order.HASHED_LAST, 12 * BLOCK, CacheRules()),
+    "nano-vllm": lambda: Paged(24 * BLOCK, BLOCK, Order.QUEUE, 12 * BLOCK, CacheRules(newest=True)),
 }
 CALLS = {
     "alone": ("admit", "admit", "grow", "grow", "grow", "leave", "evict"),

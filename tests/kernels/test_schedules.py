@@ -11,8 +11,8 @@ pytest.importorskip("triton", reason="triton is not installed: pip install -e .[
 
 from support.paged_case import DEVICE, TOLERANCE, padded, poison, relative_error
 
+from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.paged import Paged
-from kvsim.allocators.prefix import PagedPrefix
 from kvsim.kernels import reference
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
@@ -125,7 +125,7 @@ def test_forks_that_copy_on_write_and_reuse_of_released_blocks():
 
 
 def test_prefix_hits_share_blocks_and_chunks_are_appended_behind_them():
-    server = Server(PagedPrefix(20 * BLOCK, BLOCK))
+    server = Server(Paged(20 * BLOCK, BLOCK, Order.HASHED_LAST, cache=CacheRules()))
     allocator, shared = server.allocator, list(range(10))
     for seq, private in ((0, 5), (1, 7), (2, 1)):
         words = shared + [100 * (seq + 1) + i for i in range(private)]

@@ -14,7 +14,6 @@ import pytest
 from support.cases import COSTS, HAPPENS, Case, draw_case, events_of, told
 
 from kvsim.allocators.paged import Paged
-from kvsim.allocators.prefix import PagedPrefix
 from kvsim.sim.build import build_engine
 from kvsim.sim.group_server import GroupServer
 from kvsim.sim.metrics import kinds
@@ -137,8 +136,8 @@ class Books:
         assert not set(free) & set(owners)
         assert len(free) == len(set(free)) == allocator.num_blocks - len(owners)
         cached = 0
-        if isinstance(allocator, PagedPrefix):
-            cached = len(allocator.known_blocks().keys() & set(free))
+        if getattr(allocator, "prefixes", None):
+            cached = len(allocator.prefixes.known_blocks().keys() & set(free))
             self.check_texts(lengths)
         return len(owners) * size, len(written), cached * size
 
@@ -154,11 +153,10 @@ class Books:
     def check_texts(self, lengths: dict[int, int]) -> None:
         """Every block that can be found holds the text it is found by, as far as sequences say."""
         allocator, size = self.allocator, self.allocator.block_size
-        keys = allocator.known_blocks()
+        keys = allocator.prefixes.known_blocks()
         for seq, table in allocator._tables.items():
             request = self.server.running[seq]
-            known = flat(allocator._texts.keys(request.content))
-            rest = flat(allocator._left_over.get(request.own, []))
+            known, rest = map(flat, allocator.prefixes.keys_of(request.content, request.own))
             held = lengths.get(seq, request.final_tokens)
             for index, block in enumerate(table):
                 key = keys.get(block)

@@ -1,0 +1,96 @@
+"""Blocks that several sequences hold: how many more than one, and how far shared last blocks are filled."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+
+class Claims:
+    """References to blocks beyond the first of each.
+
+    A shared block that is not full is the last of every table that names it: who writes behind its tokens
+    gets a copy, or has it alone.
+
+    Attributes
+    ----------
+    extra : dict of int
+        Of shared blocks only: references beyond the first.
+    part_filled : dict of int
+        Of shared blocks that are not full: the tokens in them.
+    tokens : int
+        Tokens that are held more than once: the sum over sequences minus the slots that hold them.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.extra: dict[int, int] = {}
+        self.part_filled: dict[int, int] = {}
+        self.tokens = 0
+        self._size = block_size
+
+    def add(self, blocks: list[int]) -> None:
+        """One more sequence holds these blocks, all of them full."""
+        extra = self.extra
+        for block in blocks:
+            extra[block] = extra.get(block, 0) + 1
+        self.tokens += len(blocks) * self._size
+
+    def add_table(self, table: list[int], tokens: int) -> None:
+        """One more sequence holds a table, in whose last block its last token lies."""
+        self.add(table)
+        empty = len(table) * self._size - tokens
+        if empty:
+            self.part_filled[table[-1]] = self._size - empty
+            self.tokens -= empty
+
+    def count(self, tables: Iterable[list[int]], filled: Mapping[int, int]) -> None:
+        """Tables come back that share blocks among each other; some of these hold only `filled` tokens."""
+        for block, count in Counter(block for table in tables for block in table).items():
+            if count > 1:
+                self.extra[block] = count - 1
+                tokens = filled.get(block) or self._size
+                if tokens < self._size:
+                    self.part_filled[block] = tokens
+                self.tokens += (count - 1) * tokens
+
+    def drop(self, block: int) -> bool:
+        """Take one reference away; False when it was the only one."""
+        extra = self.extra.get(block)
+        if extra is None:
+            return False
+        self.tokens -= self.part_filled.get(block, self._size)
+        if extra > 1:
+            self.extra[block] = extra - 1
+        else:
+            del self.extra[block]
+            self.part_filled.pop(block, None)
+        return True
+
+    def drop_all(self, table: list[int]) -> list[int]:
+        """Take one reference away from each block of a table; returns those that nobody else has."""
+        extra, alone, dropped = self.extra, [], 0
+        if self.part_filled and table and table[-1] in self.part_filled:
+            self.drop(table[-1])
+            table = table[:-1]
+        for block in table:
+            others = extra.get(block)
+            if others is None:
+                alone.append(block)
+                continue
+            dropped += 1
+            if others > 1:
+                extra[block] = others - 1
+            else:
+                del extra[block]
+        self.tokens -= dropped * self._size
+        return alone
+
+    def idle_slots(self) -> int:
+        """Empty slots of shared blocks."""
+        return sum([self._size - filled for filled in self.part_filled.values()])
+
+    def sharers(self, tables: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+        """Which sequences hold each shared block."""
+        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.extra, ())
+        for seq, table in tables.items():
+            for block in seqs.keys() & table:
+                seqs[block] += (seq,)
+        return seqs

@@ -1,0 +1,58 @@
+"""Free blocks, in the order in which they will be lent.
+
+A pool knows blocks by their numbers and nothing of who holds them: block tables are the allocators' own.
+`Pool` forgets what was in a block; allocators/prefix_pool.py has one that finds texts again. An allocator
+takes either, as both lend and take back alike.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kvsim.allocators.options import Order
+
+
+class Pool:
+    """Blocks 0 to `num_blocks - 1`, at first lent in that order.
+
+    Attributes
+    ----------
+    free : int
+        Blocks that nobody holds.
+    cached : int
+        Those of them whose text can be found.
+    """
+
+    def __init__(self, num_blocks: int, order: Order) -> None:
+        self.free = num_blocks
+        self.cached = 0
+        self._stack = order is Order.STACK
+        self._free = list(range(num_blocks - 1, -1, -1))  # the next one to lend is the last
+
+    def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
+        """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
+        free = self._free
+        blocks = free[: -count - 1 : -1]
+        del free[len(free) - count :]
+        self.free -= count
+        return blocks
+
+    def lend_each(self, seqs: Sequence[int], tables: Mapping[int, list[int]]) -> None:
+        """The next free block to each of these sequences' tables, in their order: there must be so many."""
+        pop = self._free.pop
+        for seq in seqs:
+            tables[seq].append(pop())
+        self.free -= len(seqs)
+
+    def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
+        """Free blocks, the last of them to be lent first; `first`: before all others, whatever the order.
+
+        `key` names the text of the first block, and so those of the next ones, where texts are found again.
+        """
+        if self._stack or first:
+            self._free += blocks
+        else:
+            self._free[:0] = blocks
+        self.free += len(blocks)
+
+    def queue(self) -> Iterator[int]:
+        """The free blocks in the order in which they will be lent."""
+        return reversed(self._free)
