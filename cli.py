@@ -326,8 +326,32 @@ class Server:
         str | None,
         _hardware(
             metavar="NAME",
-            help="Time of a step: calibrated, roofline, constant:SECONDS, a100-40gb-sosp23.",
-            show_default="calibrated if the GPU was, else roofline",
+            help="Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, "
+            "a100-40gb-sosp23.",
+            show_default="measured if the GPU was, else roofline",
+        ),
+    ] = None
+    host_time: Annotated[
+        str,
+        _hardware(
+            metavar="auto|none|MS+US",
+            help="The host's ms a step + us a sequence; auto: the engine's, beside measured GPU times.",
+        ),
+    ] = Scenario.host_time
+    frontend_latency: Annotated[
+        float | None,
+        _hardware(
+            metavar="SECONDS",
+            help="HTTP, tokenizer and detokenizer of a request; 0: the engine alone.",
+            show_default="the engine's, beside measured GPU times",
+        ),
+    ] = None
+    expert_skew: Annotated[
+        float | None,
+        _hardware(
+            metavar="X",
+            help="How uneven tokens choose experts: a power law.",
+            show_default="1.2 where measured, 0 in the roofline",
         ),
     ] = None
 
@@ -848,7 +872,7 @@ def show_profile(
     check(fmt, None)
     found = any_profile(profile)
     _show(report_of(found))
-    if no_plots or not isinstance(found, Fit):
+    if no_plots or not isinstance(found, Fit) or found.file.elsewhere:
         return
     stem, ending = found.file.path.stem, fmt or look.usual_format
     for path in write_figures(
@@ -883,11 +907,9 @@ def gpus() -> None:
     if found:
         _show(
             profiles_table(found),
-            "Calibrated: used for their GPU by themselves. Error: of composed steps, in the mean.\n"
-            f"Show one: sim calibrate show NAME. Yours: {directory()}",
+            "Used for their GPU by themselves, yours before those measured elsewhere. Error: of composed\n"
+            f"steps, in the mean. Show one: sim calibrate show NAME. Yours, by sim calibrate: {directory()}",
         )
-    else:
-        _show(f"No calibrated profile: none ships, and none is in {directory()}. Make one: sim calibrate")
 
 
 @app.command()

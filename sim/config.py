@@ -81,6 +81,15 @@ class ModelSpec:
         Sliding window: the tokens that a windowed layer sees, the newest included.
     window_layers : int
         How many of the layers are windowed.
+    quantization : str or None
+        How the weights are quantized, by the name that engines give it (fp8, awq, mxfp4, ...).
+    weight_bits : float or None
+        Bits of a quantized weight, its share of scales and zero points included.
+    quantized_parameters : int
+        Parameters stored in `weight_bits`; all others have `dtype_bytes`.
+    experts, experts_per_token, expert_parameters : int
+        Routed experts of a layer, how many of them a token passes through, and the parameters of all
+        routed experts of all layers; 0 without a mixture of experts.
     """
 
     name: str
@@ -101,11 +110,18 @@ class ModelSpec:
     kv_rope_dim: int | None = None
     window: int | None = None
     window_layers: int = 0
+    quantization: str | None = None
+    weight_bits: float | None = None
+    quantized_parameters: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_parameters: int = 0
     source: str
 
     def __post_init__(self) -> None:
         for field in COUNTS:
             _check_int(field, getattr(self, field))
+        self._check_weights()
         if self.dtype_bytes not in (1, 2, 4):
             raise KvsimError(f"dtype_bytes must be 1, 2 or 4, got {self.dtype_bytes!r}")
         if self.kv_dtype_bytes not in (None, 1, 2, 4):
@@ -125,6 +141,26 @@ class ModelSpec:
             raise KvsimError(
                 f"parameters must exceed the embeddings "
                 f"({self.parameters - self.body_parameters}), got {self.parameters}"
+            )
+
+    def _check_weights(self) -> None:
+        for field in ("quantized_parameters", "experts", "experts_per_token", "expert_parameters"):
+            _check_int(field, getattr(self, field), least=0)
+        if (self.weight_bits is None) != (self.quantized_parameters == 0):
+            raise KvsimError(
+                f"weight_bits and quantized_parameters need each other, "
+                f"got {self.weight_bits} and {self.quantized_parameters}"
+            )
+        if self.weight_bits is not None:
+            _check_number("weight_bits", self.weight_bits, most=32)
+        for field in ("quantized_parameters", "expert_parameters"):
+            if getattr(self, field) > self.parameters:
+                raise KvsimError(
+                    f"{field} must be at most parameters ({self.parameters}), got {getattr(self, field)}"
+                )
+        if self.experts_per_token > self.experts:
+            raise KvsimError(
+                f"experts_per_token must be at most experts ({self.experts}), got {self.experts_per_token}"
             )
 
     def _check_latent(self) -> None:
@@ -185,8 +221,16 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all parameters."""
-        return self.parameters * self.dtype_bytes
+        """Bytes of all parameters, each in its own precision."""
+        if self.weight_bits is None:
+            return self.parameters * self.dtype_bytes
+        quantized = round(self.quantized_parameters * self.weight_bits / 8)
+        return quantized + (self.parameters - self.quantized_parameters) * self.dtype_bytes
+
+    @property
+    def body_weight_bytes(self) -> int:
+        """Bytes of the layers: embeddings and output matrix, which are not quantized, left out."""
+        return self.weight_bytes - (self.parameters - self.body_parameters) * self.dtype_bytes
 
     @property
     def head_parameters(self) -> int:
@@ -340,7 +384,15 @@ class Scenario:
     cost : str
         How long a step takes: a name that sim/cost.py knows.
     profile : mapping or None
-        What `cost="calibrated"` needs of a measured profile, in JSON's types (sim/profile_files.py).
+        What `cost` needs of a measured profile, in JSON's types (sim/profile_files.py).
+    host_time : str
+        The host's time of a step: "none", "MS+US" (milliseconds, and microseconds a sequence), or "auto",
+        the engine's where the GPU's times are measured (sim/host.py).
+    frontend_latency : float or None
+        Seconds that a request spends outside of the engine; None means the engine's, as above.
+    expert_skew : float or None
+        How uneven tokens choose their experts, the exponent of a power law; None means even in the
+        roofline, 1.2 in measured profiles.
     """
 
     model: ModelSpec
@@ -353,6 +405,9 @@ class Scenario:
     kv_cache_dtype: str = "auto"
     cost: str = "roofline"
     profile: Mapping[str, Any] | None = None
+    host_time: str = "auto"
+    frontend_latency: float | None = None
+    expert_skew: float | None = None
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -366,9 +421,12 @@ class Scenario:
                 f"and divide or be a multiple of its {self.model.kv_heads} KV heads, "
                 f"got {self.tensor_parallel_size}"
             )
-        if self.engine.enforce_eager and self.cost != "calibrated":
+        if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
             raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         _check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
+        for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
+            if getattr(self, field):
+                _check_number(field, getattr(self, field), most=most)
         for field in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, field) is not None:
                 _check_int(field, getattr(self, field))

@@ -346,7 +346,7 @@ MISTAKES = {
     "run --cost calibrated": "cost calibrated needs a measured profile of gpu 'a100-40gb', and there is "
     "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
     "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
-    "(known: roofline, calibrated, constant:SECONDS, a100-40gb-sosp23)",
+    "(known: roofline, calibrated, measured-elsewhere, constant:SECONDS, a100-40gb-sosp23)",
     "run --gpu no/profile.json": "profile no/profile.json cannot be read: No such file or directory",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
     "check-allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
