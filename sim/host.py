@@ -42,7 +42,7 @@ class Host:
         return self.base_s + sequences * self.per_sequence_s
 
 
-HOSTS = {"vllm-v1": Host(0.80e-3, 41e-6)}
+HOSTS = {"vllm-v1": Host(1.15e-3, 48e-6)}
 """Engine -> its host, fitted to measured servers."""
 FRONTENDS_S = {"vllm-v1": 9.5e-3}
 """Engine -> its front end behind HTTP; of the engine alone it is 0."""
