@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Style
-from kvsim.reports.truth import Validation, groups, model_only, off
+from kvsim.reports.truth import Grouped, Validation, groups, model_only, off
+from kvsim.sim.validate import Compared
 
 BAND = 1.1
 WAYS = ("measured", "simulated")
@@ -31,7 +33,7 @@ def _points(found: Validation, style: Style) -> Figure:
     by_model = groups(found, model_only)
     size, bias = off([each for group in by_model.values() for each in group["TPOT"]])
     figure = new_sheet(
-        style, 4.4, f"{len(found.points)} servers: median error of TPOT {size:.1f} %, bias {bias:+.1f} %"
+        style, 5.2, f"{len(found.points)} servers: median error of TPOT {size:.1f} %, bias {bias:+.1f} %"
     )
     panels = figure.subplots(1, 2)
     for axes, what in zip(panels, ("TPOT", "TTFT"), strict=True):
@@ -42,16 +44,25 @@ def _points(found: Validation, style: Style) -> Figure:
                 for values in zip(*((each.measured, each.simulated) for each in group[what]), strict=True)
             )
             axes.plot(measured, simulated, look.marker, color=look.colour, ms=3, label=key[0], alpha=0.7)
-        _equal(axes, style)
-        axes.set(xscale="log", yscale="log", title=what, xlabel="measured, ms", ylabel="simulated, ms")
-    panels[0].legend(fontsize=style.small_pt, frameon=False)
+        every = [1e3 * value for one in group_of(by_model, what) for value in (one.measured, one.simulated)]
+        _equal(axes, style, min(every) / 1.3, max(every) * 1.3)
+        axes.set(title=what, xlabel="measured, ms", ylabel="simulated, ms")
+    names, words = panels[0].get_legend_handles_labels()
+    figure.legend(names, words, loc="outside lower center", ncols=3, fontsize=style.small_pt, frameon=False)
     return figure
 
 
-def _equal(axes: Axes, style: Style) -> None:
-    """The line of equality, between two of 10 % off."""
-    low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
-    low = max(low, 1e-2)
+def group_of(by_model: Grouped, what: str) -> list[Compared]:
+    """One quantity of all models."""
+    return [each for group in by_model.values() for each in group[what]]
+
+
+def _equal(axes: Axes, style: Style, low: float, high: float) -> None:
+    """The same logarithmic scale on both axes, and the line of equality between two of 10 % off."""
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_formatter(NullFormatter())
     ends = np.array([low, high])
     axes.plot(ends, ends, "-", color=style.muted, lw=style.line / 2, zorder=0)
     for share in (BAND, 1 / BAND):

@@ -86,7 +86,14 @@ class StepParts:
             "block_size": self._block_size,
         }
         prefill = in_precision(parts, "prefill", "_fp8" if self._element == 1 else "")
-        self._prefill = PrefillPart(parts[prefill], layers=model.layers, **geometry)
+        full = model.layers - model.window_layers
+        self._prefill = PrefillPart(parts[prefill], layers=full or model.layers, **geometry)
+        self._windowed_prefill = (
+            PrefillPart(parts[prefill], layers=model.window_layers, **geometry)
+            if full < model.layers
+            else None
+        )
+        self._full_prefill = bool(full)
         self.decode = self._decode(parts, model.layers - model.window_layers, geometry)
         self.windowed = self._decode(parts, model.window_layers, geometry)
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
@@ -252,8 +259,16 @@ class StepParts:
         if found is None:
             if len(self._prompts) == PROMPTS_KEPT:
                 self._prompts.clear()
-            found = self._prompts[chunks] = self._prefill.priced(*chunks)
+            found = self._prompts[chunks] = self._prefill_of(sequences, tokens, pairs)
         return found
+
+    def _prefill_of(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """Layers that see everything, and windowed ones: no token of theirs sees more than the window."""
+        found = [self._prefill.priced(sequences, tokens, pairs)] if self._full_prefill else []
+        if self._windowed_prefill is not None and self._model.window:
+            seen = min(pairs, tokens * self._model.window)
+            found.append(self._windowed_prefill.priced(sequences, tokens, seen))
+        return total(found)
 
     # -- copies -------------------------------------------------------------------------------
 
