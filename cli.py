@@ -346,6 +346,17 @@ class Server:
             show_default="the engine's, beside measured GPU times",
         ),
     ] = None
+    quantization: Annotated[
+        str | None,
+        _hardware(
+            metavar="NAME",
+            help="Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",
+            show_default="as the model's",
+        ),
+    ] = None
+    enable_expert_parallel: Annotated[
+        bool, _hardware("--enable-expert-parallel", help="Whole experts on each GPU, not a slice of each.")
+    ] = False
     expert_skew: Annotated[
         float | None,
         _hardware(
@@ -360,13 +371,14 @@ class Server:
         from kvsim.sim.build import engine_defaults
         from kvsim.sim.catalog import model_named
         from kvsim.sim.profile_files import gpu_and_cost
+        from kvsim.sim.quantization import quantized
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if self.no_enable_prefix_caching:
             if self.enable_prefix_caching:
                 raise KvsimError("enable_prefix_caching must be either on or off, got both")
             given["enable_prefix_caching"] = False
-        model = model_named(self.model)
+        model = quantized(model_named(self.model), self.quantization)
         longest = self.max_model_len or model.max_model_len
         settings = {**engine_defaults(self.scheduler, longest), **given}
         engine = EngineConfig(

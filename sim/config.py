@@ -393,6 +393,8 @@ class Scenario:
     expert_skew : float or None
         How uneven tokens choose their experts, the exponent of a power law; None means even in the
         roofline, 1.2 in measured profiles.
+    enable_expert_parallel : bool
+        Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
     """
 
     model: ModelSpec
@@ -408,6 +410,7 @@ class Scenario:
     host_time: str = "auto"
     frontend_latency: float | None = None
     expert_skew: float | None = None
+    enable_expert_parallel: bool = False
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -424,6 +427,10 @@ class Scenario:
         if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
             raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         _check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
+        if self.enable_expert_parallel and not self.model.experts:
+            raise KvsimError(
+                f"enable_expert_parallel must be left out for model {self.model.name}, which has no experts"
+            )
         for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
             if getattr(self, field):
                 _check_number(field, getattr(self, field), most=most)

@@ -137,6 +137,7 @@ def scenario_of(point: Point, cost: str | None = None) -> Scenario:
         disable_hybrid_kv_cache_manager=True,
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
+    specs["enable_expert_parallel"] = point.ep > 1
     return Scenario(engine=engine, tensor_parallel_size=point.tp, **specs)  # type: ignore[arg-type]
 
 
@@ -177,8 +178,8 @@ def not_simulated(point: Point) -> str | None:
     """What a point has that this simulator has not; None where it has all."""
     if point.dp > 1:
         return "data-parallel attention"
-    if point.ep > 1:
-        return "expert parallelism"
+    if point.ep not in (1, point.tp):
+        return "experts over other GPUs than attention"
     if not point.ttft_s > 0 or not point.tpot_s > 0:
         return "no times"
     return None

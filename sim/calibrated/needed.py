@@ -32,7 +32,7 @@ def _used(parts: Mapping[str, Any], scenario: Scenario) -> dict[str, Values]:
     model, tp = scenario.served_model, scenario.tensor_parallel_size
     heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
     attention = {"head_dim": [model.head_dim], "group": [heads // kv_heads]}
-    layer = layer_of(model, tp)
+    layer = layer_of(model, tp, scenario.enable_expert_parallel)
     shapes = list(layer.products) if layer else []
     head = model.hidden_size, -(-model.vocab_size // tp)
     dense = in_precision(parts, "product", *dense_precision(model).parts)

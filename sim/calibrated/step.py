@@ -66,7 +66,7 @@ class StepParts:
     def __init__(self, scenario: Scenario, parts: Mapping[str, Any]) -> None:
         model, tp, engine = scenario.served_model, scenario.tensor_parallel_size, scenario.engine
         self._model, self._tp, self._gpu = model, tp, scenario.gpu
-        self._skew = expert_skew(scenario)
+        self._skew, self._shares_experts = expert_skew(scenario), scenario.enable_expert_parallel
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
         self._block_size = engine.block_size if engine.allocator == "paged" else BLOCK_SIZE
@@ -155,7 +155,7 @@ class StepParts:
     def _layer_products(self, parts: Mapping[str, Any]) -> list[Product | ExpertsPart] | None:
         """What a layer computes with its weights; None where this profile cannot say."""
         model, tp = self._model, self._tp
-        layer = layer_of(model, tp)
+        layer = layer_of(model, tp, self._shares_experts)
         if layer is None:
             return None
         precision = dense_precision(model)

@@ -8,6 +8,7 @@ from kvsim.sim.cost import cost_named
 from kvsim.sim.profile_files import gpu_and_cost
 from kvsim.sim.step_cost import StepShape
 
+WINDOWS = ({"window": 512, "window_layers": 16}, {"window": 512, "window_layers": 32})
 PROMPT = StepShape(8192, 8192 * 8193 // 2, 1)
 
 
@@ -19,7 +20,11 @@ def step_ps(**facts):
 
 
 def test_a_window_shortens_a_long_prompt_in_the_layers_that_have_one():
-    full, some, every = step_ps(), step_ps(window=512, window_layers=16), step_ps(window=512, window_layers=32)
+    full, some, every = (
+        step_ps(),
+        step_ps(window=512, window_layers=16),
+        step_ps(window=512, window_layers=32),
+    )
     assert full > some > every
     assert abs((full - some) - (some - every)) < 1e-6 * full
 
