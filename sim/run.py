@@ -13,10 +13,12 @@ from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__, metrics
 from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
+from kvsim.sim.calibrated.needed import needed
 from kvsim.sim.classes import handed_over
 from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
 from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.host import behind_frontend, frontend_s
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.plugins import refuse_code
 from kvsim.sim.profile_checks import check_profile
@@ -69,7 +71,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         result = self.engine.run()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-        requests = metrics.request_table(result)
+        requests = metrics.request_table(result, frontend_s(self.scenario))
         return Outcome(
             config=config_of(self.scenario, self.traffic, self.capacity),
             summary=self._summary(result, requests, wall_s, cpu_s),
@@ -166,6 +168,7 @@ def prepare(
     """
     scenario = resolved(scenario)
     capacity = kv_capacity(scenario, windowed_groups(scenario))
+    workload = behind_frontend(workload, frontend_s(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
         scenario,
@@ -179,10 +182,12 @@ def prepare(
 
 
 def resolved(scenario: Scenario) -> Scenario:
-    """The scenario with its defaults named: the scheduler and, where one is made, the reservation."""
+    """The scenario with its defaults named, the scheduler and a reservation; of a profile what it needs."""
     engine = scenario.engine
     reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
-    return replace(scenario, engine=replace(engine, scheduler=scheduler_name(scenario), reserve=reserve))
+    profile = None if scenario.profile is None else needed(scenario.profile, scenario)
+    engine = replace(engine, scheduler=scheduler_name(scenario), reserve=reserve)
+    return replace(scenario, engine=engine, profile=profile)
 
 
 def with_allocator(scenario: Scenario, text: str) -> Scenario:

@@ -74,7 +74,8 @@ def _of_scenario(scenario: Scenario) -> Iterator[str]:
     other_gpu = scenario.gpu.name != _USUAL["gpu"]
     if other_gpu:
         yield _plain(scenario.gpu.name)
-    if scenario.cost != _USUAL["cost"] and not (other_gpu and scenario.cost == "calibrated"):
+    by_itself = other_gpu and scenario.cost in ("calibrated", "measured-elsewhere")
+    if scenario.cost != _USUAL["cost"] and not by_itself:
         yield _plain(scenario.cost)
     usual = engine_defaults(engine.scheduler, scenario.max_model_len)
     paired = "vllm-v1" if engine.allocator in ("paged", "radix") else "orca"

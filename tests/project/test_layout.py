@@ -219,4 +219,4 @@ def test_the_licence_is_part_of_it():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text and "Copyright 2026 The kvsim authors" in text
     assert PROJECT["project"]["license"] == "Apache-2.0"
-    assert PROJECT["project"]["license-files"] == ["LICENSE"]
+    assert PROJECT["project"]["license-files"] == ["LICENSE", "NOTICE"]

@@ -34,6 +34,7 @@ def scenario(model="llama-3.1-8b", tp=1, profile=PROFILE, **choices):
         tensor_parallel_size=tp,
         cost="calibrated",
         profile=profile,
+        host_time="none",
     )
 
 
