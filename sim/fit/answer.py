@@ -7,6 +7,7 @@ What is not given is the default of vLLM's release (sim/vllm_defaults.py).
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import lcm
 from typing import Any
 
 from kvsim.sim.catalog import gpu_named, model_named
@@ -119,6 +120,11 @@ class Fit:
         return -(-self.model.weight_bytes // self.options.tensor_parallel_size)
 
     @property
+    def cache_hit_alignment_tokens(self) -> int:
+        """Tokens of whose multiples prefix hits are: what every group's blocks divide."""
+        return lcm(*(group.page.block_size for group in self.groups))
+
+    @property
     def log_line(self) -> str:
         """What vLLM prints of this pool."""
         tokens, times = self.capacity.kv_tokens, self.capacity.max_concurrency
@@ -145,6 +151,7 @@ class Fit:
             "max_concurrency": self.capacity.max_concurrency,
             "max_model_len": self.request.max_model_len,
             "max_in_flight_tokens": self.request.in_flight_tokens,
+            "cache_hit_alignment_tokens": self.cache_hit_alignment_tokens,
             "blocks_per_request": self.capacity.blocks_per_request,
             "longest_request": self.capacity.longest,
             "refused": self.capacity.refusal,

@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from kvsim.sim.fit.answer import Fit
 
 GIB = 2**30
+USUAL_BLOCK_TOKENS = 64
+"""The largest block of models whose layers are alike."""
 
 
 def notes_of(fit: "Fit") -> tuple[str, ...]:
@@ -15,6 +17,7 @@ def notes_of(fit: "Fit") -> tuple[str, ...]:
         notes += _printed_size(fit)
     notes += _alignment(fit)
     notes += _groups(fit)
+    notes += _hits(fit)
     return tuple(notes)
 
 
@@ -73,3 +76,11 @@ def _groups(fit: "Fit") -> list[str]:
             f"{fit.groups[0].page.bytes:,} bytes"
         )
     return notes
+
+
+def _hits(fit: "Fit") -> list[str]:
+    """That prefixes hit in large steps only."""
+    step = fit.cache_hit_alignment_tokens
+    if not fit.engine.enable_prefix_caching or step <= USUAL_BLOCK_TOKENS:
+        return []
+    return [f"prefixes hit in steps of {step:,} tokens: shorter ones are computed again"]
