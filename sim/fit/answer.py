@@ -7,7 +7,6 @@ What is not given is the default of vLLM's release (sim/vllm_defaults.py).
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import lcm
 from typing import Any
 
 from kvsim.sim.catalog import gpu_named, model_named
@@ -15,7 +14,7 @@ from kvsim.sim.config import GpuSpec, ModelSpec
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.blocks import KvSettings, Paged, paged
 from kvsim.sim.fit.budget import MemoryLine, budget
-from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, request_blocks
+from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, hit_step, request_blocks
 from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.pages import Group, Request, groups_of
 from kvsim.sim.vllm_defaults import MODES, USES, Asked, VllmDefaults, vllm_defaults
@@ -122,7 +121,7 @@ class Fit:
     @property
     def cache_hit_alignment_tokens(self) -> int:
         """Tokens of whose multiples prefix hits are: what every group's blocks divide."""
-        return lcm(*(group.page.block_size for group in self.groups))
+        return hit_step(self.groups)
 
     @property
     def log_line(self) -> str:
