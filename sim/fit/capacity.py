@@ -12,7 +12,6 @@ fit beside the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lcm
 
 from kvsim.sim.fit.pages import Group, Request, blocks_of, bytes_per_block
 
@@ -71,11 +70,6 @@ def capacity_of(
 def request_blocks(groups: Sequence[Group], request: Request) -> int:
     """Blocks of the longest request, over all groups."""
     return sum(max(blocks_of(page, request) for page in dict.fromkeys(group.pages)) for group in groups)
-
-
-def hit_step(groups: Sequence[Group]) -> int:
-    """Tokens of whose multiples prefix hits are: what every group's blocks divide."""
-    return lcm(*(group.page.block_size for group in groups))
 
 
 def longest_that_fits(groups: Sequence[Group], usable_bytes: int, block_bytes: int, request: Request) -> int:
