@@ -298,15 +298,16 @@ class Comparison(Sequence[Run]):
 
     def _told_apart(self) -> list[Run]:
         """The runs under labels of their own, as far as their settings differ."""
-        labels = [run.label for run in self._runs]
-        if len(set(labels)) == len(labels):
-            return self._runs
-        settings = differing([run.config for run in self._runs])
-        named = [", ".join(f"{name} {value}" for name, value in own.items()) for own in settings]
-        return [
-            replace(run, label=f"{run.label}, {more}") if labels.count(run.label) > 1 and more else run
-            for run, more in zip(self._runs, named, strict=True)
+        alike: dict[str, list[Run]] = {}
+        for run in self._runs:
+            alike.setdefault(run.label, []).append(run)
+        own = {label: iter(differing([run.config for run in runs])) for label, runs in alike.items()}
+        settings = [next(own[run.label]) for run in self._runs]
+        labels = [
+            ", ".join([run.label, *(f"{name.replace('_', ' ')} {value}" for name, value in each.items())])
+            for run, each in zip(self._runs, settings, strict=True)
         ]
+        return [replace(run, label=label) for run, label in zip(self._runs, labels, strict=True)]
 
     def __repr__(self) -> str:
         return f"<kvsim.Comparison of {len(self)} runs: {', '.join(run.label for run in self._runs)}>"
@@ -314,7 +315,8 @@ class Comparison(Sequence[Run]):
     def _repr_html_(self) -> str:
         from kvsim.reports.html.cell import comparison_cell
 
-        return comparison_cell([run.summary for run in self._told_apart()])
+        runs = self._told_apart()
+        return comparison_cell([run.summary for run in runs], [run.label for run in runs])
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
