@@ -320,14 +320,32 @@ class Comparison(Sequence[Run]):
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each config the settings, by whole name, that are not the same in all of them."""
-    flat = [Summary({name: config[name] for name in ("workload", "scenario")}).flat() for config in configs]
+    """Of each config the settings that are not the same in all; models and GPUs by name if possible."""
+    named_only = [
+        part for part in ("model", "gpu") if _name_says_all([each["scenario"][part] for each in configs])
+    ]
+    flat = [
+        Summary(
+            {
+                "workload": config["workload"],
+                "scenario": config["scenario"]
+                | {part: config["scenario"][part]["name"] for part in named_only},
+            }
+        ).flat()
+        for config in configs
+    ]
     names = dict.fromkeys(name for each in flat for name in each)
     kept = [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
     short = {name: name.rpartition(".")[2] for name in kept}
     twice = {name for name in short.values() if list(short.values()).count(name) > 1}
     named = {name: name if short[name] in twice else short[name] for name in kept}
     return [{named[name]: each.get(name) for name in kept} for each in flat]
+
+
+def _name_says_all(specs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether those of one name are equal."""
+    first = {str(each["name"]): each for each in reversed(specs)}
+    return all(each == first[str(each["name"])] for each in specs)
 
 
 def _numbers(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -131,6 +131,15 @@ def test_the_table_has_a_row_per_run_and_names_what_differs():
     assert table["latency.ttft_s.p99"].tolist() == [run.summary.latency.ttft_s.p99 for run in runs]
 
 
+def test_the_table_names_models_and_gpus_and_not_their_numbers():
+    small = kvsim.compare(
+        [{"gpu": "l40s"}, {"gpu": "h100", "tensor_parallel_size": 2}], model="llama-3.1-8b", **SMALL
+    )
+    assert list(small.table)[:3] == ["label", "gpu", "tensor_parallel_size"]
+    assert small.table["gpu"].tolist() == ["l40s", "h100"]
+    assert "memory_bytes" not in small.table
+
+
 def test_systems_may_be_scenarios_mappings_names_or_classes():
     runs = kvsim.compare(
         [kvsim.Scenario(allocator="buddy"), {"allocator": "paged", "block_size": 32}, "paged", Rounded],
