@@ -231,8 +231,11 @@ def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario
 
 
 def label(engine: EngineConfig) -> str:
-    """The allocator, and its reservation unless that is the model's maximum; fit for a file's name."""
-    name = engine.allocator.replace(":", ".")
+    """The allocator, and its reservation unless that is the model's maximum; fit for a file's name.
+
+    A class that was defined in a notebook or a script goes by its own name.
+    """
+    name = engine.allocator.removeprefix("__main__:").replace(":", ".")
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
 
 

@@ -85,7 +85,7 @@ class FitOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit:
     """The answer.
 
@@ -135,6 +135,13 @@ class Fit:
         return (
             f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for "
             f"{self.request.max_model_len:,} tokens per request: {times:.2f}x"
+        )
+
+    def __repr__(self) -> str:
+        split = self.options.tensor_parallel_size
+        gpus = f"{split} x {self.gpu.name}" if split > 1 else self.gpu.name
+        return (
+            f"<kvsim.Fit {self.model.name} on {gpus}: {self.capacity.num_blocks:,} blocks; {self.log_line}>"
         )
 
     def as_json(self) -> dict[str, object]:
