@@ -161,8 +161,8 @@ def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]
 
 
 def load_reference():
-    """`tests/reference.py`, by its path: tests are no package."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests" / "reference.py")
+    """`tests/support/reference.py`, by its path: tests are no package."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests/support/reference.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["reference"] = module
     spec.loader.exec_module(module)
