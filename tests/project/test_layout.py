@@ -173,59 +173,6 @@ def test_nobody_below_imports_the_face(path):
     assert not found or relative(path) == "cli.py"
 
 
-def module_name(path):
-    """A module as imports name it."""
-    return ".".join(["kvsim", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
-
-
-def imported_modules(path, known):
-    """Which of the known modules a file imports, wherever it does; those in `if TYPE_CHECKING` count too."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in known else node.module for name in names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return (found & known) - {module_name(path)}
-
-
-def circles(graph):
-    """Groups of modules that import each other, directly or not: those that Tarjan's algorithm finds."""
-    numbers, lowest, stack, found = {}, {}, [], []
-
-    def visit(module):
-        numbers[module] = lowest[module] = len(numbers)
-        stack.append(module)
-        for other in sorted(graph[module]):
-            if other not in numbers:
-                visit(other)
-                lowest[module] = min(lowest[module], lowest[other])
-            elif other in stack:
-                lowest[module] = min(lowest[module], numbers[other])
-        if lowest[module] == numbers[module]:
-            at = stack.index(module)
-            if len(stack) - at > 1:
-                found.append(sorted(stack[at:]))
-            del stack[at:]
-
-    for module in sorted(graph):
-        if module not in numbers:
-            visit(module)
-    return found
-
-
-def test_no_modules_import_each_other_in_a_circle():
-    paths = {module_name(path): path for path in MODULES}
-    graph = {name: imported_modules(path, paths.keys()) for name, path in paths.items()}
-    assert sum(map(len, graph.values())) > len(MODULES)
-    assert circles(graph) == []
-
-
-def test_a_circle_of_imports_is_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
-
-
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_few_files_alone_import_it(library):
     importing = [relative(path) for path in MODULES if library in dict(imports(parsed(path)))]
