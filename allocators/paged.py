@@ -39,6 +39,8 @@ class Paged(Allocator):
         Size of the pool for swapped sequences.
     """
 
+    pages = has_blocks = forks = True
+    frees_behind_windows = True
     keeps_prefixes = True
 
     @classmethod

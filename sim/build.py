@@ -5,55 +5,34 @@ result = build_engine(scenario, workload).run()
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
-from typing import TypeVar
 
-from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.catalog import GIB
 from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.cost import cost_named
 from kvsim.sim.engine import Engine
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import Events
 from kvsim.sim.kv_groups import KvGroups, kv_groups
 from kvsim.sim.memory import kv_capacity
 from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.registry import allocator_class, class_named
+from kvsim.sim.replica import Replica
+from kvsim.sim.request_log import RequestLog
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.workload import Workload
 
-T = TypeVar("T")
-
 SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
-
-
-def _class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
-    """The class behind a name of the table or behind `package.module:Class`."""
-    if name not in table and ":" not in name:
-        raise unknown(field, name, list(table))
-    module, _, attribute = table.get(name, name).partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise KvsimError(f"{field} {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
-    return found
-
-
-def allocator_class(name: str) -> type[Allocator]:
-    """The allocator of that name: built in, or the user's own as `package.module:Class`."""
-    return _class_named("allocator", name, ALLOCATORS, Allocator)  # type: ignore[type-abstract]
 
 
 def scheduler_name(scenario: Scenario) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
-    return engine.scheduler or ("vllm-v1" if engine.allocator in ("paged", "radix") else "orca")
+    return engine.scheduler or ("vllm-v1" if allocator_class(engine.allocator).pages else "orca")
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
@@ -61,7 +40,7 @@ def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, o
     if scheduler is None:
         return {}
     base, _, version = scheduler.partition("@")
-    found = _class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
     return found.defaults(version, max_model_len)
 
 
@@ -69,14 +48,15 @@ def build_scheduler(scenario: Scenario) -> Scheduler:
     """The scheduler, in the release asked for."""
     name = scheduler_name(scenario)
     base = name if ":" in name else name.partition("@")[0]
-    found = _class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
     return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
 
 
 def windowed_groups(scenario: Scenario) -> KvGroups | None:
-    """How the layers are kept where memory behind a sliding window is freed: by `paged` alone; else None."""
+    """How the layers are kept where memory behind a sliding window is freed; None where it is not."""
     groups = kv_groups(scenario.served_model, scenario.engine.disable_hybrid_kv_cache_manager)
-    return groups if groups.window_groups and scenario.engine.allocator == "paged" else None
+    frees = allocator_class(scenario.engine.allocator).frees_behind_windows
+    return groups if groups.window_groups and frees else None
 
 
 def _allocator_groups(groups: KvGroups, scenario: Scenario, scheduler: Scheduler) -> Groups:
@@ -146,15 +126,16 @@ def build_engine(
     allocator = build_allocator(scenario, scheduler)
     max_model_len = scenario.max_model_len
     bound = reservation(scenario.engine.reserve or "max", max_model_len)
-    return Engine(
-        workload,
+    log = RequestLog(workload)
+    replica = Replica(
         scheduler.new_server(allocator, bound),
         scheduler,
         cost_named(scenario.cost, scenario),
-        max_model_len,
+        log,
         max_span=max_span,
         step_log=step_log,
         check=check,
         events=Events() if events else None,
         memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
     )
+    return Engine(workload, log, [replica], max_model_len)

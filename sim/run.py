@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__, metrics
-from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
+from kvsim.sim.build import build_engine, scheduler_name, windowed_groups
 from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
 from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.profile_files import REHEARSAL
 from kvsim.sim.recorder import Result
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.workload import Workload
 
 Json = dict[str, object]
@@ -58,8 +59,8 @@ class Simulation:
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
-        recorder = self.engine.recorder
-        return recorder.finished_count + sum(recorder.rejected.values())
+        recorder = self.engine.replica.recorder
+        return self.engine.log.finished_count + sum(recorder.rejected.values())
 
     def outcome(self) -> Outcome:
         """Run, and say what came out of it."""
@@ -74,14 +75,14 @@ class Simulation:
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
-            events=metrics.event_table(self.engine.events),
-            map=metrics.map_table(self.engine.memory_map),
+            events=metrics.event_table(self.engine.replica.events),
+            map=metrics.map_table(self.engine.replica.memory_map),
         )
 
     def _summary(
         self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
     ) -> Json:
-        engine, cost = self.scenario.engine, self.engine.cost
+        engine, cost = self.scenario.engine, self.engine.replica.cost
         numbers = metrics.summary(result, requests)
         counts = numbers.pop("engine")
         names = {"allocator": engine.allocator, "scheduler": engine.scheduler, "reserve": engine.reserve}
@@ -109,7 +110,7 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
-        cost = self.engine.cost
+        cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
         outside = cost.outside()

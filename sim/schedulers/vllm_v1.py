@@ -57,6 +57,9 @@ class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
+    uses: ClassVar[frozenset[str]] = frozenset(
+        {"policy", "enable_prefix_caching", "watermark", "reserve_full_prompt", "async_scheduling"}
+    )
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -66,10 +69,6 @@ class VllmV1(Scheduler):
                 f"({max_model_len}), got {config.max_num_batched_tokens}"
             )
         policy = POLICIES[self.version]
-        if not policy.has_switches:
-            self.refuse("watermark", "reserve_full_prompt", "async_scheduling")
-        self.refuse("num_cpu_blocks")
-        self.only_recomputes()
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
         self._departed: list[Request] = []
@@ -78,16 +77,22 @@ class VllmV1(Scheduler):
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt
 
+    def settings(self) -> frozenset[str]:
+        """Early releases lack most switches."""
+        switches = {"watermark", "reserve_full_prompt", "async_scheduling"}
+        return self.uses if POLICIES[self.version].has_switches else self.uses - switches
+
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
         server.grow_due()
-        budget = self._budget - server.decoding
+        budget = self._budget - server.progress.size
         if server.prefill_held:
             budget -= self._continue_last(server, budget)
-        if server.waiting and not server.evicted:
+        if server.waiting and not server.step.evictions:
             self._admit(server, budget)
         if self._departed:
-            self._release_departed(server)
+            server.release_departed(self._departed)
+            self._departed = []
 
     def _continue_last(self, server: Server, budget: int) -> int:
         request = next(r for r in reversed(server.running.values()) if r.state is not State.FINISHED)
@@ -128,9 +133,3 @@ class VllmV1(Scheduler):
             self._departed.append(request)
         else:
             server.release(request)
-
-    def _release_departed(self, server: Server) -> None:
-        for request in self._departed:
-            server.release(request)
-        self._departed = []
-        server.cleared = server.moved = True

@@ -313,18 +313,18 @@ def notes(case):
         scenario, traffic = read_config(text)
         engine = build_engine(scenario, cli.Traffic.from_json(traffic).build(), max_span=1)
     look = _look_v0 if case["engine"] == "v042" else _look
-    ids, decide, seen = rows(case), engine.scheduler.schedule, {}
+    ids, decide, seen = rows(case), engine.replica.scheduler.schedule, {}
 
     def after_the_step():
         if seen and case["engine"] != "v042":
-            seen[max(seen)]["free_queue_end"] = _free_queue(case, engine.server)
+            seen[max(seen)]["free_queue_end"] = _free_queue(case, engine.replica.server)
 
     def noting(server):
         after_the_step()
         decide(server)
         seen[server.now_ps // PS_PER_S] = look(case, ids, server)
 
-    engine.scheduler.schedule = noting
+    engine.replica.scheduler.schedule = noting
     engine.run()
     after_the_step()
     return seen

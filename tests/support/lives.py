@@ -18,7 +18,7 @@ def run_of(engine, scenario, label="test"):
     config = {"scenario": {"engine": {"policy": "fcfs", **vars(scenario.engine)}}}
     summary = {"label": label, "engine": {"steps": result.step_count}}
     run = Run(Path(label), label, config, summary, table, timeline_table(result))
-    return run, lives(event_log(event_table(engine.events)), table), result
+    return run, lives(event_log(event_table(engine.replica.events)), table), result
 
 
 def served(scheduler, blocks, work, label="test", **settings):
