@@ -157,9 +157,12 @@ class Replica:
         server.wait(until_ps)
 
     def _stall(self) -> Process:
-        """A step that computes nothing, as its last request evicted itself, or left."""
+        """A step that computes nothing, as its last request evicted itself, or left.
+
+        Asynchronous engines find out one decision later that there is room, and the step is spent.
+        """
         server, step = self.server, self.server.step
-        if step.evictions:
+        if step.evictions or (server.known_late and step.departures and server.waiting):
             shape = server.work(0)
             duration = self.cost.step_ps(shape)
             if self.cost.flags:
@@ -234,8 +237,8 @@ class Replica:
             self.recorder.sample(self._instant(held))
         if self.check or self.events or self.memory_map:
             self._look_on()
-        if step.rejected:
-            self._reject()
+        if step.rejected or step.evicted_finished:
+            self._write_facts()
         decodes, late = 0 if step.paused else progress.size, False
         if decodes and progress.late:
             late = self._note_late(now_ps)
@@ -284,10 +287,7 @@ class Replica:
         running = len(server.running) - server.seats.count
         saturated = bool(server.waiting or server.swapped)
         if self.recorder.step_log:
-            waiting = self.scheduler.counted_as_waiting(server)
-            self.recorder.log_start(
-                start_of_step(server, held, ends[-1], waiting), len(server.waiting) + waiting
-            )
+            self._log_start(held, ends[-1])
         plan = (ends, decodes, running, held, allocator.used_slots, internal, saturated, rest)
         return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
 
@@ -353,7 +353,8 @@ class Replica:
         server = self.server
         self.scheduler.choose_beams(server)
         if self.recorder.step_log:
-            self.recorder.log_end(*end_of_step(server, self.scheduler.counted_as_waiting(server)))
+            running = len(server.running) - self.scheduler.counted_as_waiting(server)
+            self.recorder.log_end(*end_of_step(server, running))
         if self._turned_away:
             for rejection in self._turned_away:
                 self._write_rejection(*rejection)
@@ -386,12 +387,22 @@ class Replica:
             need = server.allocator.slots_needed(head.known_tokens, server.bound(head))
         events.refused(head, server.now_ps, server.steps, reason, need, server.allocator, happened)
 
-    def _reject(self) -> None:
-        """Write down whom the scheduler dropped."""
+    def _write_facts(self) -> None:
+        """Write down whom the scheduler dropped, and evicted although they had finished."""
         server = self.server
+        for row in server.step.evicted_finished:
+            self.recorder.log.preempted(row)
         for row, reason in server.step.rejected:
             self._write_rejection(row, server.now_ps, server.steps, reason)
             self._arrivals.answered(row, server.now_ps)
+
+    def _log_start(self, held: int, duration_ps: int) -> None:
+        """Begin a row of the step log, with who runs and waits as the engine itself counts them."""
+        server = self.server
+        as_waiting = self.scheduler.counted_as_waiting(server)
+        running = len(server.running) - as_waiting
+        waiting = len(server.waiting) + as_waiting + len(server.step.evicted_finished)
+        self.recorder.log_start(start_of_step(server, held, duration_ps, running, waiting), waiting)
 
     def _instant(self, held: int) -> Instant:
         """The row of the timeline for now, when so many slots hold a token."""

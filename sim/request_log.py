@@ -64,6 +64,10 @@ class RequestLog:
         """Note that an answer ends early, at the model's maximum length."""
         self.output_tokens[index] = output_tokens
 
+    def preempted(self, index: int) -> None:
+        """Count one more preemption of a request that is finished."""
+        self._columns["num_preemptions"][index] += 1
+
     def arrive(self, index: int, now_ps: int) -> None:
         """Note when a request came that waited for another one's answer."""
         self.arrival_ps[index] = now_ps

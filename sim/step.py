@@ -27,6 +27,8 @@ class Step:
         What these pieces are in all; (query, key) pairs of their causal attention; computed before.
     hit_tokens, charged_hit_tokens : int
         Prompt tokens of admissions that were cached; those of them that take up budget all the same.
+    evicted_finished : list of int
+        Rows of those preempted whose last token was under way, so that they finished all the same.
     evictions, departures : int
         How many were preempted, by recomputation or swapping; how often memory came back otherwise.
     swapped_in_blocks, swapped_out_blocks : int
@@ -46,6 +48,7 @@ class Step:
         "copied_before",
         "cow_copies_before",
         "departures",
+        "evicted_finished",
         "evictions",
         "hit_tokens",
         "paused",
@@ -67,6 +70,7 @@ class Step:
         self.swapped_in_blocks = self.swapped_out_blocks = 0
         self.copied_before = copied_before
         self.cow_copies_before = cow_copies_before
+        self.evicted_finished: list[int] = []
         self.rejected: list[tuple[int, str]] = []
         self.refusal: Refusal | None = None
 

@@ -3,10 +3,10 @@
 from kvsim.sim.server import Server
 
 
-def start_of_step(server: Server, held: int, duration_ps: int, as_waiting: int) -> tuple[int, ...]:
+def start_of_step(server: Server, held: int, duration_ps: int, running: int, waiting: int) -> tuple[int, ...]:
     """The columns of `STEP_COLUMNS` up to `kv_tokens`.
 
-    `held` slots hold a token; `as_waiting` of those that run count as waiting.
+    `held` slots hold a token; so many run and wait as the engine itself counts them.
     """
     allocator, step = server.allocator, server.step
     unit = allocator.block_slots
@@ -14,8 +14,8 @@ def start_of_step(server: Server, held: int, duration_ps: int, as_waiting: int) 
         server.steps,
         server.now_ps,
         duration_ps,
-        len(server.running) - as_waiting,
-        len(server.waiting) + as_waiting,
+        running,
+        waiting,
         server.swapped,
         server.totals.preemptions,
         server.totals.swap_outs,
@@ -34,7 +34,7 @@ def start_of_step(server: Server, held: int, duration_ps: int, as_waiting: int) 
     )
 
 
-def end_of_step(server: Server, as_waiting: int) -> tuple[int, int]:
+def end_of_step(server: Server, running: int) -> tuple[int, int]:
     """(running, blocks in use) when the step is over."""
     allocator = server.allocator
-    return len(server.running) - as_waiting, allocator.used_slots // allocator.block_slots
+    return running, allocator.used_slots // allocator.block_slots

@@ -18,9 +18,11 @@ finished in it holds its memory and its seat for one decision longer.
 Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
@@ -71,8 +73,8 @@ class VllmV1(Scheduler):
         policy = POLICIES[self.version]
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
-        self._departed: list[Request] = []
         self._budget = self.max_chunk = config.max_num_batched_tokens
+        self._asynchronous = bool(config.async_scheduling)
         self._whole = policy.reserve_full_prompt
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt
@@ -82,6 +84,10 @@ class VllmV1(Scheduler):
         switches = {"watermark", "reserve_full_prompt", "async_scheduling"}
         return self.uses if POLICIES[self.version].has_switches else self.uses - switches
 
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """A server whose steps may be decided before the one before has ended."""
+        return Server(allocator, bound, self.config.policy, known_late=self._asynchronous)
+
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
         server.grow_due()
@@ -90,9 +96,8 @@ class VllmV1(Scheduler):
             budget -= self._continue_last(server, budget)
         if server.waiting and not server.step.evictions:
             self._admit(server, budget)
-        if self._departed:
-            server.release_departed(self._departed)
-            self._departed = []
+        if server.departed:
+            server.release_departed()
 
     def _continue_last(self, server: Server, budget: int) -> int:
         request = next(r for r in reversed(server.running.values()) if r.state is not State.FINISHED)
@@ -128,8 +133,7 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
-        if self.config.async_scheduling:
-            server.depart(request)
-            self._departed.append(request)
+        if server.known_late:
+            server.depart_late(request)
         else:
             server.release(request)
