@@ -267,7 +267,12 @@ class Server:
     ] = None
     no_enable_prefix_caching: Annotated[bool, _engine("--no-enable-prefix-caching", hidden=True)] = False
     async_scheduling: Annotated[
-        bool, _engine("--async-scheduling", help="Decide a step before the last one has ended (vllm-v1).")
+        bool | None,
+        _engine(
+            "--async-scheduling/--no-async-scheduling",
+            help="Decide a step before the last one has ended (vllm-v1).",
+            show_default="yes, as 0.33.0",
+        ),
     ] = EngineConfig.async_scheduling
     enforce_eager: Annotated[
         bool, _engine("--enforce-eager", help="Launch all kernels without CUDA graphs (--cost calibrated).")

@@ -228,7 +228,7 @@ class Replica:
     def _plan(self) -> Span | None:
         """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
         server, now_ps = self.server, self.server.now_ps
-        if server.step.changed:
+        if server.step.changed or server.step.departures:
             server.begin_step()
         self.scheduler.schedule(server)
         step, progress = server.step, server.progress

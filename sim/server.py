@@ -364,7 +364,9 @@ class Server(Decoding):
         """The step is decided; now it is known who finished before it."""
         for request in self.departed.values():
             self.release(request)
-            self.step.depart()
+        self.step.departures += len(self.departed)
+        if self.waiting:  # may enter next time
+            self.step.changed = True
         self.departed.clear()
 
     def _unknown(self, request: Request) -> int:

@@ -98,11 +98,6 @@ class Step:
         self.changed = True
         self.evictions += 1
 
-    def depart(self) -> None:
-        """Memory comes back although nobody was preempted."""
-        self.changed = True
-        self.departures += 1
-
     def reject(self, row: int, reason: str) -> None:
         """A request is dropped: it can never be served."""
         self.changed = True

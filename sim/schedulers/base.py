@@ -23,6 +23,8 @@ SOME_KNOW = (
     *("preemption", "policy"),
 )
 """Settings that only some schedulers have a use for."""
+WITHOUT = ("recompute", False)
+"""What may be asked of a scheduler that knows nothing else."""
 
 
 class Scheduler(ABC):
@@ -77,10 +79,10 @@ class Scheduler(ABC):
             value = getattr(self.config, setting)
             if setting in used or value == getattr(EngineConfig, setting):
                 continue
-            if setting != "preemption":
-                raise KvsimError(f"{setting} must be left out for scheduler {name}, got {value!r}")
-            if value != "recompute":
+            if setting == "preemption" and value != "recompute":
                 raise KvsimError(f"preemption must be recompute for scheduler {name}, got {value!r}")
+            if value not in WITHOUT:
+                raise KvsimError(f"{setting} must be left out for scheduler {name}, got {value!r}")
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server that it schedules."""

@@ -12,8 +12,10 @@ step that computes them is decided.
 The budget is at least the number of sequences, so it always reaches every decode, and a prompt that
 is not done is the only one and the last of `running`.
 
-With asynchronous scheduling a step is decided before the engine knows how the one before ended: who
-finished in it holds its memory and its seat for one decision longer.
+With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine knows
+how the one before ended. Who finished in it holds its memory and its seat for one decision longer, and may
+even be evicted meanwhile, without any effect but the count. A token that is not known yet cannot be found in
+the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the step.
 
 Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 """
@@ -41,16 +43,26 @@ class Policy:
     """the free block to lend, prefix cache off"""
     cached_order: Order
     """the free block to lend, prefix cache on"""
+    asynchronous: bool
+    """decide a step before the one before it has ended, unless told otherwise"""
     has_switches: bool
     """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
 
 
 POLICIES = {
     "0.11.0": Policy(
-        reserve_full_prompt=False, order=Order.QUEUE, cached_order=Order.QUEUE, has_switches=False
+        reserve_full_prompt=False,
+        order=Order.QUEUE,
+        cached_order=Order.QUEUE,
+        asynchronous=False,
+        has_switches=False,
     ),
     "0.33.0": Policy(
-        reserve_full_prompt=True, order=Order.STACK, cached_order=Order.HASHED_LAST, has_switches=True
+        reserve_full_prompt=True,
+        order=Order.STACK,
+        cached_order=Order.HASHED_LAST,
+        asynchronous=True,
+        has_switches=True,
     ),
 }
 
@@ -74,7 +86,9 @@ class VllmV1(Scheduler):
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
         self._budget = self.max_chunk = config.max_num_batched_tokens
-        self._asynchronous = bool(config.async_scheduling)
+        self._asynchronous = policy.asynchronous
+        if config.async_scheduling is not None:
+            self._asynchronous = config.async_scheduling
         self._whole = policy.reserve_full_prompt
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt

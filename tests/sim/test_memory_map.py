@@ -115,7 +115,8 @@ def check_events(case, engine, result):
 
 
 def engine_of(scheduler, blocks, work, **settings):
-    config = EngineConfig(**{"scheduler": scheduler, "block_size": 4, "max_model_len": 16, **settings})
+    usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
+    config = EngineConfig(**usual | settings)
     scenario = Scenario(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),

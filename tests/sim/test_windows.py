@@ -39,7 +39,7 @@ def scenario(spec, *, gpu="h100", blocks=None, **settings_of_engine):
     return Scenario(
         model=spec,
         gpu=gpu_named(gpu),
-        engine=EngineConfig(**settings_of_engine),
+        engine=EngineConfig(**{"async_scheduling": False, **settings_of_engine}),
         num_gpu_blocks=blocks,
         cost="constant:1",
     )

@@ -150,6 +150,8 @@ def flags(case):
         yield from ("--watermark", str(config["watermark"]))
     if not config.get("scheduler_reserve_full_isl", True):
         yield "--no-reserve-full-prompt"
+    if engine == "v033":
+        yield "--no-async-scheduling"
     if "cpu_blocks" in config:
         yield from ("--num-cpu-blocks", str(config["cpu_blocks"]))
     if config.get("chunked"):

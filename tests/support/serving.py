@@ -53,7 +53,7 @@ def serve(
     """The result of one run."""
     cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
     choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
-    config = EngineConfig(**choices, **(config or {}))
+    config = EngineConfig(**{"async_scheduling": False, **choices, **(config or {})})
     server = Server(allocator, reservation(reserve, max_model_len))
     scheduler = cls(config, max_model_len)
     return engine_of(work, server, scheduler, cost or Constant(1), max_model_len, **options).run()

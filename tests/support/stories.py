@@ -40,7 +40,8 @@ class Story:
     def __init__(self, scheduler, blocks, work, prepare=lambda engine: None, **settings):
         config = EngineConfig(
             scheduler=scheduler,
-            **{"block_size": 4, "max_num_seqs": 8, "max_model_len": 64, **settings},
+            **{"block_size": 4, "max_num_seqs": 8, "max_model_len": 64},
+            **{"async_scheduling": False, **settings},
         )
         scenario = Scenario(
             model=model_named("opt-13b"),
