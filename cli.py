@@ -39,6 +39,7 @@ from kvsim.sim.errors import KvsimError
 if TYPE_CHECKING:
     from kvsim.reports.rundir.run import Run
     from kvsim.reports.timeline.events import Traced
+    from kvsim.sim.fleet import FleetConfig
     from kvsim.sim.run import Outcome, Simulation
     from kvsim.sim.workload import Workload
     from kvsim.workloads.lengths import Lengths
@@ -70,6 +71,7 @@ _arrivals = partial(typer.Option, rich_help_panel="Arrivals")
 _engine = partial(typer.Option, rich_help_panel="Engine")
 _memory = partial(typer.Option, rich_help_panel="Memory")
 _hardware = partial(typer.Option, rich_help_panel="Model and GPU")
+_fleet = partial(typer.Option, rich_help_panel="Fleet")
 _output = partial(typer.Option, rich_help_panel="Output")
 
 
@@ -269,11 +271,12 @@ class Server:
     async_scheduling: Annotated[
         bool | None,
         _engine(
-            "--async-scheduling/--no-async-scheduling",
-            help="Decide a step before the last one has ended (vllm-v1).",
-            show_default="yes, as 0.33.0",
+            "--async-scheduling",
+            help="Decide a step before the last one has ended (vllm-v1; --no-...: not).",
+            show_default="vllm-v1: yes",
         ),
     ] = EngineConfig.async_scheduling
+    no_async_scheduling: Annotated[bool, _engine("--no-async-scheduling", hidden=True)] = False
     enforce_eager: Annotated[
         bool, _engine("--enforce-eager", help="Launch all kernels without CUDA graphs (--cost calibrated).")
     ] = EngineConfig.enforce_eager
@@ -347,6 +350,10 @@ class Server:
             if self.enable_prefix_caching:
                 raise KvsimError("enable_prefix_caching must be either on or off, got both")
             given["enable_prefix_caching"] = False
+        if self.no_async_scheduling:
+            if self.async_scheduling:
+                raise KvsimError("async_scheduling must be either on or off, got both")
+            given["async_scheduling"] = False
         model = model_named(self.model)
         longest = self.max_model_len or model.max_model_len
         settings = {**engine_defaults(self.scheduler, longest), **given}
@@ -356,6 +363,27 @@ class Server:
         gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
         specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
         return Scenario(**{f.name: given[f.name] for f in fields(Scenario) if f.name in given} | specs)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How many servers there are."""
+
+    replicas: Annotated[int, _fleet(metavar="N", help="Equal servers on one clock.")] = 1
+    router: Annotated[
+        str,
+        _fleet(
+            metavar="NAME",
+            help="Spreads requests: round-robin, random, least-requests[:N], least-kv, prefix, mine:Mine.",
+        ),
+    ] = "round-robin"
+    sticky: Annotated[bool, _fleet("--sticky", help="A session stays on its first replica.")] = False
+
+    def config(self, seed: int) -> "FleetConfig":
+        """The same for a run with this seed."""
+        from kvsim.sim.fleet import FleetConfig
+
+        return FleetConfig(replicas=self.replicas, router=self.router, sticky=self.sticky, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -383,13 +411,20 @@ class Output:
     step_mode: Annotated[bool, _output("--step-mode", help="One event per step: slow.", hidden=True)] = False
 
     def prepare(
-        self, scenario: Scenario, traffic: Traffic, workload: "Workload", events: bool = False
+        self,
+        scenario: Scenario,
+        traffic: Traffic,
+        workload: "Workload",
+        fleet: "FleetConfig",
+        events: bool = False,
     ) -> "Simulation":
         """The simulation, in the mode asked for; with its events, or where a map is asked for."""
         from kvsim.sim.run import prepare
 
         if self.record_map is not None and self.record_map < 1:
             raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
+        if self.live and fleet.replicas > 1:
+            raise KvsimError(f"live must be left out with replicas {fleet.replicas}: it shows one server")
         return prepare(
             scenario,
             workload,
@@ -398,6 +433,7 @@ class Output:
             step_mode=self.step_mode,
             events=events or self.record_map is not None,
             map_instants=self.record_map or 0,
+            fleet=fleet,
         )
 
     def target(self, name: str) -> Path:
@@ -495,7 +531,12 @@ class Seeds:
         return self.seeds > 1
 
     def carry_out(
-        self, scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool
+        self,
+        scenarios: Sequence[Scenario],
+        traffic: Traffic,
+        output: Output,
+        fleet: "Callable[[int], FleetConfig]",
+        compared: bool,
     ) -> None:
         """Carry all out, write a directory with one per seed, and report them together."""
         from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
@@ -509,7 +550,7 @@ class Seeds:
         target = output.target(f"{traffic.name}-{name}-{self.seeds}-seeds")
         runs = carry_out_seeds(
             target,
-            partial(_one_seed, scenarios, traffic, replace(output, force=False), compared),
+            partial(_one_seed, scenarios, traffic, replace(output, force=False), fleet, compared),
             seeds,
             label=name,
             config={"kvsim": __version__, "workload": traffic.as_json()},
@@ -531,6 +572,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
         str, _engine(metavar="NAME", help="See: sim allocators; or your own package.module:Class.")
     ] = "paged",
     server: Server = Server(),
+    fleet: Fleet = Fleet(),
     output: Output = Output(),
     config: Annotated[
         Path | None,
@@ -544,11 +586,11 @@ def run(  # noqa: PLR0917 - typer passes them by name
     if config is None:
         scenario = with_allocator(server.scenario(), allocator)
     else:
-        scenario, traffic = _repeated(ctx, config)
+        scenario, traffic, fleet = _repeated(ctx, config)
     if seeds.several:
-        seeds.carry_out([scenario], traffic, output, compared=False)
+        seeds.carry_out([scenario], traffic, output, fleet.config, compared=False)
         return
-    simulation = output.prepare(scenario, traffic, traffic.build())
+    simulation = output.prepare(scenario, traffic, traffic.build(), fleet.config(traffic.seed))
     target = output.target(f"{traffic.name}-{simulation.label}")
     summary = _write_run(target, simulation, output, output.carry_out)
     output.report(summary, run_table, target)
@@ -556,7 +598,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
 
 @app.command()
 @_flat
-def compare(
+def compare(  # noqa: PLR0917 - typer passes them by name
     traffic: Traffic,
     seeds: Seeds = Seeds(),
     allocator: Annotated[
@@ -568,6 +610,7 @@ def compare(
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
     server: Server = Server(),
+    fleet: Fleet = Fleet(),
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
@@ -576,10 +619,10 @@ def compare(
 
     scenarios = side_by_side(server.scenario(), allocator.split(","))
     if seeds.several:
-        seeds.carry_out(scenarios, traffic, output, compared=True)
+        seeds.carry_out(scenarios, traffic, output, fleet.config, compared=True)
         return
-    workload = traffic.build()
-    simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
+    workload, servers = traffic.build(), fleet.config(traffic.seed)
+    simulations = [output.prepare(scenario, traffic, workload, servers) for scenario in scenarios]
     target = output.target(f"{traffic.name}-compare")
     summaries = _write_comparison(target, simulations, traffic, output, output.carry_out)
     output.report(summaries, compare_table, target)
@@ -1108,7 +1151,7 @@ def _given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
+def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic, Fleet]:
     """What an earlier config.json says; any choice beside it is a mistake."""
     free = {"config", *(field.name for group in (Output, Seeds) for field in fields(group))}
     extra = _given(ctx, free)
@@ -1117,13 +1160,15 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Scenario, Traffic]:
     return _choices(config)
 
 
-def _choices(config: Path) -> tuple[Scenario, Traffic]:
+def _choices(config: Path) -> tuple[Scenario, Traffic, Fleet]:
     """What a config.json says."""
-    from kvsim.sim.run import read_config
+    from kvsim.sim.run import read_config, read_fleet
 
     try:
-        scenario, traffic = read_config(config.read_text(encoding="utf-8"))
-        return scenario, Traffic.from_json(traffic)
+        text = config.read_text(encoding="utf-8")
+        (scenario, traffic), fleet = read_config(text), read_fleet(text)
+        servers = Fleet(replicas=fleet.replicas, router=fleet.router, sticky=fleet.sticky)
+        return scenario, Traffic.from_json(traffic), servers
     except OSError as error:
         raise KvsimError(f"config {config} cannot be read: {error.strerror}") from error
     except KeyError as error:
@@ -1159,9 +1204,9 @@ def _carried_out_again(run: "Run", lacking: str, step_log: bool = False) -> "Out
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
     try:
-        scenario, traffic = _choices(run.path / "config.json")
+        scenario, traffic, fleet = _choices(run.path / "config.json")
         output = Output(step_log=step_log)
-        simulation = output.prepare(scenario, traffic, traffic.build(), events=True)
+        simulation = output.prepare(scenario, traffic, traffic.build(), fleet.config(traffic.seed), True)
     except KvsimError as error:
         raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error
     (outcome,) = output.carry_out([simulation])
@@ -1198,12 +1243,18 @@ def _write_comparison(
 
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound
-    scenarios: Sequence[Scenario], traffic: Traffic, output: Output, compared: bool, seed: int, target: Path
+    scenarios: Sequence[Scenario],
+    traffic: Traffic,
+    output: Output,
+    fleet: "Callable[[int], FleetConfig]",
+    compared: bool,
+    seed: int,
+    target: Path,
 ) -> list[dict[str, Any]]:
     """What `run` or `compare` does with this seed; in a process of its own, so nobody watches."""
     traffic = traffic.with_seed(seed)
     workload = traffic.build()
-    simulations = [output.prepare(scenario, traffic, workload) for scenario in scenarios]
+    simulations = [output.prepare(scenario, traffic, workload, fleet(seed)) for scenario in scenarios]
 
     def carry_out(simulations: "Sequence[Simulation]") -> "list[Outcome]":
         return [simulation.outcome() for simulation in simulations]

@@ -7,7 +7,7 @@
 Requests come one by one from the columns of the workload, and become objects when they arrive.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -76,13 +76,14 @@ class Arrivals:
         self._rows: Iterator[Row] = iter(())
         self._next_row: Row = NOBODY
         self._doors: Sequence[Door] = ()
+        self._choose: Callable[[Request], int] | None = None
         self._asked = 0  # requests that the clients of a closed loop have taken
         self._followers: dict[int, list[int]] = {}  # by row: the rows that wait for its answer
         self._coming: list[int] = []  # when those come that are not taken from the columns in order
 
-    def begin(self, doors: Sequence[Door]) -> None:
-        """Let SimPy know of the first arrivals, who come through these doors."""
-        self._doors = doors
+    def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
+        """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
+        self._doors, self._choose = doors, choose
         waits, workload, longest, door = self.workload.waits, self.workload, self.longest, doors[0]
         if waits is None:
             self._rows = self._in_order()
@@ -171,11 +172,15 @@ class Arrivals:
     def _accept(self, index: int, prompt: int, output: int) -> None:
         """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
         longest, door = self.longest, self._doors[0]
+        kept = min(output, max(longest - prompt, 1))
+        request = Request(index, prompt, kept)
+        if self._choose is not None:
+            if self.workload.content is not None:
+                request.write(self.workload.content[index])
+            door = self._doors[self._choose(request)]
         if prompt >= longest:
             self._refuse(door, index, f"prompt leaves no room for an answer within {longest:,} tokens")
             return
-        kept = min(output, longest - prompt)
-        request = Request(index, prompt, kept)
         reason = door.scheduler.refusal(door.server, request, self._sequences(index))
         if reason:
             self._refuse(door, index, reason)

@@ -11,9 +11,10 @@ from kvsim.allocators.options import Groups, Options
 from kvsim.sim.catalog import GIB
 from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.cost import cost_named
-from kvsim.sim.engine import Engine
+from kvsim.sim.engine import ONE, Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import Events
+from kvsim.sim.fleet import FleetConfig
 from kvsim.sim.kv_groups import KvGroups, kv_groups
 from kvsim.sim.memory import kv_capacity
 from kvsim.sim.memory_map import MemoryMap
@@ -118,24 +119,29 @@ def build_engine(
     check: bool = False,
     events: bool = False,
     map_instants: int = 0,
+    fleet: FleetConfig = ONE,
 ) -> Engine:
     """The engine of a scenario, ready to run the workload once; 0 `map_instants`: without a map."""
-    scheduler = build_scheduler(scenario)
-    if workload.beam is not None:
-        scheduler.search(workload.beam)
-    allocator = build_allocator(scenario, scheduler)
-    max_model_len = scenario.max_model_len
-    bound = reservation(scenario.engine.reserve or "max", max_model_len)
-    log = RequestLog(workload)
-    replica = Replica(
-        scheduler.new_server(allocator, bound),
-        scheduler,
-        cost_named(scenario.cost, scenario),
-        log,
-        max_span=max_span,
-        step_log=step_log,
-        check=check,
-        events=Events() if events else None,
-        memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
-    )
-    return Engine(workload, log, [replica], max_model_len)
+    log = RequestLog(workload, fleet.replicas)
+    cost = cost_named(scenario.cost, scenario)
+    replicas = []
+    for _ in range(fleet.replicas):
+        scheduler = build_scheduler(scenario)
+        if workload.beam is not None:
+            scheduler.search(workload.beam)
+        allocator = build_allocator(scenario, scheduler)
+        bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
+        replicas.append(
+            Replica(
+                scheduler.new_server(allocator, bound),
+                scheduler,
+                cost,
+                log,
+                max_span=max_span,
+                step_log=step_log,
+                check=check,
+                events=Events() if events else None,
+                memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
+            )
+        )
+    return Engine(workload, log, replicas, scenario.max_model_len, fleet)

@@ -1,22 +1,26 @@
 """A workload on its replicas: everything on one SimPy clock that counts whole picoseconds.
 
-`Arrivals` brings the requests (sim/arrivals.py), each `Replica` serves those that come to it
-(sim/replica.py).
+`Arrivals` brings the requests (sim/arrivals.py), a router may spread them (sim/fleet.py), each `Replica`
+serves those that come to it (sim/replica.py).
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import simpy
 
 from kvsim.sim.arrivals import Arrivals
+from kvsim.sim.fleet import Dispatcher, FleetConfig, sessions_of
+from kvsim.sim.fleet_result import together
 from kvsim.sim.recorder import Result
 from kvsim.sim.replica import Replica
+from kvsim.sim.request import Request
 from kvsim.sim.request_log import RequestLog
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40
+ONE = FleetConfig()
 
 
 @contextmanager
@@ -40,15 +44,26 @@ class Engine:
         The one that the replicas write to.
     max_model_len : int
         Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+    fleet : FleetConfig
+        How requests are spread over the replicas.
     """
 
     def __init__(
-        self, workload: Workload, log: RequestLog, replicas: Sequence[Replica], max_model_len: int
+        self,
+        workload: Workload,
+        log: RequestLog,
+        replicas: Sequence[Replica],
+        max_model_len: int,
+        fleet: FleetConfig = ONE,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self.workload = workload
         self.log = log
         self.replicas = replicas
+        self._choose: Callable[[Request], int] | None = None
+        if len(replicas) > 1:
+            sessions = sessions_of(log) if fleet.sticky else None
+            self._choose = Dispatcher(fleet.build(), replicas, log, sessions).place
         longest = max_model_len if replicas[0].scheduler.limits_length else UNLIMITED
         self.arrivals = Arrivals(self.env, log, longest)
 
@@ -58,10 +73,13 @@ class Engine:
         return self.replicas[0]
 
     def run(self) -> Result:
-        """Serve every request and return what was written down."""
-        self.arrivals.begin(self.replicas)
+        """Serve every request and return what was written down: of a fleet, all replicas together."""
+        self.arrivals.begin(self.replicas, self._choose)
         for replica in self.replicas:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with _no_cycle_collection():
             self.env.run()
-        return self.replica.result()
+        self.results = [replica.result() for replica in self.replicas]
+        if len(self.results) == 1:
+            return self.results[0]
+        return together(self.results, [replica.server for replica in self.replicas])

@@ -150,6 +150,8 @@ class Result:
     swapped_out_blocks: int = 0
     samples: dict[str, Int64Column] | None = None
     slots_per_token: int = 1
+    replica: Int64Column | None = None
+    """which replica each request went to, where there are several"""
 
 
 class Recorder:
@@ -335,4 +337,5 @@ class Recorder:
             cow_copies=allocator.cow_copies,
             hit_tokens=totals.hit_tokens,
             slots_per_token=self.slots_per_token,
+            replica=self.log.replicas(),
         )

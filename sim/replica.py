@@ -85,7 +85,7 @@ class Replica:
         self.events = events
         self.memory_map = memory_map
         server.watch(events, cost.context_tile)
-        self._plan_ends: list[int] | None = None  # of the plan it sleeps on
+        self._current: Span | None = None  # the plan it sleeps on
         self._last_ends = [0]  # of the plan that it carried out last
         self._may_be_cut = False
         self._span_priced: tuple[int, int] | None = None  # seats and contexts, for a cost that asks
@@ -119,7 +119,7 @@ class Replica:
                 yield from self._stall()
                 continue
             if not self._takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
-                yield from self._sleep(plan.ends)
+                plan = yield from self._sleep(plan)
             self._commit(plan)
 
     def _alarm(self, at_ps: int) -> simpy.Event:
@@ -129,17 +129,17 @@ class Replica:
         self._env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(self._env.now))
         return alarm
 
-    def _sleep(self, ends: list[int]) -> Process:
-        """Sleep to the end of a plan, which may be cut meanwhile."""
-        start_ps, self._plan_ends = self.server.now_ps, ends
-        over = False
+    def _sleep(self, plan: Span) -> Generator[simpy.Event, None, Span]:
+        """Sleep to the end of a plan; returns what has become of it meanwhile."""
+        self._current, over = plan, False
         while not over:
             try:
-                yield self._alarm(start_ps + ends[-1])
+                yield self._alarm(self.server.now_ps + self._current.ends[-1])
                 over = True
             except simpy.Interrupt:
-                pass  # the end is earlier now
-        self._plan_ends, self._may_be_cut = None, False
+                pass  # the end is another one now
+        plan, self._current, self._may_be_cut = self._current, None, False
+        return plan
 
     def _idle(self) -> Process:
         """Wait until somebody comes."""
@@ -199,19 +199,33 @@ class Replica:
             if not self._bell.triggered:
                 self._bell._ok, self._bell._value = True, None
                 self._env.schedule(self._bell, AFTER_ARRIVALS)
-        elif self._may_be_cut:
-            ends = self._plan_ends
-            assert ends is not None
+        elif self._may_be_cut and self._current is not None:
+            ends = self._current.ends
             last = bisect_left(ends, int(self._env.now) - self.server.now_ps)
             if last + 1 < len(ends):
                 del ends[last + 1 :]
                 self._process.interrupt()
 
+    def catch_up(self) -> None:
+        """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
+        if self._current is None:
+            return
+        ends = self._current.ends
+        over = bisect_left(ends, int(self._env.now) - self.server.now_ps)
+        if over:
+            del ends[over:]
+            self._commit(self._current)
+            plan = self._plan()
+            if plan is None:
+                raise InvariantError(f"step {self.server.steps} of a span computes nothing")
+            self._current = plan
+            self._process.interrupt()
+
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
         now_ps, server = self._arrivals.now_ps, self.server
-        if self._plan_ends is not None:
-            step = server.steps + bisect_left(self._plan_ends, now_ps - server.now_ps) + 1
+        if self._current is not None:
+            step = server.steps + bisect_left(self._current.ends, now_ps - server.now_ps) + 1
             self._turned_away.append((row, now_ps, step, reason))
             return
         ends = self._last_ends

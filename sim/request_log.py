@@ -64,6 +64,11 @@ class RequestLog:
         """Note that an answer ends early, at the model's maximum length."""
         self.output_tokens[index] = output_tokens
 
+    def send(self, index: int, replica: int) -> None:
+        """Note which replica a request goes to."""
+        if self.replica is not None:
+            self.replica[index] = replica
+
     def preempted(self, index: int) -> None:
         """Count one more preemption of a request that is finished."""
         self._columns["num_preemptions"][index] += 1
@@ -133,6 +138,10 @@ class RequestLog:
     def columns(self) -> dict[str, Int64Column]:
         """The columns of `REQUEST_COLUMNS`, valid where a request is finished."""
         return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
+
+    def replicas(self) -> Int64Column | None:
+        """Which replica each request went to, where there are several."""
+        return None if self.replica is None else np.frombuffer(self.replica, dtype=np.int32).astype(np.int64)
 
     def sample_columns(self) -> dict[str, Int64Column] | None:
         """Likewise with a row per answer, where requests have several."""

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__, metrics
-from kvsim.sim.build import build_engine, scheduler_name, windowed_groups
+from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
 from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
-from kvsim.sim.engine import Engine
+from kvsim.sim.engine import ONE, Engine
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.fleet import FleetConfig
+from kvsim.sim.fleet_result import part
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.profile_files import REHEARSAL
 from kvsim.sim.recorder import Result
@@ -51,6 +53,7 @@ class Simulation:
     traffic: Mapping[str, object]
     capacity: KvCapacity
     engine: Engine
+    fleet: FleetConfig = ONE
 
     @property
     def label(self) -> str:
@@ -59,8 +62,8 @@ class Simulation:
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
-        recorder = self.engine.replica.recorder
-        return self.engine.log.finished_count + sum(recorder.rejected.values())
+        rejected = [replica.recorder.rejected for replica in self.engine.replicas]
+        return self.engine.log.finished_count + sum(sum(each.values()) for each in rejected)
 
     def outcome(self) -> Outcome:
         """Run, and say what came out of it."""
@@ -69,8 +72,8 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result)
         return Outcome(
-            config=config_of(self.scenario, self.traffic, self.capacity),
-            summary=self._summary(result, requests, wall_s, cpu_s),
+            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet),
+            summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
@@ -99,10 +102,30 @@ class Simulation:
             },
         }
 
+    def _replicas(self) -> Json:
+        """Of a fleet, the numbers of each replica by itself."""
+        if self.fleet.replicas == 1:
+            return {}
+        names = {"allocator": self.scenario.engine.allocator, "scheduler": self.scenario.engine.scheduler}
+        found: list[Json] = []
+        for place, result in enumerate(self.engine.results):
+            alone = part(result, place)
+            numbers = metrics.summary(alone, metrics.request_table(alone))
+            counts = numbers.pop("engine")
+            engine = {**names, **(counts if isinstance(counts, dict) else {})}
+            found.append({"label": f"replica {place}", **numbers, "engine": engine})
+        return {"fleet": asdict(self.fleet), "replicas": found}
+
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
         notes = [*result.workload.notes, room]
+        if self.fleet.replicas > 1:
+            spread = f"{self.fleet.router}{', sessions stick' if self.fleet.sticky else ''}"
+            notes.append(
+                f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
+                "other means over time are those of one replica; counts are those of all."
+            )
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -143,6 +166,7 @@ def prepare(
     step_log: bool = False,
     events: bool = False,
     map_instants: int = 0,
+    fleet: FleetConfig = ONE,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
 
@@ -158,7 +182,13 @@ def prepare(
         Also a table of what happens to each request.
     map_instants : int
         Also a map of the memory at about so many instants; 0: none.
+    fleet : FleetConfig
+        How many servers there are.
     """
+    if fleet.replicas > 1 and (events or map_instants):
+        raise KvsimError(
+            f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
+        )
     scenario = resolved(scenario)
     capacity = kv_capacity(scenario, windowed_groups(scenario))
     max_span = 1 if step_mode else 1 << 20
@@ -169,15 +199,22 @@ def prepare(
         step_log=step_log,
         events=events,
         map_instants=map_instants,
+        fleet=fleet,
     )
-    return Simulation(scenario, traffic, capacity, engine)
+    return Simulation(scenario, traffic, capacity, engine, fleet)
 
 
 def resolved(scenario: Scenario) -> Scenario:
-    """The scenario with its defaults named: the scheduler and, where one is made, the reservation."""
+    """The scenario with its defaults named: the scheduler, whether it is asynchronous, the reservation."""
     engine = scenario.engine
+    asynchronous = build_scheduler(scenario).asynchronous
     reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
-    return replace(scenario, engine=replace(engine, scheduler=scheduler_name(scenario), reserve=reserve))
+    return replace(
+        scenario,
+        engine=replace(
+            engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
+        ),
+    )
 
 
 def with_allocator(scenario: Scenario, text: str) -> Scenario:
@@ -226,14 +263,25 @@ def label(engine: EngineConfig) -> str:
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
 
 
-def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity) -> Json:
-    """Everything needed to repeat a run."""
-    return {
+def config_of(
+    scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity, fleet: FleetConfig = ONE
+) -> Json:
+    """Everything needed to repeat a run; one server is no fleet."""
+    several = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
+    return several | {
         "kvsim": __version__,
         "workload": dict(traffic),
         "scenario": asdict(scenario),
         "kv_capacity": asdict(capacity),
     }
+
+
+def read_fleet(text: str) -> FleetConfig:
+    """The fleet in the text of a `config.json`; one server where there is none."""
+    try:
+        return FleetConfig(**json.loads(text).get("fleet", {}))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise KvsimError(f"it is damaged: {error}") from error
 
 
 def read_config(text: str) -> tuple[Scenario, Json]:

@@ -30,6 +30,20 @@ class Run:
     requests: Columns
     timeline: Columns
 
+    @property
+    def replicas(self) -> list["Run"]:
+        """The replicas of a fleet, each as a run; none of a single server."""
+        return [
+            self._replica(place, summary) for place, summary in enumerate(self.summary.get("replicas", ()))
+        ]
+
+    def _replica(self, place: int, summary: dict[str, Any]) -> "Run":
+        requests, timeline = (
+            {name: column[columns["replica"] == place] for name, column in columns.items()}
+            for columns in (self.requests, self.timeline)
+        )
+        return replace(self, label=summary["label"], summary=summary, requests=requests, timeline=timeline)
+
 
 def read_run(directory: Path) -> Run:
     """Read back what `write_run` wrote; KvsimError if it is no run or a damaged one."""
@@ -56,7 +70,8 @@ def read_runs(directory: Path) -> list[Run]:
     """The run in a directory, or all runs of a comparison, or of several seeds, in their order."""
     table = directory / "summary.json"
     if not table.is_file() or (directory / "requests.parquet").exists():
-        return [read_run(directory)]
+        run = read_run(directory)
+        return run.replicas or [run]
     summaries = load_json(table)
     if isinstance(summaries, dict) and isinstance(summaries.get("seeds"), list):
         by_seed = [_read_seed(directory, seed) for seed in summaries["seeds"]]

@@ -23,7 +23,7 @@ SOME_KNOW = (
     *("preemption", "policy"),
 )
 """Settings that only some schedulers have a use for."""
-WITHOUT = ("recompute", False)
+WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": False}
 """What may be asked of a scheduler that knows nothing else."""
 
 
@@ -45,6 +45,8 @@ class Scheduler(ABC):
     """Whether a prefix can be found only after the step that computes it."""
     limits_length: ClassVar[bool] = True
     """Whether an answer ends at the maximum length."""
+    asynchronous: bool = False
+    """Whether a step is decided before the one before it has ended."""
     order: Order = Order.STACK
     """The free block that the engine lends first."""
     cache: CacheRules | None = None
@@ -79,9 +81,9 @@ class Scheduler(ABC):
             value = getattr(self.config, setting)
             if setting in used or value == getattr(EngineConfig, setting):
                 continue
-            if setting == "preemption" and value != "recompute":
+            if setting == "preemption" and value != WITHOUT[setting]:
                 raise KvsimError(f"preemption must be recompute for scheduler {name}, got {value!r}")
-            if value not in WITHOUT:
+            if setting not in WITHOUT or value != WITHOUT[setting]:
                 raise KvsimError(f"{setting} must be left out for scheduler {name}, got {value!r}")
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:

@@ -76,7 +76,7 @@ class VllmV0(Scheduler):
         """A server whose requests may be several sequences."""
         if not allocator.forks:
             name = self.config.allocator
-            raise KvsimError(f"allocator must be paged for scheduler vllm-v0, whose samples fork, got {name}")
+            raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {name}")
         self.unit = allocator.growth_unit
         blocks = allocator.capacity_slots // self.unit
         self.watermark_slots = int(self.config.watermark * blocks) * self.unit

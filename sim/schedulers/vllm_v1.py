@@ -12,10 +12,10 @@ step that computes them is decided.
 The budget is at least the number of sequences, so it always reaches every decode, and a prompt that
 is not done is the only one and the last of `running`.
 
-With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine knows
-how the one before ended. Who finished in it holds its memory and its seat for one decision longer, and may
-even be evicted meanwhile, without any effect but the count. A token that is not known yet cannot be found in
-the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the step.
+With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine
+knows how the one before ended. Who finished in it holds its memory and its seat for one decision longer, and
+may even be evicted meanwhile, without any effect but the count. A token that is not known yet cannot be found
+in the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the step.
 
 Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 """
@@ -86,9 +86,9 @@ class VllmV1(Scheduler):
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
         self._budget = self.max_chunk = config.max_num_batched_tokens
-        self._asynchronous = policy.asynchronous
+        self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
-            self._asynchronous = config.async_scheduling
+            self.asynchronous = config.async_scheduling
         self._whole = policy.reserve_full_prompt
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt
@@ -100,7 +100,7 @@ class VllmV1(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
-        return Server(allocator, bound, self.config.policy, known_late=self._asynchronous)
+        return Server(allocator, bound, self.config.policy, known_late=self.asynchronous)
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""

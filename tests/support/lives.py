@@ -23,7 +23,8 @@ def run_of(engine, scenario, label="test"):
 
 def served(scheduler, blocks, work, label="test", **settings):
     """A run on so many blocks of 4 tokens, a second a step."""
-    config = EngineConfig(**{"scheduler": scheduler, "block_size": 4, "max_model_len": 16, **settings})
+    usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
+    config = EngineConfig(**usual | settings)
     scenario = Scenario(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),
