@@ -76,6 +76,10 @@ class Progress(ABC):
         """The tokens of all sequences in the step."""
 
     @abstractmethod
+    def contexts_later(self, steps: int) -> int:
+        """The same so many decode steps later, if nobody joins or leaves."""
+
+    @abstractmethod
     def all_stored(self) -> int:
         """The tokens of all sequences when the step began."""
 
@@ -202,6 +206,9 @@ class Lockstep(Progress):
     def contexts(self) -> int:
         return self._base_sum + self.size * (self.clock + 1)
 
+    def contexts_later(self, steps: int) -> int:
+        return self._base_sum + self.size * (self.clock + 1 + steps)
+
     def all_stored(self) -> int:
         return self._base_sum + self.size * self.clock
 
@@ -240,7 +247,11 @@ class Counted(Progress):
         return self._after[request.seq][self.clock - request.base + 1]
 
     def contexts(self) -> int:
-        return sum([self.tokens(request) for request in self._members.values()])
+        return self.contexts_later(0)
+
+    def contexts_later(self, steps: int) -> int:
+        clock, after = self.clock + 1 + steps, self._after
+        return sum([after[seq][clock - request.base] for seq, request in self._members.items()])
 
     def all_stored(self) -> int:
         return sum([self.stored(request) for request in self._members.values()])

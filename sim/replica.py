@@ -17,7 +17,7 @@ starts at t.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import simpy
 from simpy.events import EventPriority
@@ -283,11 +283,32 @@ class Replica:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
+        if not progress.linear:
+            return self._unlike_ends(steps, limit_ps - now_ps)
         spread = None if apart is None else apart.spread(progress.clock + 1, steps)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
         if self.cost.flags:
             self._span_priced = seats, contexts
         return ends
+
+    def _unlike_ends(self, steps: int, limit_ps: int) -> list[int]:
+        """The same where steps add different numbers of tokens: each has a cost of its own."""
+        server, ends, end_ps = self.server, [], 0
+        for step in range(steps):
+            end_ps += self.cost.step_ps(server.work(server.progress.contexts_later(step)))
+            ends.append(end_ps)
+            if end_ps >= limit_ps:
+                break
+        return ends
+
+    def _unlike_spans(self, plan: Span) -> Iterator[Span]:
+        """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
+        later, before = self.server.progress.contexts_later, 0
+        others = plan.held - later(0) * (not self.server.step.paused)
+        for step, end in enumerate(plan.ends):
+            held = plan.held if not step else others + later(step)
+            yield plan._replace(ends=[end - before], held=held)
+            before = end
 
     def _as_planned(self, ends: list[int], decodes: int, held: int) -> Span:
         """The plan, with what is to be known of its beginning."""
@@ -317,8 +338,12 @@ class Replica:
         server, step, recorder, ends = self.server, self.server.step, self.recorder, plan.ends
         progress = server.progress
         if self.memory_map:
-            self.memory_map.passed(progress.size * len(ends) * (not step.paused) + step.prefill_tokens)
-        recorder.add(plan, server.grow_within(ends) if len(ends) > 1 else None)
+            decoded = 0 if step.paused else progress.added(len(ends))
+            self.memory_map.passed(decoded + step.prefill_tokens)
+        if progress.linear:
+            recorder.add(plan, server.grow_within(ends) if len(ends) > 1 else None)
+        else:
+            self._record_unlike(plan)
         if self._span_priced is not None:
             self.cost.span_carried_out(*self._span_priced, ends)
             self._span_priced = None
@@ -335,6 +360,14 @@ class Replica:
             self._give_tokens()
         if self._keeps_books or self._turned_away:
             self._after_steps()
+
+    def _record_unlike(self, plan: Span) -> None:
+        """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
+        progress, steps = self.server.progress, len(plan.ends)
+        for span in self._unlike_spans(plan):
+            self.recorder.add(span)
+        if not self.server.step.paused and progress.size:
+            self.recorder.late(0, progress.added(steps) - progress.size * steps)
 
     def _give_tokens(self) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
