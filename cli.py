@@ -10,7 +10,7 @@
     sim traces     all traces; one in numbers and pictures; convert or fetch one
     sim calibrate  time the kernels on this machine's GPU
     sim models, gpus, allocators, schedulers    what there is to choose from
-    sim check-allocator    does your own keep the rules?
+    sim check-allocator, check-scheduler    does your own keep the rules?
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
 `sim --help` answers at once.
@@ -981,6 +981,20 @@ def check_allocator(
     rules = [*contract.RULES, contract.same_calls_give_same_addresses]
     sizes = ", ".join(f"{slots:,}" for slots in arenas)
     _show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
+
+
+@app.command("check-scheduler", short_help="Try a scheduler on random work, against all rules.")
+def check_scheduler(
+    scheduler: Annotated[
+        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
+    ],
+    workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
+) -> None:
+    """Try a scheduler on random work: does it keep every rule of the contract?"""
+    from kvsim.reports.checked import check_scheduler_named
+
+    _show(*check_scheduler_named(scheduler, seed, workloads))
 
 
 @app.command()

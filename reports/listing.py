@@ -17,7 +17,7 @@ from kvsim.sim.profile_files import ProfileFile
 def models_table() -> Table:
     """The geometry of the built-in models and where it is from."""
     columns = ("name", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
-    return _table(
+    return table_of(
         columns,
         (
             (
@@ -44,7 +44,7 @@ def _layers(model: ModelSpec) -> str:
 def gpus_table() -> Table:
     """Memory and speeds of the built-in GPUs and where they are from."""
     columns = ("name", "memory", "GB/s", "TFLOP/s", "link GB/s", "source")
-    return _table(
+    return table_of(
         columns,
         (
             (
@@ -63,7 +63,7 @@ def gpus_table() -> Table:
 def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> Table:
     """Calibrated profiles with what stands behind them; of a damaged one, what is wrong with it."""
     columns = ("profile", "GPU", "measured", "error", "whose", "by")
-    return _table(columns, (_profile_row(each) for each in found))
+    return table_of(columns, (_profile_row(each) for each in found))
 
 
 def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
 def names_table(registry: Mapping[str, str]) -> Table:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
     modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
-    return _table(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
+    return table_of(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
 
 
 def releases(registry: Mapping[str, str]) -> list[str]:
@@ -100,7 +100,7 @@ def rules_table(rules: Iterable[Callable[..., object]]) -> Table:
     """What each rule of the contract says, by the first line of its docstring."""
     said = {rule.__name__.replace("_", " "): (rule.__doc__ or "").strip() for rule in rules}
     numbers = re.compile(r"( \([\d, ]+\))?\.$")
-    return _table(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
+    return table_of(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
 
 
 def _first_line(text: str | None) -> str:
@@ -108,7 +108,7 @@ def _first_line(text: str | None) -> str:
     return (text or "").partition("\n")[0].partition(": ")[2]
 
 
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
+def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
     """The first column stays whole, the last wraps, those between stand to the right."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column(columns[0], no_wrap=True, style="bold")

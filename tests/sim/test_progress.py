@@ -141,6 +141,6 @@ def test_a_span_takes_many_steps_at_once():
     config = EngineConfig(async_scheduling=False)
     chosen = Counting(config, MAX_LEN)
     server = chosen.new_server(Paged(1024, 64), reservation("max", MAX_LEN))
-    result = engine_of(work, server, chosen, Odd(), MAX_LEN).run()
+    result = engine_of(work, server, chosen, Odd(), MAX_LEN, timeline_rows=2).run()
     assert result.step_count < 60  # 100 tokens, 2.5 a step
     assert len(asked) < result.step_count / 4
