@@ -1,8 +1,8 @@
 """The documents say what the program does: every name, option, column and number, and every example runs.
 
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
-file and in one directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl` and
-`path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended and, except
+file and in one directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`
+and `path/to/config.json` of the examples exist. `run` and `compare` get `--no-plots` appended and, except
 beside `--config`, `steps.jsonl` and `--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
 
