@@ -20,8 +20,6 @@ Nothing here changes a run: with and without events its results are the same int
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,19 +83,6 @@ class Events:
         self._numbers = array("q")  # rows of NUMBERS
         self._event, self._reason = TextColumn(), TextColumn()
         self._told: tuple[int, int, str] | None = None  # the last refusal
-        self._span: tuple[int, int, Sequence[int]] = (0, 0, ())  # the last steps: first, start, ends
-
-    def stepped(self, first: int, start_ps: int, ends: Sequence[int]) -> None:
-        """Steps from `first` on were taken at once, the i-th of which ends `ends[i]` after their start."""
-        self._span = first, start_ps, ends
-
-    def step_at(self, time_ps: int) -> int:
-        """The first step that starts at `time_ps` or later, of the last span or just after it.
-
-        The engine learns of an arrival in the middle of a span only when the span is over.
-        """
-        first, start_ps, ends = self._span
-        return first + min(bisect_left(ends, time_ps - start_ps) + 1, len(ends))
 
     def admitted(self, request: Request, now_ps: int, step: int, tokens: int, cached: int) -> None:
         """A request entered the memory."""

@@ -19,6 +19,7 @@ from kvsim.sim.calibrated.decode import DecodePart
 from kvsim.sim.calibrated.parts import Along, Part, Place, Priced, Product, total
 from kvsim.sim.calibrated.prefill import PrefillPart
 from kvsim.sim.config import ModelSpec, Scenario
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.roofline import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S
 from kvsim.sim.step_cost import StepShape
 from kvsim.sim.workload import PS_PER_S
@@ -49,7 +50,8 @@ class StepParts:
         self._model, self._tp, self._gpu = model, tp, scenario.gpu
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
-        self._block_size = engine.block_size if engine.allocator == "paged" else BLOCK_SIZE
+        has_blocks = allocator_class(engine.allocator).has_blocks
+        self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
         self._parts = {name: Part(name, part) for name, part in parts.items() if name not in ATTENTION}
         self._by_size = {
             name: Along(part, "bytes", **({"gpus": tp} if name == "all_reduce" else {}))
