@@ -2,7 +2,6 @@
 
 from rich.table import Table
 
-from kvsim.allocators.base import InvariantError
 from kvsim.reports.listing import table_of
 from kvsim.sim import contract
 from kvsim.sim.errors import KvsimError
@@ -19,7 +18,7 @@ def check_scheduler_named(name: str, seed: int, workloads: int) -> tuple[Table, 
     found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
     try:
         contract.check_scheduler(found, seed, workloads, version)
-    except InvariantError as error:
+    except contract.InvariantError as error:
         raise KvsimError(f"scheduler {name} breaks a rule: {error}") from error
     rules = [(rule.replace("_", " "), text) for rule, text in contract.RULES.items()]
     remark = f"All of them hold: {workloads:,} random workloads, each served in spans and step by step."

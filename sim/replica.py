@@ -93,6 +93,12 @@ class Replica:
         self._changed_before = True  # did the last step change anything, or anybody finish since?
         self._turned_away: list[tuple[int, int, int, str]] = []  # arrivals during the plan: see `turn_away`
 
+    def end(self) -> None:
+        """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
+        if self._bell is not None and self._bell.callbacks is not None:
+            self._bell.callbacks.clear()
+        del self._env, self._arrivals, self._process, self._bell
+
     # -- on the clock -------------------------------------------------------------------------
 
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
