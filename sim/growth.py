@@ -82,12 +82,13 @@ class GrowthCalendar:
             for start in ends[:-1]:
                 clock += 1
                 due = residues[clock % unit]
-                if due:
-                    grown += due
-                    before += len(due) * start
-                    if lefts is not None:
-                        lefts.append((len(due), total - start))
-                    if clock in last:
-                        left = total - start
-                        full += [(seq, clock, left) for seq in self.pop_full(clock)]
+                if not due:
+                    continue
+                grown += due
+                before += len(due) * start
+                if lefts is not None:
+                    lefts.append((len(due), total - start))
+                if clock in last:
+                    left = total - start
+                    full += [(seq, clock, left) for seq in self.pop_full(clock)]
         return grown, (len(grown) * total - before) * unit, full

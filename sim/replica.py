@@ -106,27 +106,30 @@ class Replica:
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._looked_on = self.check or self.events is not None or self.memory_map is not None
+        self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
 
     def _serve(self) -> Process:
         """Plan, sleep, commit, until nobody comes any more."""
-        server, arrivals = self.server, self._arrivals
+        server, arrivals, plan_steps, commit = self.server, self._arrivals, self._plan, self._commit
+        takes = self._takes
         while True:
             if arrivals.next_ps <= server.now_ps:
-                if self._takes:
+                if takes:
                     arrivals.bring(server.now_ps)
                 else:  # asked for by an answer just given
                     yield self._alarm(server.now_ps)
             if not (server.running or server.waiting or server.swapped):
                 yield from self._idle()
                 continue
-            plan = self._plan()
+            plan = plan_steps()
             if plan is None:
                 yield from self._stall()
                 continue
-            if not self._takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
+            if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
                 plan = yield from self._sleep(plan)
-            self._commit(plan)
+            commit(plan)
 
     def _alarm(self, at_ps: int) -> simpy.Event:
         """What happens at that time, after all arrivals."""
@@ -247,15 +250,15 @@ class Replica:
 
     def _plan(self) -> Span | None:
         """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
-        server, now_ps = self.server, self.server.now_ps
-        if server.step.changed or server.step.departures:
-            server.begin_step()
+        server = self.server
+        now_ps, step, progress = server.now_ps, server.step, server.progress
+        if step.changed or step.departures:
+            step = server.begin_step()
         self.scheduler.schedule(server)
-        step, progress = server.step, server.progress
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
-        if self.check or self.events or self.memory_map:
+        if self._looked_on:
             self._look_on()
         if step.rejected or step.evicted_finished:
             self._write_facts()
@@ -271,9 +274,17 @@ class Replica:
                 self.cost.carried_out(shape, ends[0])
         else:
             return None
-        if now_ps + ends[-1] > LATEST_PS:
-            self._on_the_clock(now_ps + ends[-1])
-        return self._as_planned(ends, 0 if late else decodes, held)
+        allocator, internal, rest = server.allocator, server.internal, NOTHING
+        if allocator.shared_tokens or allocator.cached_slots or server.has_external:
+            rest = server.external_slots(), allocator.cached_slots, allocator.shared_tokens
+            internal = server.internal_slots()
+        if self._step_log:
+            self._log_start(held, ends[-1])
+        running = len(server.running) - server.seats.count
+        saturated = bool(server.waiting or server.swapped)
+        decoding = 0 if late else decodes
+        plan = (ends, decoding, running, held, allocator.used_slots, internal, saturated, rest)
+        return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
 
     def _span_ends(self, now_ps: int, contexts: int) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one."""
@@ -316,22 +327,6 @@ class Replica:
             yield plan._replace(ends=[end - before], held=held)
             before = end
 
-    def _as_planned(self, ends: list[int], decodes: int, held: int) -> Span:
-        """The plan, with what is to be known of its beginning."""
-        server, allocator = self.server, self.server.allocator
-        internal, rest = server.internal, NOTHING
-        shared = allocator.shared_tokens
-        if shared or allocator.cached_slots or server.has_external:
-            rest = server.external_slots(), allocator.cached_slots, shared
-            if shared:
-                internal += allocator.idle_slots()
-        running = len(server.running) - server.seats.count
-        saturated = bool(server.waiting or server.swapped)
-        if self.recorder.step_log:
-            self._log_start(held, ends[-1])
-        plan = (ends, decodes, running, held, allocator.used_slots, internal, saturated, rest)
-        return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
-
     def _note_late(self, now_ps: int) -> bool:
         """Whether some who decode now got no token in the step before; then they are noted one by one."""
         self._late = self.server.progress.late_tokens(now_ps)
@@ -354,6 +349,8 @@ class Replica:
             self.cost.span_carried_out(*self._span_priced, ends)
             self._span_priced = None
         now_ps = server.now_ps + ends[-1]
+        if now_ps > LATEST_PS:
+            self._on_the_clock(now_ps)
         if progress.size and not plan.decoding and not step.paused:
             for last_ps, count in self._late:
                 recorder.late(now_ps - last_ps, count)
