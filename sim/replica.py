@@ -81,7 +81,7 @@ class Replica:
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         self.max_span = 1 if step_log else max_span
         self.check = check
-        self._keeps_books = scheduler.forks or step_log  # is there anything to do after each step?
+        self._after_each = scheduler.forks or step_log  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
         server.watch(events, cost.context_tile)
@@ -361,7 +361,7 @@ class Replica:
                 self._finish(request)
         if step.chunks:
             self._give_tokens()
-        if self._keeps_books or self._turned_away:
+        if self._after_each or self._turned_away:
             self._after_steps()
 
     def _record_unlike(self, plan: Span) -> None:
