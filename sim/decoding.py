@@ -115,7 +115,7 @@ class Decoding(ABC):
         """
         allocator = self.allocator
         lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None
-        grown, used, full = self._growth.pass_span(self.progress.clock, ends, lefts)
+        grown, used, full = self._growth.growth_within(self.progress.clock, ends, lefts)
         if grown:
             allocator.grow_many(grown)
         internal = evicted = 0

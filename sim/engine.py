@@ -84,6 +84,8 @@ class Engine:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with _no_cycle_collection():
             self.env.run()
+        for replica in self.replicas:
+            replica.end()
         self.results = [replica.result() for replica in self.replicas]
         if len(self.results) == 1:
             return self.results[0]

@@ -82,11 +82,11 @@ class Events:
     def __init__(self) -> None:
         self._numbers = array("q")  # rows of NUMBERS
         self._event, self._reason = TextColumn(), TextColumn()
-        self._told: tuple[int, int, str] | None = None  # the last refusal
+        self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
 
     def admitted(self, request: Request, now_ps: int, step: int, tokens: int, cached: int) -> None:
         """A request entered the memory."""
-        self._told = None
+        self._last_refusal = None
         self._add("admit", request, now_ps, step, tokens=tokens, cached=cached)
 
     def refused(  # noqa: PLR0917 - the columns
@@ -97,16 +97,18 @@ class Events:
         reason: str,
         need: int,
         allocator: Allocator,
-        anew: bool,
+        happened: bool,
     ) -> None:
         """The head of the queue was not admitted; said once, until the head or the reason changes.
 
-        The reason is looked at only `anew`, when something happened, not while sequences just decode on: so
+        The reason is looked at only when something `happened`, not while sequences just decode on: so
         it is the same whether steps are taken one by one or many at once.
         """
-        told = (request.index, request.sample, reason)
-        if told != self._told and (anew or self._told is None or told[:2] != self._told[:2]):
-            self._told = told
+        refusal = (request.index, request.sample, reason)
+        if refusal != self._last_refusal and (
+            happened or self._last_refusal is None or refusal[:2] != self._last_refusal[:2]
+        ):
+            self._last_refusal = refusal
             free, largest = allocator.free_slots, allocator.largest_free_extent()
             self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
 

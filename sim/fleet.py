@@ -1,6 +1,6 @@
 """Several replicas behind a router, and the sessions that stick to theirs.
 
-    request --Router--> replica 0 | replica 1 | ... | replica N - 1      all on one clock
+    request -> router -> replica 0 | replica 1 | ... | replica N - 1      all on one clock
 
 The router is asked once for each request, when it comes. With `sticky`, later turns of a session go where the
 first went. Its randomness is its own, so that the same seed gives the same bytes.

@@ -65,10 +65,10 @@ class GrowthCalendar:
                 return later - clock
         return steps
 
-    def pass_span(
+    def growth_within(
         self, clock: int, ends: Sequence[int], lefts: list[tuple[int, int]] | None = None
     ) -> tuple[list[int], int, list[tuple[int, int, int]]]:
-        """Let a span of steps pass, the i-th of which ends at `ends[i]`; its first step has its memory.
+        """Who grows in a span of steps, the i-th of which ends at `ends[i]`; its first step has its memory.
 
         Returns who grows in the others, in order; the integral of the slots they get from then to the
         end of the span; and of those that are full now (sequence, clock, time left). To `lefts`, where it is
@@ -82,12 +82,13 @@ class GrowthCalendar:
             for start in ends[:-1]:
                 clock += 1
                 due = residues[clock % unit]
-                if due:
-                    grown += due
-                    before += len(due) * start
-                    if lefts is not None:
-                        lefts.append((len(due), total - start))
-                    if clock in last:
-                        left = total - start
-                        full += [(seq, clock, left) for seq in self.pop_full(clock)]
+                if not due:
+                    continue
+                grown += due
+                before += len(due) * start
+                if lefts is not None:
+                    lefts.append((len(due), total - start))
+                if clock in last:
+                    left = total - start
+                    full += [(seq, clock, left) for seq in self.pop_full(clock)]
         return grown, (len(grown) * total - before) * unit, full

@@ -20,12 +20,10 @@ _OF_REASON = {
 
 
 def limit(server: Server, scheduler: Scheduler) -> str:
-    """What keeps the head of the queue out of the step that was just decided; empty where nobody waits.
+    """What keeps the head of the queue out of the step that was just decided.
 
     Where nobody queues, but sequences are in the host pool, it is the memory.
     """
-    if not server.waiting:
-        return KV_MEMORY if server.swapped else ""
-    if server.step.no_room:
+    if server.step.no_room or not server.waiting:
         return KV_MEMORY
     return _OF_REASON[scheduler.held_back(server)]

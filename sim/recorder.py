@@ -158,7 +158,7 @@ class Result:
 
 
 class Recorder:
-    """Collects what one replica does while it runs; it is told facts and looks at nothing itself.
+    """Collects what one replica does while it runs; it is given facts and reads no server.
 
     Parameters
     ----------

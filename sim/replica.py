@@ -83,7 +83,7 @@ class Replica:
         self.max_span = 1 if step_log else max_span
         self.check = check
         self._wait: Callable[[int], None] | None = None
-        self._keeps_books = scheduler.forks or step_log  # is there anything to do after each step?
+        self._after_each = scheduler.forks or step_log  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
         server.watch(events, cost.context_tile)
@@ -99,6 +99,12 @@ class Replica:
         """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
         self._wait, self.max_span = wait, min(self.max_span, max_span)
 
+    def end(self) -> None:
+        """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
+        if self._bell is not None and self._bell.callbacks is not None:
+            self._bell.callbacks.clear()
+        del self._env, self._arrivals, self._process, self._bell
+
     # -- on the clock -------------------------------------------------------------------------
 
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
@@ -106,29 +112,32 @@ class Replica:
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._looked_on = self.check or self.events is not None or self.memory_map is not None
+        self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
 
     def _serve(self) -> Process:
         """Plan, sleep, commit, until nobody comes any more."""
-        server, arrivals = self.server, self._arrivals
+        server, arrivals, plan_steps, commit = self.server, self._arrivals, self._plan, self._commit
+        takes, wait = self._takes, self._wait
         while True:
             if arrivals.next_ps <= server.now_ps:
-                if self._takes:
+                if takes:
                     arrivals.bring(server.now_ps)
                 else:  # asked for by an answer just given
                     yield self._alarm(server.now_ps)
             if not (server.running or server.waiting or server.swapped):
                 yield from self._idle()
                 continue
-            if self._wait:
-                self._wait(server.now_ps)
-            plan = self._plan()
+            if wait:
+                wait(server.now_ps)
+            plan = plan_steps()
             if plan is None:
                 yield from self._stall()
                 continue
-            if not self._takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
+            if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
                 plan = yield from self._sleep(plan)
-            self._commit(plan)
+            commit(plan)
 
     def _alarm(self, at_ps: int) -> simpy.Event:
         """What happens at that time, after all arrivals."""
@@ -175,7 +184,8 @@ class Replica:
             duration = self.cost.step_ps(shape)
             if self.cost.flags:
                 self.cost.carried_out(shape, duration)
-            held_by, cached = limit(server, self.scheduler), server.allocator.cached_slots
+            waits, cached = server.waiting or server.swapped, server.allocator.cached_slots
+            held_by = limit(server, self.scheduler) if waits else ""
             self.recorder.idle(duration, held_by, server.external_slots(), cached)
             until_ps = self._on_the_clock(server.now_ps + duration)
             if not self._alone:
@@ -248,16 +258,16 @@ class Replica:
 
     def _plan(self) -> Span | None:
         """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
-        server, now_ps = self.server, self.server.now_ps
-        if server.step.changed or server.step.departures:
-            server.begin_step()
-        server.step.no_room = False
+        server = self.server
+        now_ps, step, progress = server.now_ps, server.step, server.progress
+        if step.changed or step.departures:
+            step = server.begin_step()
+        step.no_room = False
         self.scheduler.schedule(server)
-        step, progress = server.step, server.progress
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
-        if self.check or self.events or self.memory_map:
+        if self._looked_on:
             self._look_on()
         if step.rejected or step.evicted_finished:
             self._write_facts()
@@ -273,9 +283,17 @@ class Replica:
                 self.cost.carried_out(shape, ends[0])
         else:
             return None
-        if now_ps + ends[-1] > LATEST_PS:
-            self._on_the_clock(now_ps + ends[-1])
-        return self._as_planned(ends, 0 if late else decodes, held)
+        allocator, internal, rest = server.allocator, server.internal, NOTHING
+        if allocator.shared_tokens or allocator.cached_slots or server.has_external:
+            rest = server.external_slots(), allocator.cached_slots, allocator.shared_tokens
+            internal = server.internal_slots()
+        if self._step_log:
+            self._log_start(held, ends[-1])
+        running = len(server.running) - server.seats.count
+        held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
+        decoding = 0 if late else decodes
+        plan = (ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
+        return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
 
     def _span_ends(self, now_ps: int, contexts: int) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one."""
@@ -318,22 +336,6 @@ class Replica:
             yield plan._replace(ends=[end - before], held=held)
             before = end
 
-    def _as_planned(self, ends: list[int], decodes: int, held: int) -> Span:
-        """The plan, with what is to be known of its beginning."""
-        server, allocator = self.server, self.server.allocator
-        internal, rest = server.internal, NOTHING
-        shared = allocator.shared_tokens
-        if shared or allocator.cached_slots or server.has_external:
-            rest = server.external_slots(), allocator.cached_slots, shared
-            if shared:
-                internal += allocator.idle_slots()
-        running = len(server.running) - server.seats.count
-        held_by = limit(server, self.scheduler)
-        if self.recorder.step_log:
-            self._log_start(held, ends[-1])
-        plan = (ends, decodes, running, held, allocator.used_slots, internal, held_by, rest)
-        return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
-
     def _note_late(self, now_ps: int) -> bool:
         """Whether some who decode now got no token in the step before; then they are noted one by one."""
         self._late = self.server.progress.late_tokens(now_ps)
@@ -356,6 +358,8 @@ class Replica:
             self.cost.span_carried_out(*self._span_priced, ends)
             self._span_priced = None
         now_ps = server.now_ps + ends[-1]
+        if now_ps > LATEST_PS:
+            self._on_the_clock(now_ps)
         if progress.size and not plan.decoding and not step.paused:
             for last_ps, count in self._late:
                 recorder.late(now_ps - last_ps, count)
@@ -366,7 +370,7 @@ class Replica:
                 self._finish(request)
         if step.chunks:
             self._give_tokens()
-        if self._keeps_books or self._turned_away:
+        if self._after_each or self._turned_away:
             self._after_steps()
 
     def _record_unlike(self, plan: Span) -> None:

@@ -46,6 +46,7 @@ class RequestLog:
         self.replica: array[int] | None = array("i", bytes(4 * rows)) if replicas > 1 else None
         self._finished = bytearray(rows)
         self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
+        self._order = tuple(self._columns.values())
         self._answers: dict[str, array[int]] | None = None
         self._unfinished: array[int] | None = None  # samples of each request, where there are several
         self._begun: set[int] = set()  # requests of which some sample is finished, but not all
@@ -79,17 +80,18 @@ class RequestLog:
 
     def finish(self, request: Request, now_ps: int, step: int) -> bool:
         """Write down a finished request, or one of its samples: True when it was the last of them."""
-        index, columns = request.index, self._columns
+        index = request.index
+        scheduled_ps, token_ps, finish_ps, preemptions, scheduled_step, token_step, finish_step = self._order
         if self._unfinished is None:
-            columns["first_scheduled_ps"][index] = request.first_scheduled_ps or 0
-            columns["first_token_ps"][index] = request.first_token_ps or 0
-            columns["num_preemptions"][index] = request.preemptions
-            columns["first_scheduled_step"][index] = request.first_scheduled_step
-            columns["first_token_step"][index] = request.first_token_step
+            scheduled_ps[index] = request.first_scheduled_ps or 0
+            token_ps[index] = request.first_token_ps or 0
+            preemptions[index] = request.preemptions
+            scheduled_step[index] = request.first_scheduled_step
+            token_step[index] = request.first_token_step
         elif not self._finish_sample(request, now_ps, step):
             return False
-        columns["finish_ps"][index] = now_ps
-        columns["finish_step"][index] = step
+        finish_ps[index] = now_ps
+        finish_step[index] = step
         self._finished[index] = 1
         self.finished_count += 1
         return True

@@ -76,9 +76,10 @@ class Server(Decoding):
 
     # -- the step -----------------------------------------------------------------------------
 
-    def begin_step(self) -> None:
-        """Another step than the last is to be decided."""
+    def begin_step(self) -> Step:
+        """Another step than the last is to be decided: returns it."""
         self.step = Step(self.allocator.copied_slots, self.allocator.cow_copies)
+        return self.step
 
     def wait(self, until_ps: int) -> None:
         """Time passes without a step."""
@@ -361,7 +362,6 @@ class Server(Decoding):
 
     def depart_late(self, request: Request) -> None:
         """A request is finished, as the engine will know after the next decision: until then it runs on."""
-        self.depart(request)
         self.departed[request.seq] = request
         if self.allocator.caches:
             self.allocator.fill(request.seq, request.computed - self._unknown(request))
@@ -370,9 +370,11 @@ class Server(Decoding):
         """The step is decided; now it is known who finished before it."""
         for request in self.departed.values():
             self.release(request)
-        self.step.departures += len(self.departed)
         if self.waiting:  # may enter next time
             self.step.changed = True
+            self.step.departures += len(self.departed)
+        elif not self.progress.size:
+            self.step.departures += len(self.departed)
         self.departed.clear()
 
     def _unknown(self, request: Request) -> int:
@@ -439,7 +441,7 @@ class Server(Decoding):
         self.release(request, unknown=self._unknown(request))
         self.totals.preemptions += 1
         self.step.evict()
-        self.step.evicted_finished.append(request.index)
+        self.step.evicted_finished += (request.index,)
 
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""

@@ -27,7 +27,7 @@ class Step:
         What these pieces are in all; (query, key) pairs of their causal attention; computed before.
     hit_tokens, charged_hit_tokens : int
         Prompt tokens of admissions that were cached; those of them that take up budget all the same.
-    evicted_finished : list of int
+    evicted_finished : tuple of int
         Rows of those preempted whose last token was under way, so that they finished all the same.
     evictions, departures : int
         How many were preempted, by recomputation or swapping; how often memory came back otherwise.
@@ -35,7 +35,7 @@ class Step:
         Blocks that come from the host pool and go there.
     copied_before, cow_copies_before : int
         The allocator's counts of copied slots, and of copies on write, when the step began.
-    rejected : list of (int, str)
+    rejected : tuple of (int, str)
         Rows of requests that were dropped, and why.
     no_room : bool
         Whether the head of the queue was refused memory; of the last decision, where several were equal.
@@ -73,8 +73,8 @@ class Step:
         self.swapped_in_blocks = self.swapped_out_blocks = 0
         self.copied_before = copied_before
         self.cow_copies_before = cow_copies_before
-        self.evicted_finished: list[int] = []
-        self.rejected: list[tuple[int, str]] = []
+        self.evicted_finished: tuple[int, ...] = ()
+        self.rejected: tuple[tuple[int, str], ...] = ()
         self.refusal: Refusal | None = None
 
     @property
@@ -105,7 +105,7 @@ class Step:
         """A request is dropped: it can never be served."""
         self.changed = True
         self.departures += 1
-        self.rejected.append((row, reason))
+        self.rejected += ((row, reason),)
 
 
 @dataclass
