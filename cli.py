@@ -11,7 +11,7 @@
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim models, gpus, allocators, schedulers    what there is to choose from
-    sim check-allocator    does your own keep the rules?
+    sim check-allocator, check-scheduler    does your own keep the rules?
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
 `sim --help` answers at once.
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -39,6 +39,9 @@ from kvsim.sim.outputs import Output, Seeds
 from kvsim.sim.scenario import Scenario
 from kvsim.sim.stopping import Stopped, Stopping
 from kvsim.sim.traffic import Traffic
+
+if TYPE_CHECKING:
+    from kvsim.sim.fleet import FleetConfig
 
 
 class _Front(TyperGroup):
@@ -81,10 +84,10 @@ def run(  # noqa: PLR0917 - typer passes them by name
     from kvsim.jobs import carry_out
 
     if config is None:
-        deployment = server.deployed()
+        deployment, fleet = server.deployed(), server.fleet()
     else:
-        deployment, traffic = _repeated(ctx, config, allow_code)
-    carry_out([deployment], traffic, seeds, output, compared=False)
+        deployment, fleet, traffic = _repeated(ctx, config, allow_code)
+    carry_out([deployment], fleet, traffic, seeds, output, compared=False)
 
 
 @app.command()
@@ -109,7 +112,7 @@ def compare(
     from kvsim.sim.run import side_by_side
 
     deployments = side_by_side(server.deployed(), allocator.split(","))
-    carry_out(deployments, traffic, seeds, output, compared=True)
+    carry_out(deployments, server.fleet(), traffic, seeds, output, compared=True)
 
 
 _Format = Annotated[
@@ -530,6 +533,25 @@ def try_allocator(
     show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
 
 
+@app.command("check-scheduler", short_help="Try a scheduler on random work, against all rules.")
+def try_scheduler(
+    scheduler: Annotated[
+        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
+    ],
+    workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
+) -> None:
+    """Try a scheduler on random work: does it keep every rule of the contract?"""
+    from kvsim.api import check_scheduler
+    from kvsim.reports.listing import table_of
+    from kvsim.sim.contract import RULES
+
+    check_scheduler(scheduler, workloads=workloads, seed=seed)
+    rules = [(rule.replace("_", " "), text) for rule, text in RULES.items()]
+    remark = f"All of them hold: {workloads:,} random workloads, each served in spans and step by step."
+    show(table_of(("rule", "what it says"), rules), remark)
+
+
 @app.command()
 def schedulers() -> None:
     """List the schedulers."""
@@ -681,7 +703,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- pieces -------------------------------------------------------------------------------------
 
 
-def _repeated(ctx: typer.Context, config: Path, allow_code: bool) -> tuple[Deployment, Traffic]:
+def _repeated(
+    ctx: typer.Context, config: Path, allow_code: bool
+) -> "tuple[Deployment, FleetConfig, Traffic]":
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
     from kvsim.jobs import choices
     from kvsim.sim.plugins import NAMING
@@ -693,11 +717,12 @@ def _repeated(ctx: typer.Context, config: Path, allow_code: bool) -> tuple[Deplo
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
     trusted = [name.removeprefix("trace:") for name in named.values()]
-    scenario, traffic = choices(config, None if allow_code else trusted)
+    deployment, fleet, traffic = choices(config, None if allow_code else trusted)
+    meant = {**vars(traffic), **vars(deployment.engine), **vars(fleet)}
     for field, name in named.items():
-        if getattr(traffic, field, getattr(scenario.engine, field, None)) != name:
+        if meant.get(field) != name:
             raise KvsimError(f"config {config} holds every choice: leave out --{field.replace('_', '-')}")
-    return scenario, traffic
+    return deployment, fleet, traffic
 
 
 def _failed(error: Exception) -> int:

@@ -168,6 +168,14 @@ class Allocator(ABC):
     """Whether the option `fit` has a meaning."""
     windows: ClassVar[bool] = False
     """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
+    pages: ClassVar[bool] = False
+    """Whether memory is lent in pieces found through a table, as the kernels of paging engines read it."""
+    has_blocks: ClassVar[bool] = False
+    """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
+    forks: ClassVar[bool] = False
+    """Whether `fork`, `swap_out` and `swap_in` work."""
+    frees_behind_windows: ClassVar[bool] = False
+    """Whether the option `groups` has a meaning."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 

@@ -45,6 +45,8 @@ class Paged(Allocator):
         How prefixes are kept; None: not at all.
     """
 
+    pages = has_blocks = forks = True
+    frees_behind_windows = True
     keeps_prefixes = True
 
     @classmethod

@@ -60,6 +60,7 @@ class Radix(Allocator):
     """Slots of one token, a radix tree of what can be shared, eviction of the least recently used leaf."""
 
     growth_unit = 1
+    pages = True
     keeps_prefixes = True
 
     def __init__(self, capacity_slots: int) -> None:

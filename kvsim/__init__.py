@@ -21,7 +21,7 @@ from kvsim.sim import __version__
 
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
-    from kvsim.api import check_allocator, compare, load, simulate
+    from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
     from kvsim.results import Comparison, Run
     from kvsim.sim.config import GpuSpec, ModelSpec
     from kvsim.sim.errors import KvsimError
@@ -43,6 +43,7 @@ _WHERE = {
     "Summary": "sim.summary",
     "Traffic": "sim.traffic",
     "check_allocator": "api",
+    "check_scheduler": "api",
     "compare": "api",
     "fit": "sim.fit.answer",
     "load": "api",
@@ -62,6 +63,7 @@ __all__ = [
     "Traffic",
     "__version__",
     "check_allocator",
+    "check_scheduler",
     "compare",
     "fit",
     "load",

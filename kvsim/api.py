@@ -1,4 +1,4 @@
-"""The public functions: simulate one server, compare several, load what was saved, try an allocator."""
+"""The public functions: simulate, compare, load what was saved, try an allocator or a scheduler."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -70,6 +70,7 @@ def simulate(
         step_log=step_log,
         events=record_map > 0,
         map_instants=record_map,
+        fleet=replace(server.fleet(), seed=requests.seed),
     )
     return Run.of(simulation.outcome())
 
@@ -172,8 +173,8 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     """
     from kvsim.allocators import contract
     from kvsim.allocators.base import InvariantError
-    from kvsim.sim.build import allocator_class
     from kvsim.sim.classes import name_of
+    from kvsim.sim.registry import allocator_class
 
     if calls < 1:
         raise KvsimError(f"calls must be at least 1, got {calls}")
@@ -186,6 +187,47 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     except ValueError as error:
         raise KvsimError(f"allocator {name} cannot be built: {error}") from error
     return [rule.__name__ for rule in (*contract.RULES, contract.same_calls_give_same_addresses)]
+
+
+def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0) -> list[str]:
+    """Try a scheduler on random workloads: does it keep every rule of the contract?
+
+    Parameters
+    ----------
+    scheduler : str or class
+        One of `sim schedulers`, with its release, `package.module:Class`, or a subclass of
+        `kvsim.sim.schedulers.base.Scheduler`.
+    workloads : int
+        How many, each served in spans and step by step.
+    seed : int
+        The same seed draws the same workloads.
+
+    Returns
+    -------
+    list of str
+        The rules, all of which hold.
+
+    Raises
+    ------
+    KvsimError
+        A rule that is broken, with the workload and its numbers; a class that cannot be built.
+    """
+    from kvsim.allocators.base import InvariantError
+    from kvsim.sim import contract
+    from kvsim.sim.classes import class_named, name_of
+    from kvsim.sim.schedulers import SCHEDULERS
+    from kvsim.sim.schedulers.base import Scheduler
+
+    if workloads < 1:
+        raise KvsimError(f"workloads must be at least 1, got {workloads}")
+    name = name_of(scheduler)
+    base, _, version = name.partition("@")
+    chosen = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+    try:
+        contract.check_scheduler(chosen, seed, workloads, version)
+    except InvariantError as error:
+        raise KvsimError(f"scheduler {name} breaks a rule: {error}") from error
+    return list(contract.RULES)
 
 
 def _described(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvsim.reports.rundir.claims import Claim
     from kvsim.reports.rundir.run import Run
     from kvsim.reports.timeline.events import Traced
+    from kvsim.sim.fleet import FleetConfig
     from kvsim.sim.run import Outcome, Simulation
     from kvsim.sim.workload import Workload
     from kvsim.workloads.source import Source
@@ -35,20 +36,28 @@ MANY_STEPS = 200_000
 
 
 def carry_out(
-    deployments: Sequence[Deployment], traffic: Traffic, seeds: Seeds, output: Output, *, compared: bool
+    deployments: Sequence[Deployment],
+    fleet: "FleetConfig",
+    traffic: Traffic,
+    seeds: Seeds,
+    output: Output,
+    *,
+    compared: bool,
 ) -> None:
     """Carry out one run, or a comparison, with one seed or several; write it and report it."""
+    if output.live and fleet.replicas > 1:
+        raise KvsimError(f"live must be left out with replicas {fleet.replicas}: it shows one server")
     source = opened(traffic)
     if seeds.several:
-        _with_seeds(deployments, source, seeds, output, compared)
+        _with_seeds(deployments, fleet, source, seeds, output, compared)
         return
     from kvsim.reports.rundir.names import run_name
     from kvsim.reports.terminal import compare_table, run_table
 
     workload = source.workload()
-    simulations = [_prepared(deployment, source, workload, output) for deployment in deployments]
+    simulations = [_prepared(deployment, fleet, source, workload, output) for deployment in deployments]
     name = "compare" if compared else simulations[0].label
-    named = run_name(source.name, name, simulations[0].scenario, source.differing())
+    named = run_name(source.name, name, simulations[0].scenario, fleet, source.differing())
     watched = partial(_watched, output)
     with place(output, named) as held:
         if compared:
@@ -90,15 +99,16 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
         yield claim
 
 
-def choices(config: Path, trusted: Collection[str] | None) -> tuple[Deployment, Traffic]:
+def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment, FleetConfig, Traffic]":
     """What a config.json says, and no code but what is trusted; None: any."""
-    from kvsim.sim.reading import understood
-    from kvsim.sim.run import read_config
+    from kvsim.sim.reading import json_in, understood
+    from kvsim.sim.run import deployment_of, fleet_of
 
-    with understood(f"config {config}", "cannot be used"):
-        text = config.read_text(encoding="utf-8")
-        scenario, traffic = read_config(text, f"config {config}", trusted)
-        return scenario, Traffic.from_json(traffic)
+    what = f"config {config}"
+    with understood(what, "cannot be used"):
+        found = json_in(config.read_text(encoding="utf-8"), what)
+        deployment, traffic = deployment_of(found, what, trusted)
+        return deployment, fleet_of(found, what), Traffic.from_json(traffic)
 
 
 # -- earlier runs -------------------------------------------------------------------------------
@@ -138,7 +148,9 @@ def traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
 # -- simulating ---------------------------------------------------------------------------------
 
 
-def _prepared(deployment: Deployment, source: "Source", workload: "Workload", output: Output) -> "Simulation":
+def _prepared(
+    deployment: Deployment, fleet: "FleetConfig", source: "Source", workload: "Workload", output: Output
+) -> "Simulation":
     """The simulation, in the mode asked for, with what is to be recorded."""
     from kvsim.sim.run import prepare
 
@@ -152,6 +164,7 @@ def _prepared(deployment: Deployment, source: "Source", workload: "Workload", ou
         step_mode=output.step_mode,
         events=output.record_map is not None,
         map_instants=output.record_map or 0,
+        fleet=replace(fleet, seed=source.traffic.seed),
     )
 
 
@@ -192,8 +205,13 @@ def _shown(output: Output) -> "Callable[[Simulation, list[Outcome], int], Abstra
 # -- several seeds ------------------------------------------------------------------------------
 
 
-def _with_seeds(
-    deployments: Sequence[Deployment], source: "Source", seeds: Seeds, output: Output, compared: bool
+def _with_seeds(  # noqa: PLR0917 - the parts of a command
+    deployments: Sequence[Deployment],
+    fleet: "FleetConfig",
+    source: "Source",
+    seeds: Seeds,
+    output: Output,
+    compared: bool,
 ) -> None:
     """Carry all seeds out, write a directory with one per seed, and report them together."""
     from kvsim.reports.rundir.names import run_name
@@ -206,11 +224,13 @@ def _with_seeds(
     first = source.traffic.seed
     numbers = range(first, first + seeds.seeds)
     name = "compare" if compared else label(resolved(deployments[0]).engine)
-    named = run_name(source.name, name, resolved(deployments[0]), source.differing())
+    named = run_name(source.name, name, resolved(deployments[0]), fleet, source.differing())
     with place(output, f"{named}-{seeds.seeds}-seeds") as held:
         runs = carry_out_seeds(
             held,
-            partial(_one_seed, deployments, source, replace(output, force=False, no_plots=True), compared),
+            partial(
+                _one_seed, deployments, fleet, source, replace(output, force=False, no_plots=True), compared
+            ),
             numbers,
             label=name,
             config={"kvsim": __version__, "workload": source.as_json()},
@@ -223,6 +243,7 @@ def _with_seeds(
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     deployments: Sequence[Deployment],
+    fleet: "FleetConfig",
     source: "Source",
     output: Output,
     compared: bool,
@@ -232,7 +253,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     """What a command does with this seed; in a process of its own, so nobody watches."""
     source = source.with_seed(seed)
     workload = source.workload()
-    simulations = [_prepared(deployment, source, workload, output) for deployment in deployments]
+    simulations = [_prepared(deployment, fleet, source, workload, output) for deployment in deployments]
     if compared:
         return _write_comparison(target, simulations, source, output, _unwatched)
     return [_write_run(target, simulations[0], output, _unwatched)]

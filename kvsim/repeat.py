@@ -4,7 +4,7 @@ from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.run import Outcome, Simulation, deployment_of, prepare
+from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, prepare
 from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
@@ -29,7 +29,14 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
     try:
         deployment, traffic = deployment_of(run.config, "its config", None if allow_code else ())
         source = opened(Traffic.from_json(traffic))
-        return prepare(deployment, source.workload(), source.as_json(), step_log=step_log, events=True)
+        return prepare(
+            deployment,
+            source.workload(),
+            source.as_json(),
+            step_log=step_log,
+            events=True,
+            fleet=fleet_of(run.config, "its config"),
+        )
     except KvsimError as error:
         raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error
 

@@ -16,7 +16,7 @@ from kvsim.sim.profile_files import ProfileFile
 def models_table() -> FittingTable:
     """The geometry of the built-in models and where it is from."""
     columns = ("name", "parameters", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
-    return _table(
+    return table_of(
         columns,
         (
             (
@@ -51,7 +51,7 @@ def _layers(model: ModelSpec) -> str:
 def gpus_table() -> FittingTable:
     """Memory and speeds of the built-in GPUs and where they are from."""
     columns = ("name", "memory", "GB/s", "TFLOP/s", "link GB/s", "source")
-    return _table(
+    return table_of(
         columns,
         (
             (
@@ -70,7 +70,7 @@ def gpus_table() -> FittingTable:
 def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> FittingTable:
     """Measured profiles with what stands behind them; of a damaged one, what is wrong with it."""
     columns = ("profile", "GPU", "measured", "error", "whose", "by")
-    return _table(columns, (_profile_row(each) for each in found))
+    return table_of(columns, (_profile_row(each) for each in found))
 
 
 def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
 def names_table(registry: Mapping[str, str]) -> FittingTable:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
     modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
-    return _table(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
+    return table_of(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
 
 
 def releases(registry: Mapping[str, str]) -> list[str]:
@@ -109,7 +109,7 @@ def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
     """What each rule of the contract says, by the first line of its docstring."""
     said = {rule.__name__.replace("_", " "): (rule.__doc__ or "").strip() for rule in rules}
     numbers = re.compile(r"( \([\d, ]+\))?\.$")
-    return _table(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
+    return table_of(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
 
 
 def _first_line(text: str | None) -> str:
@@ -117,7 +117,7 @@ def _first_line(text: str | None) -> str:
     return (text or "").partition("\n")[0].partition(": ")[2]
 
 
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
+def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
     """The first column stays whole, the last wraps, those between stand to the right."""
     return FittingTable(columns, rows, words=columns[-1:])
 

@@ -7,54 +7,93 @@
 Requests come one by one from the columns of the workload, and become objects when they arrive.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
 
 import simpy
 
+from kvsim.sim.queues import Queue
 from kvsim.sim.recorder import Recorder
 from kvsim.sim.request import Group, Request
+from kvsim.sim.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.server import Server
-from kvsim.sim.workload import Chain, Clients, Workload
+from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
+NEVER_PS = 1 << 63
+
+Row = tuple[int, int, int, int]
+"""(index, arrival_ps, prompt_tokens, output_tokens) of a request."""
+NOBODY: Row = (0, NEVER_PS, 0, 0)
 
 Process = Generator[simpy.Event, None, None]
 
 
+class Door(Protocol):
+    """What arrivals ask of a replica."""
+
+    server: Server
+    scheduler: Scheduler
+    recorder: Recorder
+
+    def arrived(self) -> None:
+        """Somebody is in the queue, or was turned away."""
+
+    def turn_away(self, row: int, reason: str) -> None:
+        """A request can never be served."""
+
+
 class Arrivals:
-    """Puts the requests of a workload into the queue, each in its time; counts those that cannot be served.
+    """Puts the requests of a workload into queues, each in its time; counts those that cannot be served.
 
     Parameters
     ----------
     longest : int
         Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+
+    Attributes
+    ----------
+    next_ps : int
+        Nobody comes before, as far as is known; answers may be followed by requests earlier than that.
+    now_ps : int
+        When the last of them came.
+    wait_for_answers : bool
+        Whether any request waits for an answer, so that `answered` matters.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of an engine
-        self,
-        env: simpy.Environment,
-        workload: Workload,
-        server: Server,
-        scheduler: Scheduler,
-        recorder: Recorder,
-        longest: int,
-    ) -> None:
+    def __init__(self, env: simpy.Environment, log: RequestLog, longest: int) -> None:
         self.env = env
-        self.workload = workload
-        self.server = server
-        self.scheduler = scheduler
-        self.recorder = recorder
+        self.log = log
+        self.workload = log.workload
         self.longest = longest
+        self.next_ps = NEVER_PS
+        self.now_ps = 0
+        self.wait_for_answers = log.workload.waits is not None
+        self._plain: Queue | None = None  # where requests can go at once, for which there is nothing to check
+        self._rows: Iterator[Row] = iter(())
+        self._next_row: Row = NOBODY
+        self._doors: Sequence[Door] = ()
+        self._choose: Callable[[Request], int] | None = None
         self._asked = 0  # requests that the clients of a closed loop have taken
         self._followers: dict[int, list[int]] = {}  # by row: the rows that wait for its answer
+        self._coming: list[int] = []  # when those come that are not taken from the columns in order
 
-    def begin(self) -> None:
-        """Let SimPy know of the first arrivals."""
-        waits, workload = self.workload.waits, self.workload
+    def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
+        """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
+        self._doors, self._choose = doors, choose
+        waits, workload, longest, door = self.workload.waits, self.workload, self.longest, doors[0]
         if waits is None:
-            self.env.process(self._arrive())
+            self._rows = self._in_order()
+            self._next_row = next(self._rows, NOBODY)
+            self.next_ps = self._next_row[1]
+            plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
+            if len(doors) == 1 and plain and door.server.allocator.fits(longest, longest):
+                self._plain = door.server.waiting
+            if len(doors) > 1:
+                self.env.process(self._announce())
         elif isinstance(waits, Clients):
             for _ in range(min(waits.clients, len(workload))):
                 self._ask_next(0, 0)
@@ -82,54 +121,75 @@ class Arrivals:
         self._asked += 1
 
     def _arrive_at(self, row: int, when_ps: int) -> None:
-        """Let a row arrive later; the engine's time, from which it is counted, may be ahead of SimPy's."""
+        """Let a row arrive later; the time from which it is counted may be ahead of SimPy's."""
+        heappush(self._coming, when_ps)
+        self.next_ps = self._coming[0]
         event = self.env.timeout(when_ps - int(self.env.now))
         event.callbacks.append(lambda _: self._arrive_late(row))
 
     def _arrive_late(self, row: int) -> None:
+        heappop(self._coming)
+        self.next_ps = self._coming[0] if self._coming else NEVER_PS
         workload = self.workload
-        self.recorder.arrive(row, int(self.env.now))
+        self.now_ps = int(self.env.now)
+        self.log.arrive(row, self.now_ps)
         self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
 
-    def _arrive(self) -> Process:
-        """Put the requests into the queue, each in its time; those that can never be served are counted."""
-        env, waiting, workload, longest = self.env, self.server.waiting, self.workload, self.longest
-        contents = workload.content
-        plain = workload.samples is None and workload.priority is None and not self.scheduler.forks
-        plain = plain and self.server.allocator.fits(longest, longest)
-        now = 0
+    def _announce(self) -> Process:
+        """Bring everybody on SimPy's clock."""
+        while self.next_ps < NEVER_PS:
+            if self.next_ps > self.env.now:
+                yield self.env.timeout(self.next_ps - int(self.env.now))
+            self.bring(self.next_ps)
+
+    def bring(self, until_ps: int) -> None:
+        """Put those into queues who come by that time, in order."""
+        rows, longest, plain, contents = self._rows, self.longest, self._plain, self.workload.content
+        index, arrival_ps, prompt, output = self._next_row
+        while arrival_ps <= until_ps:
+            self.now_ps = arrival_ps
+            if plain is not None and prompt + output <= longest:
+                request = Request(index, prompt, output)
+                if contents is not None and contents[index]:
+                    request.write(contents[index])
+                plain.append(request)
+            else:
+                self._accept(index, prompt, output)
+            index, arrival_ps, prompt, output = next(rows, NOBODY)
+        self._next_row = index, arrival_ps, prompt, output
+        self.next_ps = arrival_ps
+
+    def _in_order(self) -> Iterator[Row]:
+        """(row, arrival, prompt, output) of all requests."""
+        workload = self.workload
         for start in range(0, len(workload), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             columns = (workload.arrival_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            for index, (arrival_ps, prompt, output) in enumerate(rows, start):
-                if arrival_ps > now:
-                    yield env.timeout(arrival_ps - now)
-                    now = arrival_ps
-                if plain and prompt + output <= longest:
-                    request = Request(index, prompt, output)
-                    if contents is not None and contents[index]:
-                        request.write(contents[index])
-                    waiting.append(request)
-                else:
-                    self._accept(index, prompt, output)
+            yield from zip(
+                range(start, len(workload)), *(column.tolist() for column in columns), strict=False
+            )
 
     def _accept(self, index: int, prompt: int, output: int) -> None:
         """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
-        longest = self.longest
-        if prompt >= longest:
-            self._refuse(index, f"prompt leaves no room for an answer within {longest:,} tokens")
-            return
-        kept = min(output, longest - prompt)
+        longest, door = self.longest, self._doors[0]
+        kept = min(output, max(longest - prompt, 1))
         request = Request(index, prompt, kept)
-        reason = self.scheduler.refusal(self.server, request, self._sequences(index))
+        if self._choose is not None:
+            if self.workload.content is not None:
+                request.write(self.workload.content[index])
+            door = self._doors[self._choose(request)]
+        if prompt >= longest:
+            self._refuse(door, index, f"prompt leaves no room for an answer within {longest:,} tokens")
+            return
+        reason = door.scheduler.refusal(door.server, request, self._sequences(index))
         if reason:
-            self._refuse(index, reason)
+            self._refuse(door, index, reason)
             return
         if kept < output:
-            self.recorder.truncate(index, kept)
-        for sample in self._samples(request):
-            self.server.waiting.append(sample)
+            door.recorder.truncate(index, kept)
+        for sample in self._samples(request, door.scheduler.forks):
+            door.server.waiting.append(sample)
+        door.arrived()
 
     def _sequences(self, row: int) -> int:
         """Samples, or candidates, of a request."""
@@ -138,14 +198,12 @@ class Arrivals:
             return int(samples.offsets[row + 1] - samples.offsets[row])
         return 1 if beam is None else beam.width
 
-    def _refuse(self, row: int, reason: str) -> None:
-        now, events = int(self.env.now), self.server.events
-        self.recorder.reject(reason)
-        if events:
-            events.rejected(row, now, events.step_at(now), reason)
-        self.answered(row, now)
+    def _refuse(self, door: Door, row: int, reason: str) -> None:
+        door.turn_away(row, reason)
+        door.arrived()
+        self.answered(row, self.now_ps)
 
-    def _samples(self, request: Request) -> list[Request]:
+    def _samples(self, request: Request, forks: bool) -> list[Request]:
         """What waits for a request: one object for each answer, or a group that will fork."""
         workload, index = self.workload, request.index
         if workload.content is not None:
@@ -158,7 +216,7 @@ class Arrivals:
             room = self.longest - request.prompt_tokens
             lengths = [min(length, room) for length in workload.samples.tokens[first:end].tolist()]
             request.own = first
-        if self.scheduler.forks:
+        if forks:
             request.group = Group(request, lengths, workload.beam.width if workload.beam else 1)
             return [request]
         if workload.samples is not None:

@@ -6,19 +6,22 @@ result = build_engine(scenario, workload).run()
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.catalog import GIB
 from kvsim.sim.classes import class_named
 from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.cost import cost_named
-from kvsim.sim.engine import Engine
+from kvsim.sim.engine import ONE, Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import Events
+from kvsim.sim.fleet import FleetConfig
 from kvsim.sim.kv_groups import KvGroups, kv_groups
 from kvsim.sim.memory import kv_capacity
 from kvsim.sim.memory_map import MemoryMap
+from kvsim.sim.registry import allocator_class
+from kvsim.sim.replica import Replica
+from kvsim.sim.request_log import RequestLog
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
@@ -28,15 +31,10 @@ SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
 
 
-def allocator_class(name: str) -> type[Allocator]:
-    """The allocator of that name: built in, or the user's own as `package.module:Class`."""
-    return class_named("allocator", name, ALLOCATORS, Allocator)  # type: ignore[type-abstract]
-
-
 def scheduler_name(scenario: Scenario) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
-    return engine.scheduler or ("vllm-v1" if engine.allocator in ("paged", "radix") else "orca")
+    return engine.scheduler or ("vllm-v1" if allocator_class(engine.allocator).pages else "orca")
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
@@ -57,9 +55,10 @@ def build_scheduler(scenario: Scenario) -> Scheduler:
 
 
 def windowed_groups(scenario: Scenario) -> KvGroups | None:
-    """How the layers are kept where memory behind a sliding window is freed: by `paged` alone; else None."""
+    """How the layers are kept where memory behind a sliding window is freed; None where it is not."""
     groups = kv_groups(scenario.served_model, scenario.engine.disable_hybrid_kv_cache_manager)
-    return groups if groups.window_groups and scenario.engine.allocator == "paged" else None
+    frees = allocator_class(scenario.engine.allocator).frees_behind_windows
+    return groups if groups.window_groups and frees else None
 
 
 def _allocator_groups(groups: KvGroups, scenario: Scenario, scheduler: Scheduler) -> Groups:
@@ -121,23 +120,29 @@ def build_engine(
     check: bool = False,
     events: bool = False,
     map_instants: int = 0,
+    fleet: FleetConfig = ONE,
 ) -> Engine:
     """The engine of a scenario, ready to run the workload once; 0 `map_instants`: without a map."""
-    scheduler = build_scheduler(scenario)
-    if workload.beam is not None:
-        scheduler.search(workload.beam)
-    allocator = build_allocator(scenario, scheduler)
-    max_model_len = scenario.max_model_len
-    bound = reservation(scenario.engine.reserve or "max", max_model_len)
-    return Engine(
-        workload,
-        scheduler.new_server(allocator, bound),
-        scheduler,
-        cost_named(scenario.cost, scenario),
-        max_model_len,
-        max_span=max_span,
-        step_log=step_log,
-        check=check,
-        events=Events() if events else None,
-        memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
-    )
+    log = RequestLog(workload, fleet.replicas)
+    cost = cost_named(scenario.cost, scenario)
+    replicas = []
+    for _ in range(fleet.replicas):
+        scheduler = build_scheduler(scenario)
+        if workload.beam is not None:
+            scheduler.search(workload.beam)
+        allocator = build_allocator(scenario, scheduler)
+        bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
+        replicas.append(
+            Replica(
+                scheduler.new_server(allocator, bound),
+                scheduler,
+                cost,
+                log,
+                max_span=max_span,
+                step_log=step_log,
+                check=check,
+                events=Events() if events else None,
+                memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
+            )
+        )
+    return Engine(workload, log, replicas, scenario.max_model_len, fleet)

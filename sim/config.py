@@ -360,8 +360,9 @@ class EngineConfig:
         The order of the queue (sim/queues.py).
     enable_prefix_caching : bool
         Whether prompts share the memory of what they have in common, with whoever was there before too.
-    async_scheduling : bool
-        Whether a step is decided before the one before it has ended.
+    async_scheduling : bool or None
+        Whether a step is decided before the one before it has ended; None means as the scheduler's version
+        does.
     preemption : "recompute", "swap" or None
         What happens to evicted sequences; None means as the scheduler does.
     num_cpu_blocks : int or None
@@ -385,7 +386,7 @@ class EngineConfig:
     reserve_full_prompt: bool | None = None
     policy: str = "fcfs"
     enable_prefix_caching: bool = False
-    async_scheduling: bool = False
+    async_scheduling: bool | None = None
     preemption: str | None = None
     num_cpu_blocks: int | None = None
     enforce_eager: bool = False

@@ -33,6 +33,7 @@ from typing import Any
 from kvsim.sim.catalog import model_named
 from kvsim.sim.config import Scenario
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.step_cost import CostModel, StepShape
 
 PS_PER_MS = 1_000_000_000
@@ -104,7 +105,8 @@ class AnalyticProfile(CostModel):
         self._token_ps = alone_ps / prompt["tokens"] * share
 
         layers_share = model.layers / tp  # of the attention kernels
-        block_size = scenario.engine.block_size if scenario.engine.allocator == "paged" else None
+        has_blocks = allocator_class(scenario.engine.allocator).has_blocks
+        block_size = scenario.engine.block_size if has_blocks else None
         context_ps = 0.0
         if variant in ("context", "both"):
             context_ps = layers_share * profile["context_us"] * PS_PER_US

@@ -20,8 +20,6 @@ Nothing here changes a run: with and without events its results are the same int
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -84,24 +82,11 @@ class Events:
     def __init__(self) -> None:
         self._numbers = array("q")  # rows of NUMBERS
         self._event, self._reason = TextColumn(), TextColumn()
-        self._told: tuple[int, int, str] | None = None  # the last refusal
-        self._span: tuple[int, int, Sequence[int]] = (0, 0, ())  # the last steps: first, start, ends
-
-    def stepped(self, first: int, start_ps: int, ends: Sequence[int]) -> None:
-        """Steps from `first` on were taken at once, the i-th of which ends `ends[i]` after their start."""
-        self._span = first, start_ps, ends
-
-    def step_at(self, time_ps: int) -> int:
-        """The first step that starts at `time_ps` or later, of the last span or just after it.
-
-        The engine learns of an arrival in the middle of a span only when the span is over.
-        """
-        first, start_ps, ends = self._span
-        return first + min(bisect_left(ends, time_ps - start_ps) + 1, len(ends))
+        self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
 
     def admitted(self, request: Request, now_ps: int, step: int, tokens: int, cached: int) -> None:
         """A request entered the memory."""
-        self._told = None
+        self._last_refusal = None
         self._add("admit", request, now_ps, step, tokens=tokens, cached=cached)
 
     def refused(  # noqa: PLR0917 - the columns
@@ -112,16 +97,18 @@ class Events:
         reason: str,
         need: int,
         allocator: Allocator,
-        anew: bool,
+        happened: bool,
     ) -> None:
         """The head of the queue was not admitted; said once, until the head or the reason changes.
 
-        The reason is looked at only `anew`, when something happened, not while sequences just decode on: so
+        The reason is looked at only when something `happened`, not while sequences just decode on: so
         it is the same whether steps are taken one by one or many at once.
         """
-        told = (request.index, request.sample, reason)
-        if told != self._told and (anew or self._told is None or told[:2] != self._told[:2]):
-            self._told = told
+        refusal = (request.index, request.sample, reason)
+        if refusal != self._last_refusal and (
+            happened or self._last_refusal is None or refusal[:2] != self._last_refusal[:2]
+        ):
+            self._last_refusal = refusal
             free, largest = allocator.free_slots, allocator.largest_free_extent()
             self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
 

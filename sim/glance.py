@@ -6,6 +6,7 @@ are added up about once in a thousand spans, and the timeline lags behind by its
 the run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ class Glance:
     tokens: int
     preemptions: int
     capacity_slots: int
-    rows: list[tuple[int, ...]]
+    rows: Sequence[tuple[int, ...]]
     first_token_s: tuple[float, float] | None
 
     @property
@@ -45,8 +46,8 @@ class Glance:
 
 def glance(engine: Engine) -> Glance:
     """Look at an engine that may be running in another thread; never raises, never changes anything."""
-    recorder, server = engine.recorder, engine.server
-    finished, waits_ps = recorder.finished_count, recorder.latest_ttft_ps(LATEST)
+    recorder, server, log = engine.replica.recorder, engine.replica.server, engine.log
+    finished, waits_ps = log.finished_count, log.latest_ttft_ps(LATEST)
     first_token_s = None
     if len(waits_ps):
         median, high = np.quantile(waits_ps, [0.5, 0.99]) / PS_PER_S
@@ -57,7 +58,7 @@ def glance(engine: Engine) -> Glance:
         finished=finished,
         rejected=sum(list(recorder.rejected.values())),
         tokens=recorder.token_gaps.count + finished,
-        preemptions=server.preemptions + server.swap_outs,
+        preemptions=server.totals.preemptions + server.totals.swap_outs,
         capacity_slots=server.allocator.capacity_slots,
         rows=recorder.rows(),
         first_token_s=first_token_s,

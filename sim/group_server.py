@@ -8,6 +8,7 @@ in the calendar of growth.
 from collections.abc import Callable, Sequence
 
 from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.progress import Progress
 from kvsim.sim.request import Group, Request, State
 from kvsim.sim.server import Server
 
@@ -30,11 +31,10 @@ class GroupServer(Server):
         allocator: Allocator,
         bound: Callable[[Request], int],
         policy: str = "fcfs",
-        fills_late: bool = False,
-        pauses: bool = True,
+        publishes_late: bool = False,
+        progress: Progress | None = None,
     ) -> None:
-        super().__init__(allocator, bound, policy, fills_late, pauses)
-        self.special = True
+        super().__init__(allocator, bound, policy, publishes_late, progress)
         self.groups: dict[Group, None] = {}
         self.swapped_groups: list[Group] = []
         self.beams: dict[Group, None] = {}
@@ -66,8 +66,7 @@ class GroupServer(Server):
 
     def drop_head(self, reason: str) -> None:
         """The head of the queue can never be served."""
-        self.rejected.append((self.waiting.popleft().index, reason))
-        self.cleared = self.moved = True
+        self.step.reject(self.waiting.popleft().index, reason)
 
     def drop_running(self, group: Group, reason: str) -> None:
         """A group must make room and cannot be kept."""
@@ -75,11 +74,10 @@ class GroupServer(Server):
             self._leave_decode(request)
             request.move(State.FINISHED)
             self.release(request)
-        self._find_next_finish()
         del self.groups[group]
         self.beams.pop(group, None)
-        self.rejected.append((group.index, reason))
-        self.cleared = self.evicted = self.moved = True
+        self.step.evict()
+        self.step.reject(group.index, reason)
 
     def drop_swapped(self, group: Group, reason: str) -> None:
         """A swapped group can never come back."""
@@ -87,8 +85,7 @@ class GroupServer(Server):
             self.allocator.release(request.seq)
         self.swapped_groups.remove(group)
         self.swapped -= len(group.sequences)
-        self.rejected.append((group.index, reason))
-        self.cleared = self.moved = True
+        self.step.reject(group.index, reason)
 
     # -- forking ------------------------------------------------------------------------------
 
@@ -113,7 +110,7 @@ class GroupServer(Server):
             if sequence.generated < sequence.output_tokens:
                 sequence.move(State.DECODE)
                 self.prefill_held -= sequence.computed
-                self._enter_decode(sequence)
+                self.progress.join(sequence, self.now_ps)
                 self._unwritten[sequence.seq] = sequence
             else:
                 self.prefill_held -= sequence.computed
@@ -122,7 +119,8 @@ class GroupServer(Server):
 
     def _fork(self, parent: Request, child: Request) -> None:
         """Let a new sequence share all that its parent holds."""
-        child.computed = parent.base + self.clock if parent.state is State.DECODE else parent.computed
+        decodes = parent.state is State.DECODE
+        child.computed = self.progress.stored(parent) if decodes else parent.computed
         child.generated, child.known_tokens = parent.generated, parent.known_tokens
         child.reached, child.last_token_ps = parent.reached, parent.last_token_ps
         child.first_scheduled_ps, child.first_token_ps = parent.first_scheduled_ps, parent.first_token_ps
@@ -133,9 +131,9 @@ class GroupServer(Server):
         if not self.allocator.fork(parent.seq, child.seq, child.computed):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self.running[child.seq] = child
-        self.moved = True
+        self.step.changed = True
         if self.events:
-            self.events.forked(child, self.now_ps, self.step)
+            self.events.forked(child, self.now_ps, self.steps)
 
     def branch(self, group: Group, parents: Sequence[int]) -> None:
         """Replace the candidates of a beam search: candidate i follows the old candidate `parents[i]`."""
@@ -154,12 +152,11 @@ class GroupServer(Server):
             self._unwritten[parent.seq] = parent
         child = parent.as_sample(parent.sample, parent.output_tokens)
         self._fork(parent, child)
-        child.generated = parent.output_tokens - (parent.finish_clock - self.clock)
-        child.last_token_ps = self.last_decode_ps
+        child.generated = self.progress.generated(parent)
+        child.last_token_ps = self.now_ps
         child.move(State.PREFILL)
         child.move(State.DECODE)
-        self._enter_decode(child)
-        self.joined.pop(child.seq, None)  # it has its parent's last token
+        self.progress.join(child, self.now_ps)
         self._unwritten[child.seq] = child
         group.sequences.append(child)
 
@@ -170,8 +167,7 @@ class GroupServer(Server):
         group.sequences[0].preemptions += candidate.preemptions
         self.release(candidate)
         self._settle(group)
-        self._find_next_finish()
-        self.moved = True
+        self.step.changed = True
 
     def _settle(self, group: Group) -> None:
         """Write down what those who have not written yet will never fill, of blocks that they own alone."""
@@ -185,7 +181,9 @@ class GroupServer(Server):
 
     def grow_freely(self) -> bool:
         """Give all who decode the slots of this step; if any group may find too little, do nothing."""
-        due = self._growth.due(self.clock)
+        if self.beams:  # who lives on is drawn after each step: none is like the one before
+            self.step.changed = True
+        due = self._growth.due(self.progress.clock)
         takers = len(due) + len(self._unwritten)
         if self.allocator.free_slots < (takers + self.margin) * self.allocator.growth_unit:
             return False
@@ -211,17 +209,19 @@ class GroupServer(Server):
 
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token, for which there is room."""
-        seq, tokens, copied = request.seq, request.base + self.clock + 1, self.allocator.copied_slots
+        seq, tokens, copied = request.seq, self.progress.tokens(request), self.allocator.copied_slots
         if self.allocator.capacity(seq) < tokens and not self.allocator.grow(seq, tokens):
             raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
         if self.events:
-            self.events.copied(request, self.now_ps, self.step, self.allocator.copied_slots - copied)
+            self.events.copied(request, self.now_ps, self.steps, self.allocator.copied_slots - copied)
         if self._unwritten.pop(seq, None):
             self._plan_growth(request)
 
     def written(self) -> None:
         """All decoding sequences have the slots of this step."""
-        for seq in self._growth.pop_full(self.clock):
+        self.step.changed = True
+        self._granted_clock = self.progress.clock
+        for seq in self._growth.pop_full(self.progress.clock):
             request = self.running[seq]
             self._set_internal(request, self.allocator.capacity(seq) - request.final_tokens)
 
@@ -249,24 +249,26 @@ class GroupServer(Server):
             self._set_internal(request, 0)
             allocator.fill(request.seq, request.computed)
             if self.events:
-                self.events.left("swap_out", request, self.now_ps, self.step, by)
+                self.events.left("swap_out", request, self.now_ps, self.steps, by)
         if not allocator.swap_out(seqs):
             raise InvariantError(f"sequences {seqs} found no room to be swapped out")
-        self._find_next_finish()
         group.sequences[0].preemptions += 1
         del self.groups[group]
         self.beams.pop(group, None)
         self.swapped_groups.append(group)
         self.swapped += len(group.sequences)
-        self.swapped_out_blocks += slots // allocator.growth_unit
-        self.swap_outs += 1
-        self.evicted = self.moved = True
+        self.step.swapped_out_blocks += slots // allocator.growth_unit
+        self.totals.swapped_out_blocks += slots // allocator.growth_unit
+        self.totals.swap_outs += 1
+        self.step.evict()
         return True
 
     def swap_in(self, group: Group) -> None:
         """Bring a group back, for which there is room: it decodes in this step."""
         seqs = [request.seq for request in group.sequences]
-        self.swapped_in_blocks += self.allocator.slots_held(seqs) // self.allocator.growth_unit
+        blocks = self.allocator.slots_held(seqs) // self.allocator.growth_unit
+        self.step.swapped_in_blocks += blocks
+        self.totals.swapped_in_blocks += blocks
         if not self.allocator.swap_in(seqs):
             raise InvariantError(f"sequences {seqs} found no room to be swapped in")
         self.swapped_groups.remove(group)
@@ -277,8 +279,8 @@ class GroupServer(Server):
         for request in group.sequences:
             request.move(State.DECODE)
             self.running[request.seq] = request
-            self._enter_decode(request)
+            self.progress.join(request, self.now_ps)
             self._unwritten[request.seq] = request
             if self.events:
-                self.events.returned(request, self.now_ps, self.step)
-        self.moved = True
+                self.events.returned(request, self.now_ps, self.steps)
+        self.step.changed = True

@@ -17,14 +17,14 @@ class GrowthCalendar:
     def __init__(self, unit: int) -> None:
         self.unit = unit
         self._residues: list[list[int]] = [[] for _ in range(unit)]
-        self._last: dict[int, list[int]] = {}  # clock -> sequences that need no more after it
+        self.last: dict[int, list[int]] = {}  # clock -> sequences that need no more after it
         self._irregular: dict[int, list[int]] = {}
 
     def add(self, seq: int, clock: int, finish_clock: int) -> None:
         """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
         if self.unit:
             insort(self._residues[clock % self.unit], seq)
-            self._last.setdefault(self._last_growth(clock, finish_clock), []).append(seq)
+            self.last.setdefault(self._last_growth(clock, finish_clock), []).append(seq)
         else:
             insort(self._irregular.setdefault(clock, []), seq)
 
@@ -35,9 +35,9 @@ class GrowthCalendar:
             due.remove(seq)
             if self.unit:
                 last = self._last_growth(clock, finish_clock)
-                self._last[last].remove(seq)
-                if not self._last[last]:
-                    del self._last[last]
+                self.last[last].remove(seq)
+                if not self.last[last]:
+                    del self.last[last]
 
     def _last_growth(self, clock: int, finish_clock: int) -> int:
         """The last clock before the finish at which a sequence that is due at `clock` grows."""
@@ -49,7 +49,7 @@ class GrowthCalendar:
 
     def pop_full(self, clock: int) -> list[int]:
         """The sequences that grew for the last time at `clock`."""
-        full = self._last.pop(clock, [])
+        full = self.last.pop(clock, [])
         for seq in full:
             self._residues[clock % self.unit].remove(seq)
         return full
@@ -65,10 +65,10 @@ class GrowthCalendar:
                 return later - clock
         return steps
 
-    def pass_span(
+    def growth_within(
         self, clock: int, ends: Sequence[int], lefts: list[tuple[int, int]] | None = None
     ) -> tuple[list[int], int, list[tuple[int, int, int]]]:
-        """Let a span of steps pass, the i-th of which ends at `ends[i]`; its first step has its memory.
+        """Who grows in a span of steps, the i-th of which ends at `ends[i]`; its first step has its memory.
 
         Returns who grows in the others, in order; the integral of the slots they get from then to the
         end of the span; and of those that are full now (sequence, clock, time left). To `lefts`, where it is
@@ -76,18 +76,19 @@ class GrowthCalendar:
         """
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
-        residues, unit, last, total = self._residues, self.unit, self._last, ends[-1]
+        residues, unit, last, total = self._residues, self.unit, self.last, ends[-1]
         before = 0  # sum over growths of the time before them
         if unit:
             for start in ends[:-1]:
                 clock += 1
                 due = residues[clock % unit]
-                if due:
-                    grown += due
-                    before += len(due) * start
-                    if lefts is not None:
-                        lefts.append((len(due), total - start))
-                    if clock in last:
-                        left = total - start
-                        full += [(seq, clock, left) for seq in self.pop_full(clock)]
+                if not due:
+                    continue
+                grown += due
+                before += len(due) * start
+                if lefts is not None:
+                    lefts.append((len(due), total - start))
+                if clock in last:
+                    left = total - start
+                    full += [(seq, clock, left) for seq in self.pop_full(clock)]
         return grown, (len(grown) * total - before) * unit, full

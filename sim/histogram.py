@@ -24,6 +24,13 @@ class Histogram:
         self.maximum = 0
         self._weights = np.zeros(BINS, dtype=np.int64)
 
+    def add(self, other: "Histogram") -> None:
+        """Count all that another histogram has counted."""
+        self.count += other.count
+        self.total += other.total
+        self.maximum = max(self.maximum, other.maximum)
+        self._weights += other._weights
+
     def add_spans(self, spans: Sequence[Sequence[int]], weights: Sequence[int]) -> None:
         """Count gaps: of each span, `weight` times those between 0, its first number, its second, ..."""
         counts = list(map(len, spans))

@@ -14,6 +14,7 @@ from math import isfinite
 
 from kvsim.sim.config import Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.workload import PS_PER_S, Workload
 
 AUTO, NONE = "auto", "none"
@@ -51,13 +52,13 @@ FRONTENDS_S = {"vllm-v1": 9.5e-3}
 def engine_of(scenario: Scenario) -> str:
     """The scheduler's name without its release."""
     engine = scenario.engine
-    usual = "vllm-v1" if engine.allocator in ("paged", "radix") else "orca"
+    usual = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
     return (engine.scheduler or usual).partition("@")[0]
 
 
 def host_of(scenario: Scenario) -> Host | None:
     """The host of a scenario; None where it takes no time."""
-    text, overlapped = scenario.host_time, scenario.engine.async_scheduling
+    text, overlapped = scenario.host_time, bool(scenario.engine.async_scheduling)
     if text == AUTO:
         usual = HOSTS.get(engine_of(scenario)) if scenario.cost in MEASURED else None
         return None if usual is None else Host(usual.base_s, usual.per_sequence_s, overlapped)

@@ -1,7 +1,6 @@
-"""How much was asked of the server, whether it kept up, and what held requests back.
+"""How much was asked of the server, whether it kept up, and what held requests back (sim/limits.py).
 
-    limit       while the head of the queue is not admitted, exactly one limit holds all of the queue back
-    overloaded  requests come faster than they leave, and the queue grows for as long as they come
+Overloaded is a server where requests come faster than they leave; its queue grows for as long as they come.
 
 Overload is judged by the second half of the time in which requests arrive, when a server that is short of
 anything is full. All three must hold:
@@ -17,31 +16,12 @@ in none of this.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.sim.events import NO_ROOM
+from kvsim.sim.limits import LIMITS
+from kvsim.sim.recorder import Result
 from kvsim.sim.workload import PS_PER_S, Int64Column
-
-if TYPE_CHECKING:
-    from kvsim.sim.recorder import Result
-    from kvsim.sim.schedulers.base import Scheduler
-    from kvsim.sim.server import Server
-
-KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH = "kv_memory", "max_num_seqs", "max_num_batched_tokens", "batch"
-LIMITS = (KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH)
-
-_OF_REASON = {
-    NO_ROOM: KV_MEMORY,
-    "watermark": KV_MEMORY,
-    "eviction": KV_MEMORY,
-    "swapped": KV_MEMORY,
-    "seats": SEATS,
-    "token budget": TOKEN_BUDGET,
-    "batch": BATCH,
-}
-"""What a scheduler's `held_back` says -> the limit behind it."""
 
 CHANCE = 3.0
 """Standard deviations of a queue that only wanders."""
@@ -49,17 +29,7 @@ CHANCE = 3.0
 OPEN, AT_ONCE, CLOSED = "open", "all at once", "closed loop"
 
 
-def limit(server: "Server", scheduler: "Scheduler") -> str:
-    """What keeps the head of the queue out of the step that was just decided.
-
-    Where nobody queues, but sequences are in the host pool, it is the memory.
-    """
-    if server.no_room or not server.waiting:
-        return KV_MEMORY
-    return _OF_REASON[scheduler.held_back(server)]
-
-
-def load(result: "Result") -> dict[str, object]:
+def load(result: Result) -> dict[str, object]:
     """The section `load` of a summary: rates in requests per second, None where they do not apply."""
     held_ps, whole_ps = result.held_ps, result.saturated.time_ps + result.unsaturated.time_ps
     return {
@@ -70,7 +40,7 @@ def load(result: "Result") -> dict[str, object]:
     }  # fmt: skip
 
 
-def _arrivals(result: "Result") -> Mapping[str, object]:
+def _arrivals(result: Result) -> Mapping[str, object]:
     done = result.finished
     arrival_ps = np.sort(result.arrival_ps[done])
     finish_ps = np.sort(result.requests["finish_ps"][done])

@@ -31,6 +31,7 @@ from kvsim.sim.catalog import GIB, gpu_named, model_named
 from kvsim.sim.config import Scenario, can_split
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv_groups import KvGroups
+from kvsim.sim.registry import allocator_class
 
 RUNTIME_BYTES = 3 * GIB // 10
 
@@ -104,7 +105,7 @@ def kv_capacity(scenario: Scenario, groups: KvGroups | None = None) -> KvCapacit
             f"model {model.name} keeps nothing of a token: all its layers are recurrent, and sim fit says "
             "how many sequences fit"
         )
-    least = scenario.engine.block_size if scenario.engine.allocator == "paged" else 1
+    least = scenario.engine.block_size if allocator_class(scenario.engine.allocator).has_blocks else 1
     if scenario.num_gpu_blocks is not None:
         slots, reason = scenario.num_gpu_blocks * scenario.engine.block_size, "given"
         if slots < least * per_token:

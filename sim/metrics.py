@@ -63,6 +63,7 @@ def request_table(result: Result, frontend_s: float = 0.0) -> dict[str, Column]:
             for name in ("first_scheduled_step", "first_token_step", "finish_step")
         },
         **workload.labels,
+        **({} if result.replica is None else {"replica": result.replica}),
     }
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.routers import ROUTERS
 
-NAMING = ("allocator", "scheduler", "trace", "arrivals", "input_len", "output_len")
+NAMING = ("allocator", "scheduler", "router", "trace", "arrivals", "input_len", "output_len")
 """The options that may name code."""
 
 
@@ -133,7 +134,10 @@ def code_named(options: Mapping[str, object]) -> dict[str, str]:
             kind, _, value = value.partition(":")
             if kind != "trace":
                 continue
-        is_file = field not in ("allocator", "scheduler") and (os.sep in value or os.path.exists(value))
+        if field == "router" and value.partition(":")[0] in ROUTERS:  # the rest is its option
+            continue
+        is_class = field in ("allocator", "scheduler", "router")
+        is_file = not is_class and (os.sep in value or os.path.exists(value))
         if ":" in value and not is_file:
             found[field] = value
     return found

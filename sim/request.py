@@ -34,7 +34,7 @@ class Request:
     """One request.
 
     While it decodes, its tokens are not counted one by one: it holds `base + clock` of them, where
-    `clock` counts the decode steps of the server. `sync` in `sim/server.py` writes them back.
+    `clock` counts the decode steps of the server; when it stops, sim/progress.py writes them back.
     """
 
     __slots__ = (

@@ -12,12 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__, metrics
-from kvsim.sim.build import allocator_class, build_engine, scheduler_name, windowed_groups
+from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
 from kvsim.sim.calibrated.needed import needed
 from kvsim.sim.classes import handed_over
 from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
-from kvsim.sim.engine import Engine
+from kvsim.sim.engine import ONE, Engine
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.fleet import FleetConfig
+from kvsim.sim.fleet_result import part
 from kvsim.sim.host import behind_frontend, frontend_s
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.plugins import refuse_code
@@ -25,6 +27,7 @@ from kvsim.sim.profile_checks import check_profile
 from kvsim.sim.profile_files import REHEARSAL
 from kvsim.sim.reading import json_in, understood
 from kvsim.sim.recorder import Result
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.workload import Workload
 
 Json = dict[str, object]
@@ -55,6 +58,7 @@ class Simulation:
     traffic: Mapping[str, object]
     capacity: KvCapacity
     engine: Engine
+    fleet: FleetConfig = ONE
 
     @property
     def label(self) -> str:
@@ -63,8 +67,8 @@ class Simulation:
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
-        recorder = self.engine.recorder
-        return recorder.finished_count + sum(recorder.rejected.values())
+        rejected = [replica.recorder.rejected for replica in self.engine.replicas]
+        return self.engine.log.finished_count + sum(sum(each.values()) for each in rejected)
 
     def outcome(self) -> Outcome:
         """Run, and say what came out of it."""
@@ -73,20 +77,20 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, frontend_s(self.scenario))
         return Outcome(
-            config=config_of(self.scenario, self.traffic, self.capacity),
-            summary=self._summary(result, requests, wall_s, cpu_s),
+            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet),
+            summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
-            events=metrics.event_table(self.engine.events),
-            map=metrics.map_table(self.engine.memory_map),
+            events=metrics.event_table(self.engine.replica.events),
+            map=metrics.map_table(self.engine.replica.memory_map),
         )
 
     def _summary(
         self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
     ) -> Json:
-        engine, cost = self.scenario.engine, self.engine.cost
+        engine, cost = self.scenario.engine, self.engine.replica.cost
         numbers = metrics.summary(result, requests)
         counts = numbers.pop("engine")
         names = {"allocator": engine.allocator, "scheduler": engine.scheduler, "reserve": engine.reserve}
@@ -103,6 +107,20 @@ class Simulation:
             },
         }
 
+    def _replicas(self) -> Json:
+        """Of a fleet, the numbers of each replica by itself."""
+        if self.fleet.replicas == 1:
+            return {}
+        names = {"allocator": self.scenario.engine.allocator, "scheduler": self.scenario.engine.scheduler}
+        found: list[Json] = []
+        for place, result in enumerate(self.engine.results):
+            alone = part(result, place)
+            numbers = metrics.summary(alone, metrics.request_table(alone, frontend_s(self.scenario)))
+            counts = numbers.pop("engine")
+            engine = {**names, **(counts if isinstance(counts, dict) else {})}
+            found.append({"label": f"replica {place}", **numbers, "engine": engine})
+        return {"fleet": asdict(self.fleet), "replicas": found}
+
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
@@ -110,6 +128,12 @@ class Simulation:
         notes = [*result.workload.notes, room, *_model_notes(model)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
+        if self.fleet.replicas > 1:
+            spread = f"{self.fleet.router}{', sessions stick' if self.fleet.sticky else ''}"
+            notes.append(
+                f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
+                "other means over time are those of one replica; counts are those of all."
+            )
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -117,7 +141,7 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
-        cost = self.engine.cost
+        cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
         outside = cost.outside()
@@ -150,6 +174,7 @@ def prepare(
     step_log: bool = False,
     events: bool = False,
     map_instants: int = 0,
+    fleet: FleetConfig = ONE,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
 
@@ -165,7 +190,13 @@ def prepare(
         Also a table of what happens to each request.
     map_instants : int
         Also a map of the memory at about so many instants; 0: none.
+    fleet : FleetConfig
+        How many servers there are.
     """
+    if fleet.replicas > 1 and (events or map_instants):
+        raise KvsimError(
+            f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
+        )
     scenario = resolved(scenario)
     capacity = kv_capacity(scenario, windowed_groups(scenario))
     workload = behind_frontend(workload, frontend_s(scenario))
@@ -177,17 +208,21 @@ def prepare(
         step_log=step_log,
         events=events,
         map_instants=map_instants,
+        fleet=fleet,
     )
-    return Simulation(scenario, traffic, capacity, engine)
+    return Simulation(scenario, traffic, capacity, engine, fleet)
 
 
 def resolved(scenario: Scenario) -> Scenario:
-    """The scenario with its defaults named, the scheduler and a reservation; of a profile what it needs."""
+    """The scenario with its defaults named, and of a profile what it needs."""
     engine = scenario.engine
+    asynchronous = build_scheduler(scenario).asynchronous
     reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
     profile = None if scenario.profile is None else needed(scenario.profile, scenario)
-    engine = replace(engine, scheduler=scheduler_name(scenario), reserve=reserve)
-    return replace(scenario, engine=engine, profile=profile)
+    named = replace(
+        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
+    )
+    return replace(scenario, engine=named, profile=profile)
 
 
 def with_allocator(scenario: Scenario, text: str) -> Scenario:
@@ -250,9 +285,12 @@ def _model_notes(model: ModelSpec) -> list[str]:
     return notes
 
 
-def config_of(scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity) -> Json:
-    """Everything needed to repeat a run."""
-    return {
+def config_of(
+    scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity, fleet: FleetConfig = ONE
+) -> Json:
+    """Everything needed to repeat a run; one server is no fleet."""
+    several = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
+    return several | {
         "kvsim": __version__,
         "workload": dict(traffic),
         "scenario": asdict(scenario),
@@ -293,7 +331,7 @@ def deployment_of(
             raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
         parts = config["scenario"]
         refuse_code(
-            {**config["workload"], **parts["engine"]},
+            {**config["workload"], **parts["engine"], **config.get("fleet", {})},
             None if trusted is None else [*trusted, *handed_over()],
         )
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
@@ -301,3 +339,11 @@ def deployment_of(
         if scenario.profile is not None:
             check_profile(scenario.profile)
         return scenario, dict(config["workload"])
+
+
+def fleet_of(config: object, what: str = "config") -> FleetConfig:
+    """The fleet in a config whose code is trusted (see `deployment_of`); one server where there is none."""
+    with understood(what, "cannot be used"):
+        if not isinstance(config, dict):
+            raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
+        return FleetConfig(**config.get("fleet", {}))

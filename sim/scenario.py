@@ -7,19 +7,22 @@ None means: what the engine, the release, the model or the GPU has by default. E
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig, GpuSpec, ModelSpec
 from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options import check_allowed, option
 
-ENGINE, MEMORY, HARDWARE = "Engine", "Memory", "Model and GPU"
+if TYPE_CHECKING:
+    from kvsim.sim.fleet import FleetConfig
+
+ENGINE, MEMORY, HARDWARE, FLEET = "Engine", "Memory", "Model and GPU", "Fleet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A server: an engine, its KV memory, a model and GPUs."""
+    """A server: an engine, its KV memory, a model and GPUs; and how many of them there are."""
 
     allocator: str | type = option(
         "See: sim allocators; or your own package.module:Class.",
@@ -98,11 +101,12 @@ class Scenario:
         shown="as the release of vllm-v1",
         doc="whether a request enters only when all of its prompt fits",
     )
-    async_scheduling: bool = option(
-        "Decide a step before the last one has ended (vllm-v1).",
+    async_scheduling: bool | None = option(
+        "Decide a step before the last one has ended (vllm-v1; --no-...: not).",
         panel=ENGINE,
         default=EngineConfig.async_scheduling,
-        doc="decide a step before the last one has ended (`vllm-v1@0.33.0`)",
+        shown="on for vllm-v1@0.33.0",
+        doc="whether a step is decided before the last one has ended",
     )
     enforce_eager: bool = option(
         "Launch all kernels without CUDA graphs (--cost calibrated).",
@@ -260,6 +264,26 @@ class Scenario:
         shown="1.2 where measured, 0 in the roofline",
         doc="how uneven tokens choose their experts: the exponent of a power law",
     )
+    replicas: int = option(
+        "Equal servers on one clock.",
+        panel=FLEET,
+        default=1,
+        value="N",
+        doc="equal servers on one clock: a [fleet](fleet.md)",
+    )
+    router: str | type = option(
+        "Spreads requests: round-robin, random, least-requests[:N], least-kv, prefix, mine:Mine.",
+        panel=FLEET,
+        default="round-robin",
+        value="NAME",
+        doc="spreads requests: `round-robin`, `random`, `least-requests[:N]`, `least-kv`, `prefix`, or your "
+        "own `package.module:Class`",
+    )
+    sticky: bool = option(
+        "A session stays on its first replica.",
+        panel=FLEET,
+        default=False,
+    )
 
     def __post_init__(self) -> None:
         check_allowed(self)
@@ -310,6 +334,13 @@ class Scenario:
             gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
         specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
         return Deployment(**_of(Deployment, given) | specs)
+
+    def fleet(self) -> "FleetConfig":
+        """How many servers there are, and how requests are spread; KvsimError for what cannot be."""
+        from kvsim.sim.classes import name_of
+        from kvsim.sim.fleet import FleetConfig
+
+        return FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
 
 
 def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:

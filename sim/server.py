@@ -1,7 +1,8 @@
 """What the server holds now: the queue, the running requests and their memory.
 
-Schedulers decide, the engine keeps the time, the server does the bookkeeping of both. What decodes is in
-sim/decoding.py; here are the queue, admission, prefill and eviction.
+A scheduler decides by calling the operations here. Each is carried out at once, or refused, and noted in
+`step` (sim/step.py); the replica keeps the time. What decodes is in sim/decoding.py and sim/progress.py; here
+are the queue, admission, prefill and eviction.
 
 Sequence ids count admissions. So ascending id is the order of `running`, the id of a preempted
 request never comes back, and the last of `running` is the latest admission.
@@ -13,8 +14,12 @@ from itertools import islice
 from kvsim.allocators.base import Allocator, InvariantError, Match
 from kvsim.sim.decoding import Decoding
 from kvsim.sim.events import Events, Refusal
+from kvsim.sim.progress import Lockstep, Progress
 from kvsim.sim.queues import Queue, queue_named
 from kvsim.sim.request import Request, State
+from kvsim.sim.seats import IdleSeats
+from kvsim.sim.spread import Contexts
+from kvsim.sim.step import Step, Totals
 from kvsim.sim.step_cost import StepShape
 
 
@@ -29,125 +34,118 @@ class Server(Decoding):
         Tokens to set aside for a request when it is admitted (the reservation policy).
     policy : str
         The order of the queue, see sim/queues.py.
-    fills_late : bool
+    publishes_late : bool
         Whether a prefix can be found by others only after the step that computes it.
-    pauses : bool
-        Whether there are steps in which the decoding sequences stand still.
+    progress : Progress, optional
+        How many tokens a step adds to a sequence; one, if it is left out.
+    known_late : bool
+        Whether a step is decided before it is known what the one before generated (asynchronous scheduling).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - its parts, then its manners
         self,
         allocator: Allocator,
         bound: Callable[[Request], int],
         policy: str = "fcfs",
-        fills_late: bool = False,
-        pauses: bool = False,
+        publishes_late: bool = False,
+        progress: Progress | None = None,
+        known_late: bool = False,
     ) -> None:
-        super().__init__(allocator, pauses)
+        super().__init__(allocator, Lockstep() if progress is None else progress)
         self.bound = bound
         self.policy = policy
-        self.fills_late = fills_late
+        self.publishes_late = publishes_late
+        self.known_late = known_late
         self.waiting: Queue = queue_named(policy)
-        self.step = 0  # engine steps executed
-        self.idle_seats = 0  # finished sequences that a static batch still computes
-        self.unready = 0  # running sequences that the engine still counts as waiting
         self.swapped = 0  # sequences in the host pool
-        self.rejected: list[tuple[int, str]] = []  # rows dropped since the engine last looked, and why
+        self.seats = IdleSeats()
+        self.steps = 0  # engine steps executed
+        self.totals = Totals()
+        self.events: Events | None = None
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
-        self.special = allocator.caches or allocator.windows  # are there more books to keep than most have?
-        self.events: Events | None = None  # where to write down what happens to each request
-        self.refused: Refusal | None = None  # who last found no room, where events are written down
-        # in this step
-        self.chunks: list[Request] = []  # who prefills
-        self.chunk_tokens = 0
-        self.chunk_pairs = 0
-        self.recomputed_tokens = 0
-        self.hit_tokens = 0  # prompt tokens of admissions that were cached
-        self.skipped_tokens = 0  # those of them that count against the budget all the same
-        self.cow_copies_before = 0
-        self.evicted = False  # was anybody evicted?
-        self.cleared = False  # did anybody leave the memory while the step was decided, evicted or not?
-        self.no_room = False  # was the head of the queue refused memory? reset before every decision
-        # since the start
-        self.preemptions = 0  # by recomputation
-        self.swap_outs = 0  # preemptions by swapping
-        self.swapped_in_blocks = 0
-        self.swapped_out_blocks = 0
-        self.fragmented_refusals = 0
-        self.hit_tokens_total = 0
-        self._idle_base = 0
-        self._idle_bases: list[int] = []
+        self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
         self._next_seq = 0
         self._admitted_slots = 0
-        self._copied_before = 0
-        self._swapped_before = (0, 0)
+        self._seatless: dict[int, Request] = {}  # whose prompts are computed, and who wait for a seat
 
-    # -- what the step computes ---------------------------------------------------------------
+    def watch(self, events: Events | None, context_tile: int) -> None:
+        """Write down events; and how contexts differ, in tiles of so many tokens, unless that is 0."""
+        self.events = events
+        if context_tile and self.progress.linear:
+            self.progress.spread = Contexts(context_tile)
 
-    def begin_step(self) -> None:
-        """Forget the last step's prefills and moves."""
-        self.moved = self.evicted = self.cleared = self.paused = False
-        self.chunks = []
-        self.chunk_tokens = self.chunk_pairs = self.recomputed_tokens = 0
-        self.hit_tokens = self.skipped_tokens = 0
-        self._copied_before = self.allocator.copied_slots
-        self.cow_copies_before = self.allocator.cow_copies
-        self._swapped_before = (self.swapped_in_blocks, self.swapped_out_blocks)
+    # -- the step -----------------------------------------------------------------------------
+
+    def begin_step(self) -> Step:
+        """Another step than the last is to be decided: returns it."""
+        self.step = Step(self.allocator.copied_slots, self.allocator.cow_copies)
+        return self.step
+
+    def wait(self, until_ps: int) -> None:
+        """Time passes without a step."""
+        self.now_ps = until_ps
+
+    def end_steps(self, count: int, now_ps: int) -> None:
+        """So many steps like the one that was decided are over; the last ended now."""
+        self.now_ps = now_ps
+        self.steps += count
+        if self.step.paused:
+            self.progress.pause()
+        elif self.progress.size:
+            self.progress.advance(count, now_ps)
+
+    def pause(self) -> None:
+        """Let the decoding sequences stand still in this step."""
+        self.step.paused = self.step.changed = True
 
     def tokens(self) -> tuple[int, int]:
-        """(held, contexts) in the scheduled step, its own new tokens included.
+        """(held, contexts) in the step, its own new tokens included.
 
         The slots that hold a token, and the sum of the contexts of all seats that decode.
         """
-        contexts = self._base_sum + self.decoding * (self.clock + 1)
-        if self.paused:
-            contexts -= self.decoding
-        held = contexts + self.prefill_held
-        if self.special:
-            allocator = self.allocator
+        progress, allocator = self.progress, self.allocator
+        if self.step.paused:
+            held, contexts = progress.all_stored(), 0
+        else:
+            held = contexts = progress.contexts()
+            if self.seats.count:
+                contexts += self.seats.contexts(progress.clock)
+        held += self.prefill_held
+        if allocator.shared_tokens or allocator.windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
-            if self.idle_seats:
-                contexts += self._idle_base + self.idle_seats * (self.clock + 1)
-        return held, 0 if self.paused else contexts
+        return held, contexts
 
     def lengths(self) -> dict[int, int]:
-        """The tokens of each living sequence in the scheduled step, its new one included; from scratch."""
-        clock = self.clock if self.paused else self.clock + 1
+        """The tokens of each living sequence in the step, its new ones included; from scratch."""
+        of_decoding = self.progress.stored if self.step.paused else self.progress.tokens
         return {
-            seq: r.base + clock if r.state is State.DECODE else r.computed
+            seq: of_decoding(r) if r.state is State.DECODE else r.computed
             for seq, r in self.running.items()
             if r.state is not State.FINISHED
         }
 
-    def shape(self, contexts: int) -> StepShape:
-        """What the step that was just scheduled computes, for the cost model."""
-        copied = self.allocator.copied_slots - self._copied_before
-        seats = 0 if self.paused else self.decoding + self.idle_seats
-        blocks_in, blocks_out = self.swapped_blocks() if self.pauses else (0, 0)
-        unit = self.allocator.growth_unit
+    def work(self, contexts: int) -> StepShape:
+        """What the decided step computes, for the cost model: made here and nowhere else."""
+        step, unit, progress = self.step, self.allocator.growth_unit, self.progress
+        seats = 0 if step.paused else progress.size + self.seats.count
         longest = rounded = 0
-        if self.contexts is not None and seats:
-            longest, rounded = self.contexts.at(self.clock + 1)
-        shape = (
-            self.chunk_tokens,
-            self.chunk_pairs,
-            len(self.chunks),
+        if progress.spread is not None and seats:
+            longest, rounded = progress.spread.at(progress.clock + 1)
+        fields = (
+            step.prefill_tokens,
+            step.prefill_pairs,
+            len(step.chunks),
             seats,
             contexts,
-            copied,
-            blocks_in,
-            blocks_in * unit,
-            blocks_out,
-            blocks_out * unit,
+            self.allocator.copied_slots - step.copied_before,
+            step.swapped_in_blocks,
+            step.swapped_in_blocks * unit,
+            step.swapped_out_blocks,
+            step.swapped_out_blocks * unit,
             longest,
             rounded,
         )
-        return tuple.__new__(StepShape, shape)  # what StepShape(*shape) does, at a quarter of its price
-
-    def swapped_blocks(self) -> tuple[int, int]:
-        """Blocks that come from the host pool and go there in this step."""
-        before_in, before_out = self._swapped_before
-        return self.swapped_in_blocks - before_in, self.swapped_out_blocks - before_out
+        return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 
     def internal_slots(self) -> int:
         """Slots lent that will never be written, or not before somebody owns them alone."""
@@ -174,25 +172,36 @@ class Server(Decoding):
         if not allocator.caches:
             return None
         request = self.waiting[0]
-        if self.open_streams:
-            self._fill_streams(request)
+        self._fill_streams(request)
         return allocator.match(request.content, request.own, request.known_tokens - (not whole))
+
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a prompt that are cached here, but for its last; for requests that are elsewhere, too."""
+        self._fill_streams(request)
+        return self.allocator.match(request.content, request.own, request.prompt_tokens - 1).tokens
 
     def _fill_streams(self, request: Request) -> None:
         """Enter what others have generated by now of a text; a refusal may then end without a release."""
-        clock = self.clock if self.pauses else self.clock + 1
+        progress = self.progress
+        granted = self._granted_clock == progress.clock and not self.known_late
         for stream, _, _ in request.content:
-            for author in self.open_streams.get(stream, ()):
-                self.moved = True
-                self.allocator.fill(author.seq, author.base + clock)
+            for author in progress.authors(stream):
+                self.step.changed = True
+                tokens = progress.tokens(author) if granted else progress.stored(author)
+                self.allocator.fill(author.seq, tokens)
 
     def admit_head(
-        self, tokens: int, match: Match | None = None, chunk: int | None = None, cached: int | None = None
+        self,
+        tokens: int,
+        match: Match | None = None,
+        chunk: int | None = None,
+        cached: int | None = None,
+        charged: int = 0,
     ) -> bool:
         """Place the head of the queue with `tokens`, and prefill some of them in this step; False: no room.
 
-        What `match_head` found is computed already, or only `cached` tokens of it. Of the rest, this step
-        computes all, or `chunk`.
+        What `match_head` found is computed already, or only `cached` tokens of it; `charged` of these take up
+        budget all the same. Of the rest, this step computes all, or `chunk`.
         """
         request, seq, allocator = self.waiting[0], self._next_seq, self.allocator
         bound = self.bound(request)
@@ -205,7 +214,7 @@ class Server(Decoding):
             return False
         if self.events:
             hits = match.tokens if match and cached is None else cached or 0
-            self.events.admitted(request, self.now_ps, self.step, tokens, hits)
+            self.events.admitted(request, self.now_ps, self.steps, tokens, hits)
         self.waiting.popleft()
         self._next_seq += 1
         if self.has_external:
@@ -215,12 +224,13 @@ class Server(Decoding):
         self.running[seq] = request
         if request.first_scheduled_ps is None:
             request.first_scheduled_ps = self.now_ps
-            request.first_scheduled_step = self.step
+            request.first_scheduled_step = self.steps
         if match is not None and match.tokens:
             hits = request.computed = match.tokens if cached is None else cached
             self.prefill_held += hits
-            self.hit_tokens += hits
-            self.hit_tokens_total += hits
+            self.step.hit_tokens += hits
+            self.step.charged_hit_tokens += charged
+            self.totals.hit_tokens += hits
         self._prefill(request, tokens - request.computed if chunk is None else chunk)
         return True
 
@@ -275,38 +285,69 @@ class Server(Decoding):
         return True
 
     def _prefill(self, request: Request, tokens: int) -> None:
-        self.moved = True
-        start = request.computed
+        start, allocator = request.computed, self.allocator
         request.computed = start + tokens
         self.prefill_held += tokens
-        self.chunks.append(request)
-        self.chunk_tokens += tokens
-        self.chunk_pairs += tokens * start + tokens * (tokens + 1) // 2
-        if start < request.reached:
-            self.recomputed_tokens += min(request.computed, request.reached) - start
-        allocator = self.allocator
-        if allocator.caches and not self.fills_late:
+        self.step.compute(request, start, tokens)
+        if allocator.caches and not self.publishes_late:
             allocator.fill(request.seq, request.computed)
         surplus = allocator.surplus(request.seq, request.final_tokens)
         if surplus > 0:
             self._set_internal(request, surplus)
 
+    def prompt_done(self, request: Request) -> int | None:
+        """A chunk is computed and was the last: the request has a token. Returns when it had the last one."""
+        last_ps = request.last_token_ps if request.first_token_ps is not None else None
+        if last_ps is None:
+            request.first_token_ps = self.now_ps
+            request.first_token_step = self.steps - 1
+        request.generated += 1
+        request.last_token_ps = self.now_ps
+        return last_ps
+
+    def publish(self, request: Request) -> None:
+        """A chunk is computed: from now on its prefix can be found."""
+        self.allocator.fill(request.seq, request.computed)
+
     def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
         allocator = self.allocator
-        self.no_room = True
+        self.step.no_room = True
         if self.events:
-            self.refused = Refusal(request, allocator.slots_needed(tokens, bound))
+            self.step.refusal = Refusal(request, allocator.slots_needed(tokens, bound))
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
             request.fragmented = True
-            self.fragmented_refusals += 1
+            self.totals.fragmented_refusals += 1
+
+    # -- seats --------------------------------------------------------------------------------
+
+    def await_seat(self, request: Request) -> None:
+        """The prefill is done and gave a token, but the request decodes only when a seat is free."""
+        self._seatless[request.seq] = request
+
+    def fill_seats(self, seats: int) -> None:
+        """Let those decode that wait for one of `seats`, the first come first."""
+        while self._seatless and self.progress.size < seats:
+            self.start_decode(self._seatless.pop(next(iter(self._seatless))))
+
+    def keep_seat(self, request: Request) -> None:
+        """A static batch keeps a finished sequence: its memory is dead weight, its seat computes on."""
+        self.depart(request)
+        self.seats.add(request.final_tokens, self.progress.clock, self.progress.spread)
+
+    def clear_seats(self) -> None:
+        """The static batch is over: its last seats are free."""
+        self.seats.clear(self.progress.spread)
 
     # -- leaving ------------------------------------------------------------------------------
 
-    def release(self, request: Request, comes_back: bool = False) -> None:
-        """Take back a request's memory: it left the decode or prefill before."""
+    def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
+        """Take back a request's memory: it left the decode or prefill before.
+
+        Its prefix can be found again, but for the last `unknown` tokens.
+        """
         allocator = self.allocator
         if allocator.caches:
-            allocator.fill(request.seq, request.computed)
+            allocator.fill(request.seq, request.computed - unknown)
         if comes_back:
             allocator.evict(request.seq)
         else:
@@ -316,28 +357,29 @@ class Server(Decoding):
         request.internal = 0
 
     def depart(self, request: Request) -> None:
-        """A finished request keeps its seat, and its memory as dead weight, until it is released."""
+        """A finished request keeps its memory, as dead weight, until it is released."""
         self._set_internal(request, self.allocator.retire(request.seq))
 
-    def keep_seat(self, request: Request) -> None:
-        """A static batch keeps a finished sequence: its memory is dead weight, its seat computes on."""
-        self._set_internal(request, self.allocator.retire(request.seq))
-        self.special = True
-        self.idle_seats += 1
-        self._idle_base += request.final_tokens - self.clock
-        if self.contexts is not None:
-            self.contexts.add(request.final_tokens - self.clock)
-            self._idle_bases.append(request.final_tokens - self.clock)
+    def depart_late(self, request: Request) -> None:
+        """A request is finished, as the engine will know after the next decision: until then it runs on."""
+        self.departed[request.seq] = request
+        if self.allocator.caches:
+            self.allocator.fill(request.seq, request.computed - self._unknown(request))
 
-    def clear_seats(self) -> None:
-        """The static batch is over: its last seats are free."""
-        self.idle_seats = self._idle_base = 0
-        for base in self._idle_bases:
-            if self.contexts is not None:
-                self.contexts.remove(base)
-        self._idle_bases.clear()
+    def release_departed(self) -> None:
+        """The step is decided; now it is known who finished before it."""
+        for request in self.departed.values():
+            self.release(request)
+        if self.waiting:  # may enter next time
+            self.step.changed = True
+            self.step.departures += len(self.departed)
+        elif not self.progress.size:
+            self.step.departures += len(self.departed)
+        self.departed.clear()
 
-    # -- eviction -----------------------------------------------------------------------------
+    def _unknown(self, request: Request) -> int:
+        """Tokens stored by the last step, which fed a token that was not known yet: none or one."""
+        return int(self.known_late and request.computed > request.known_tokens)
 
     def _make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
         """Grow a sequence, evicting others until it fits; False: it evicted itself."""
@@ -350,23 +392,33 @@ class Server(Decoding):
             if victim is request:
                 return False
         if self.events:
-            self.events.copied(request, self.now_ps, self.step, allocator.copied_slots - copied)
+            self.events.copied(request, self.now_ps, self.steps, allocator.copied_slots - copied)
         return True
 
     def _victim(self) -> Request:
         """The last running request; by priority, the least urgent."""
         if self.policy == "priority":
-            living = (r for r in self.running.values() if r.state is not State.FINISHED)
+            living = (r for r in self.running.values() if self._may_be_evicted(r))
             return max(living, key=lambda r: (r.priority, r.index))
-        return next(r for r in reversed(self.running.values()) if r.state is not State.FINISHED)
+        return next(r for r in reversed(self.running.values()) if self._may_be_evicted(r))
+
+    def _may_be_evicted(self, request: Request) -> bool:
+        """Finished seats of a static batch stay; who is not known to be finished is evicted like others."""
+        return request.state is not State.FINISHED or request.seq in self.departed
 
     def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
         """Preempt by recomputation, for the room that `by` needs: free everything.
 
         If `requeue`, put the request back at the head of the queue.
         """
+        if request.state is State.FINISHED:
+            self._evict_departed(request)
+            return
+        unknown = 0
         if request.state is State.DECODE:
+            known_before = request.known_tokens
             self._leave_decode(request)
+            unknown = int(self.known_late and request.computed > known_before)
         else:
             self.prefill_held -= request.computed
             request.known_tokens = request.prompt_tokens + request.generated
@@ -375,14 +427,21 @@ class Server(Decoding):
         request.reached = max(request.reached, request.computed)
         request.preemptions += 1
         if self.events:
-            self.events.left("preempt", request, self.now_ps, self.step, by)
-        self.release(request, comes_back=True)
+            self.events.left("preempt", request, self.now_ps, self.steps, by)
+        self.release(request, comes_back=True, unknown=unknown)
         request.computed = 0
         if requeue:
             self.waiting.appendleft(request)
-        self.preemptions += 1
-        self.evicted = self.moved = True
-        self._find_next_finish()
+        self.totals.preemptions += 1
+        self.step.evict()
+
+    def _evict_departed(self, request: Request) -> None:
+        """Evict a request whose last token is under way: it finishes all the same."""
+        del self.departed[request.seq]
+        self.release(request, unknown=self._unknown(request))
+        self.totals.preemptions += 1
+        self.step.evict()
+        self.step.evicted_finished += (request.index,)
 
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""
@@ -391,4 +450,4 @@ class Server(Decoding):
         counted = self.allocator.ledger(lengths, finals)
         held, internal = self.tokens()[0], self.internal_slots()
         if (counted.token, counted.internal) != (held, internal):
-            raise InvariantError(f"step {self.step}: tokens {held}, internal {internal}, but {counted}")
+            raise InvariantError(f"step {self.steps}: tokens {held}, internal {internal}, but {counted}")

@@ -25,7 +25,7 @@ class Contexts:
     def __init__(self, tile: int) -> None:
         self.tile = tile
         self._count = 0
-        self._counted = 0  # the context of base 0 that `_rounded` holds for: a multiple of the tile
+        self._counted = 0  # the `at` that `_rounded` holds for: a multiple of the tile
         self._rounded = 0
         self._longest: list[int] = []  # heap of negative bases, some of which have left
         self._left: dict[int, int] = {}
@@ -56,7 +56,7 @@ class Contexts:
                 del left[base]
 
     def at(self, at: int) -> tuple[int, int]:
-        """(longest, sum of the rounded) in the step in which a sequence of base 0 has a context of `at`.
+        """(longest, sum of the rounded) when each context is its base plus `at`.
 
         Never of an earlier step than was asked for before.
         """

@@ -195,6 +195,15 @@ class Cost(Part):
     extrapolated_share: float | None
 
 
+class Fleet(Part):
+    """How many servers there were, and how requests were spread over them."""
+
+    replicas: int
+    router: str
+    sticky: bool
+    seed: int
+
+
 class SimulationTime(Part):
     """How long the simulation took on this machine: the one part that differs between equal runs."""
 
@@ -204,7 +213,7 @@ class SimulationTime(Part):
 
 
 class Summary(Part):
-    """The numbers of a run."""
+    """The numbers of a run; of a fleet also `fleet`, and under `replicas` those of each by itself."""
 
     label: str
     duration_s: float
@@ -217,3 +226,5 @@ class Summary(Part):
     cost: Cost
     notes: list[str]
     simulation: SimulationTime
+    fleet: Fleet | None
+    replicas: list[dict[str, Any]] | None

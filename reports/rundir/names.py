@@ -5,10 +5,12 @@ sharegpt-paged    sharegpt-paged-rate4-seed3    azure-buddy-pow2-llama-3.1-8b-h1
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from kvsim.sim.build import engine_defaults
+from kvsim.sim.build import build_scheduler, engine_defaults
 from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.fleet import FleetConfig
+from kvsim.sim.registry import allocator_class
 
 LONGEST = 100
 _USUAL = {"model": "opt-13b", "gpu": "a100-40gb", "cost": "roofline"}
@@ -43,11 +45,14 @@ _WORDS = {
     "kv_tokens": "kv",
     "kv_cache_dtype": "kv-",
     "tensor_parallel_size": "tp",
+    "router": "",
 }
 """What stands for an option, before its value; any other by its own name."""
 
 
-def run_name(trace: str, label: str, scenario: Scenario, traffic: Mapping[str, object]) -> str:
+def run_name(
+    trace: str, label: str, scenario: Scenario, fleet: FleetConfig, traffic: Mapping[str, object]
+) -> str:
     """The name of a run, at most about `LONGEST` characters: what does not fit is left out.
 
     Parameters
@@ -61,7 +66,7 @@ def run_name(trace: str, label: str, scenario: Scenario, traffic: Mapping[str, o
     """
     name = f"{trace}-{label}"
     options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
-    for word in (*_of_scenario(scenario), *(_word(*each) for each in options)):
+    for word in (*_of_scenario(scenario), *_of_fleet(fleet), *(_word(*each) for each in options)):
         if word and len(name) + len(word) < LONGEST:
             name += f"-{word}"
     return name
@@ -77,8 +82,12 @@ def _of_scenario(scenario: Scenario) -> Iterator[str]:
     by_itself = other_gpu and scenario.cost in ("calibrated", "measured-elsewhere")
     if scenario.cost != _USUAL["cost"] and not by_itself:
         yield _plain(scenario.cost)
-    usual = engine_defaults(engine.scheduler, scenario.max_model_len)
-    paired = "vllm-v1" if engine.allocator in ("paged", "radix") else "orca"
+    undecided = replace(scenario, engine=replace(engine, async_scheduling=None))
+    usual = {
+        **engine_defaults(engine.scheduler, scenario.max_model_len),
+        "async_scheduling": build_scheduler(undecided).asynchronous,
+    }
+    paired = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
     if engine.scheduler not in (None, paired):
         yield _plain(str(engine.scheduler))
     for field in fields(EngineConfig):
@@ -93,6 +102,13 @@ def _of_scenario(scenario: Scenario) -> Iterator[str]:
             None,
             field.default,
         ):
+            yield _word(field.name, value)
+
+
+def _of_fleet(fleet: FleetConfig) -> Iterator[str]:
+    for field in fields(FleetConfig):
+        value = getattr(fleet, field.name)
+        if field.name != "seed" and value != field.default:
             yield _word(field.name, value)
 
 

@@ -20,7 +20,7 @@ _TIMELINE_COLUMNS = (
 _NUMBERS = (
     *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
     *("normalized_s_per_token", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
-    *("first_scheduled_step", "first_token_step", "finish_step"),
+    *("first_scheduled_step", "first_token_step", "finish_step", "replica"),
 )
 """Columns of `requests` that are numbers, where they are there; labels of the trace may be anything."""
 
@@ -45,6 +45,22 @@ class Run:
     config: dict[str, Any]
     summary: Summary
     columns: Tables
+
+    @property
+    def replicas(self) -> list["Run"]:
+        """The replicas of a fleet, each as a run; none of a single server."""
+        return [
+            self._replica(place, summary) for place, summary in enumerate(self.summary.get("replicas") or ())
+        ]
+
+    def _replica(self, place: int, summary: dict[str, Any]) -> "Run":
+        requests, timeline = (
+            {name: column[columns["replica"] == place] for name, column in columns.items()}
+            for columns in (self.columns.requests, self.columns.timeline)
+        )
+        return replace(
+            self, label=summary["label"], summary=Summary(summary), columns=Tables(requests, timeline)
+        )
 
 
 def read_run(directory: Path) -> Run:
@@ -78,7 +94,8 @@ def read_runs(directory: Path) -> list[Run]:
     """The run in a directory, or all runs of a comparison, or of several seeds, in their order."""
     table = directory / "summary.json"
     if not table.is_file() or (directory / "requests.parquet").exists():
-        return [read_run(directory)]
+        run = read_run(directory)
+        return run.replicas or [run]
     summaries = load_json(table)
     if isinstance(summaries, dict) and isinstance(summaries.get("seeds"), list):
         by_seed = [_read_seed(directory, seed) for seed in summaries["seeds"]]

@@ -37,7 +37,7 @@ def write_run(
     with whole_directory(directory, force) as part:
         _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map})
         if draw:
-            _draw([run], part)
+            _draw(run.replicas or [run], part)
     return run
 
 

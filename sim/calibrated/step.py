@@ -36,6 +36,7 @@ from kvsim.sim.calibrated.parts import (
 )
 from kvsim.sim.calibrated.prefill import PrefillPart
 from kvsim.sim.config import Scenario
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.roofline import TRANSFER_LATENCY_S, all_reduce_s
 from kvsim.sim.step_cost import StepShape
 from kvsim.sim.workload import PS_PER_S
@@ -69,7 +70,8 @@ class StepParts:
         self._skew, self._shares_experts = expert_skew(scenario), scenario.enable_expert_parallel
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
-        self._block_size = engine.block_size if engine.allocator == "paged" else BLOCK_SIZE
+        has_blocks = allocator_class(engine.allocator).has_blocks
+        self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
         self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
         self._product = self._part("product", parts)
         self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}

@@ -1,4 +1,10 @@
-"""What a scheduler must do: `schedule` the step that starts now, and say what happens at a finish."""
+"""What a scheduler must do: decide the step that starts now, and say what happens at a finish.
+
+It decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`, `evict`,
+`release`. Each is carried out at once, or says that there is no room; what was done stands in `server.step`,
+and all that follows from it, the cost of copies and swaps too, is derived from there. A scheduler of your own
+is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler` tries it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,25 +18,35 @@ from kvsim.sim.request import Request
 from kvsim.sim.server import Server
 from kvsim.sim.workload import Beam
 
+SOME_KNOW = (
+    *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
+    *("preemption", "policy"),
+)
+"""Settings that only some schedulers have a use for."""
+WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": False}
+"""What may be asked of a scheduler that knows nothing else."""
+
 
 class Scheduler(ABC):
     """Decides each step; all state is in the server.
 
-    While nothing was admitted, evicted or prefilled, the engine repeats the step (a span) without
-    asking again, until a sequence finishes, memory is short or somebody arrives at an empty queue.
-    So a decision may depend on the server's state only, never on how often it was asked.
+    While nobody entered, left or prefilled, the step is repeated (a span) without asking again, until a
+    sequence finishes, memory is short or somebody arrives at an empty queue. So a decision may depend
+    on the server's state only, never on how often it was asked.
     """
 
     VERSIONS: ClassVar[tuple[str, ...]] = ()
     """Releases whose behaviour it knows, the default last."""
+    uses: ClassVar[frozenset[str]] = frozenset({"policy"})
+    """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
-    pauses: ClassVar[bool] = False
-    """Whether there are steps in which the decoding sequences stand still."""
-    fills_late: ClassVar[bool] = False
+    publishes_late: ClassVar[bool] = False
     """Whether a prefix can be found only after the step that computes it."""
     limits_length: ClassVar[bool] = True
     """Whether an answer ends at the maximum length."""
+    asynchronous: bool = False
+    """Whether a step is decided before the one before it has ended."""
     order: Order = Order.STACK
     """The free block that the engine lends first."""
     cache: CacheRules | None = None
@@ -52,26 +68,27 @@ class Scheduler(ABC):
         if version and version not in self.VERSIONS:
             raise unknown("scheduler version", version, list(self.VERSIONS))
         self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
+        self._refuse_what_it_does_not_use()
 
-    def refuse(self, *settings: str) -> None:
-        """Raise KvsimError if any of these settings, which it has no use for, is not at its default."""
-        for name in settings:
-            value, default = getattr(self.config, name), getattr(EngineConfig, name)
-            if value != default:
-                raise KvsimError(
-                    f"{name} must be left out for scheduler {self.config.scheduler}, got {value!r}"
-                )
+    def settings(self) -> frozenset[str]:
+        """Which of the settings in `SOME_KNOW` its release has a use for."""
+        return self.uses
 
-    def only_recomputes(self) -> None:
-        """Raise KvsimError if evicted sequences are to be swapped, as this engine cannot."""
-        if self.config.preemption == "swap":
-            raise KvsimError(
-                f"preemption must be recompute for scheduler {self.config.scheduler}, got 'swap'"
-            )
+    def _refuse_what_it_does_not_use(self) -> None:
+        """Raise KvsimError if a setting that it has no use for is not at its default."""
+        used, name = self.settings(), self.config.scheduler
+        for setting in SOME_KNOW:
+            value = getattr(self.config, setting)
+            if setting in used or value == getattr(EngineConfig, setting):
+                continue
+            if setting == "preemption" and value != WITHOUT[setting]:
+                raise KvsimError(f"preemption must be recompute for scheduler {name}, got {value!r}")
+            if setting not in WITHOUT or value != WITHOUT[setting]:
+                raise KvsimError(f"{setting} must be left out for scheduler {name}, got {value!r}")
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server that it schedules."""
-        return Server(allocator, bound, self.config.policy, self.fills_late, self.pauses)
+        return Server(allocator, bound, self.config.policy, self.publishes_late)
 
     @abstractmethod
     def schedule(self, server: Server) -> None:
@@ -86,21 +103,25 @@ class Scheduler(ABC):
 
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, although it was not refused room."""
-        if server.evicted:
+        if server.step.evictions:
             return "eviction"
         if len(server.running) >= self.config.max_num_seqs:
             return "seats"
-        spent = server.chunk_tokens + server.skipped_tokens + server.decoding
+        spent = server.step.budget_spent + server.decoding
         if self.config.watermark and spent < self.config.max_num_batched_tokens:
             return "watermark"
         return "token budget"
+
+    def counted_as_waiting(self, server: Server) -> int:
+        """Running sequences that the engine itself still counts as waiting, in its logs."""
+        return 0
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
         """The prompt is computed and gave a token: decode on. Returns who is finished with it."""
         if request.generated < request.output_tokens:
             server.start_decode(request)
             return ()
-        server.prefill_held -= request.computed
+        server.end_prefill(request)
         return (request,)
 
     def search(self, beam: Beam) -> None:

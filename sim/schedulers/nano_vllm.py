@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.request import Request
+from kvsim.sim.request import Request, State
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.server import Server
 
@@ -23,8 +23,8 @@ from kvsim.sim.server import Server
 class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
-    pauses = True
-    fills_late = True
+    uses = frozenset({"policy", "enable_prefix_caching"})
+    publishes_late = True
     limits_length = False
     order = Order.QUEUE
     cache = CacheRules(newest=True)
@@ -41,8 +41,6 @@ class NanoVllm(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.refuse("watermark", "reserve_full_prompt", "async_scheduling", "num_cpu_blocks")
-        self.only_recomputes()
         if not config.enable_prefix_caching:
             raise KvsimError(
                 "enable_prefix_caching must be on for scheduler nano-vllm, which has no switch for it"
@@ -54,44 +52,53 @@ class NanoVllm(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Prefill whom the budget reaches, else decode."""
-        if server.waiting or server.unready:
-            self._prefill(server)
-        if server.chunks:
+        partial = self._partial(server)
+        if server.waiting or partial is not None:
+            self._prefill(server, partial)
+        if server.step.chunks:
             server.pause()
         else:
             server.fill_seats(self.config.max_num_seqs)
             server.grow_due()
 
-    def _prefill(self, server: Server) -> None:
+    def _partial(self, server: Server) -> Request | None:
+        """The request whose prompt was cut, if any: always the last one that entered."""
+        if not server.prefill_held:
+            return None
+        last = next(reversed(server.running.values()))
+        return last if last.computed < last.known_tokens and last.state is State.PREFILL else None
+
+    def counted_as_waiting(self, server: Server) -> int:
+        """A cut prompt stays at the head of nano-vLLM's queue."""
+        return int(self._partial(server) is not None)
+
+    def _prefill(self, server: Server, first: Request | None) -> None:
         budget, seats = self.config.max_num_batched_tokens, self.config.max_num_seqs
-        if server.unready:
-            first = next(reversed(server.running.values()))
+        if first is not None:
             chunk = min(first.known_tokens - first.computed, budget)
             server.continue_prefill(first, chunk)
             if first.computed < first.known_tokens:
                 return
-            server.unready, budget, seats = 0, budget - chunk, seats - 1
+            budget, seats = budget - chunk, seats - 1
         while server.waiting and budget > 0 and seats > 0:
             match = server.match_head()
             known = server.waiting[0].known_tokens
             missing = known - (match.tokens if match else 0)
-            if missing > budget and server.chunks:
+            if missing > budget and server.step.chunks:
                 return
             chunk = min(missing, budget)
             if not server.admit_head(known, match, chunk):
                 return
-            if chunk < missing:
-                server.unready = 1
             budget, seats = budget - chunk, seats - 1
 
     def held_back(self, server: Server) -> str:
         """Seats limit how many prompts a step computes, not how many requests run."""
-        return "seats" if len(server.chunks) >= self.config.max_num_seqs else "token budget"
+        return "seats" if len(server.step.chunks) >= self.config.max_num_seqs else "token budget"
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
         """The prompt is computed: decode on when there is a seat."""
         if request.generated < request.output_tokens:
             server.await_seat(request)
             return ()
-        server.prefill_held -= request.computed
+        server.end_prefill(request)
         return (request,)

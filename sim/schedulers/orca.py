@@ -28,12 +28,11 @@ class Orca(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.refuse("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling")
-        self.refuse("num_cpu_blocks")
-        self.only_recomputes()
         self._together = self.version == "sosp23"
-        if self._together:
-            self.refuse("policy")
+
+    def settings(self) -> frozenset[str]:
+        """Answers that enter together stand together in the queue."""
+        return self.uses - {"policy"} if self.version == "sosp23" else self.uses
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server; answers that enter together need an allocator that reserves."""
@@ -46,7 +45,7 @@ class Orca(Scheduler):
     def schedule(self, server: Server) -> None:
         """Admit whole requests while they fit."""
         server.grow_due()
-        if server.evicted:
+        if server.step.evictions:
             return
         seats = self.config.max_num_seqs - len(server.running)
         while server.waiting and seats > 0:
@@ -68,4 +67,4 @@ class Orca(Scheduler):
 
     def held_back(self, server: Server) -> str:
         """There is no token budget: somebody was evicted, or seats are short."""
-        return "eviction" if server.evicted else "seats"
+        return "eviction" if server.step.evictions else "seats"

@@ -5,7 +5,6 @@ length; prefill them together and run until the *longest* is done. Who finishes 
 memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
 """
 
-from kvsim.sim.config import EngineConfig
 from kvsim.sim.request import Request
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.server import Server
@@ -13,12 +12,6 @@ from kvsim.sim.server import Server
 
 class Static(Scheduler):
     """Batches of whole requests, closed until the longest ends."""
-
-    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
-        super().__init__(config, max_model_len)
-        self.refuse("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling")
-        self.refuse("num_cpu_blocks")
-        self.only_recomputes()
 
     def schedule(self, server: Server) -> None:
         """Form a batch when nobody runs."""
@@ -41,7 +34,7 @@ class Static(Scheduler):
         self._end_batch_when_done(server)
 
     def _end_batch_when_done(self, server: Server) -> None:
-        if server.idle_seats == len(server.running):
+        if server.seats.count == len(server.running):
             for request in list(server.running.values()):
                 server.release(request)
             server.clear_seats()

@@ -42,8 +42,10 @@ class VllmV0(Scheduler):
     """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.0", "0.1.7", "0.4.2")
+    uses: ClassVar[frozenset[str]] = frozenset(
+        {"policy", "enable_prefix_caching", "watermark", "num_cpu_blocks", "preemption"}
+    )
     forks = True
-    pauses = True
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
@@ -53,9 +55,6 @@ class VllmV0(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.refuse("reserve_full_prompt", "async_scheduling")
-        if config.allocator != "paged":
-            raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {config.allocator}")
         if self.version in EARLY:
             for name in ("enable_chunked_prefill", "enable_prefix_caching"):
                 if getattr(config, name):
@@ -75,10 +74,13 @@ class VllmV0(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose requests may be several sequences."""
+        if not allocator.forks:
+            name = self.config.allocator
+            raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {name}")
         self.unit = allocator.growth_unit
         blocks = allocator.capacity_slots // self.unit
         self.watermark_slots = int(self.config.watermark * blocks) * self.unit
-        return GroupServer(allocator, bound, self.config.policy, self.fills_late, self.pauses)
+        return GroupServer(allocator, bound, self.config.policy, self.publishes_late)
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""
@@ -98,23 +100,23 @@ class VllmV0(Scheduler):
         budget = self.config.max_num_batched_tokens
         if not server.swapped_groups:
             self._admit(server, budget)
-            if server.chunks:
+            if server.step.chunks:
                 server.pause()
                 return
         self._decode(server, budget)
-        if server.swapped_groups and not server.evicted:
+        if server.swapped_groups and not server.step.evictions:
             self._swap_in(server, budget - server.decoding)
 
     def _schedule_together(self, server: GroupServer) -> None:
         budget = self._decode(server, self.config.max_num_batched_tokens)
-        if server.swapped_groups and not server.evicted:
+        if server.swapped_groups and not server.step.evictions:
             budget -= self._swap_in(server, budget)
-        if not server.swapped_groups and not server.evicted:
+        if not server.swapped_groups and not server.step.evictions:
             self._admit(server, budget)
 
     def _schedule_chunked(self, server: GroupServer) -> None:
         budget = self._decode(server, self.config.max_num_batched_tokens)
-        if server.swapped_groups and not server.evicted:
+        if server.swapped_groups and not server.step.evictions:
             budget -= self._swap_in(server, budget)
         self._admit(server, budget)
         for request in self._evicted:
@@ -150,8 +152,7 @@ class VllmV0(Scheduler):
         else:
             last = head.known_tokens - 1 - (head.known_tokens - 1) % self.unit  # its block is computed anew
             cached = min(match.tokens, last, tokens - 1)
-            server.admit_head(head.known_tokens, match, tokens - cached, cached)
-            server.skipped_tokens += cached
+            server.admit_head(head.known_tokens, match, tokens - cached, cached, charged=cached)
         server.enter(head)
 
     def _never(self, server: Server, known: int, tokens: int) -> str:
@@ -172,7 +173,7 @@ class VllmV0(Scheduler):
         head = server.waiting[0]
         if server.swapped_groups and not self._chunked:
             return "swapped"
-        if server.evicted:
+        if server.step.evictions:
             return "eviction"
         seats = sum(group.seats for group in server.groups) + server.group_of(head).seats
         if seats > self.config.max_num_seqs:
@@ -196,10 +197,7 @@ class VllmV0(Scheduler):
 
     def _decode(self, server: GroupServer, budget: int) -> int:
         """Give everybody who runs the memory of this step; returns the token budget left."""
-        if server.beams:
-            server.moved = True
         if not server.grow_freely():
-            server.moved = True
             self._decode_by_group(server)
         budget -= server.decoding
         if self._chunked and server.prefill_held:
@@ -276,11 +274,11 @@ class VllmV0(Scheduler):
     def choose_beams(self, server: Server) -> None:
         """Draw the survivors of the groups that decoded in this step."""
         assert isinstance(server, GroupServer)
-        if server.paused or self._survivors is None:
+        if server.step.paused or self._survivors is None:
             return
         for group in list(server.beams):
             first = group.sequences[0]
-            if first.base + server.clock > first.prompt_tokens:  # else it has just begun
+            if server.progress.stored(first) > first.prompt_tokens:  # else it has just begun
                 parents = self._survivors.parents()
                 if parents is not None:
                     server.branch(group, parents)

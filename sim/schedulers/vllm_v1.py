@@ -12,15 +12,19 @@ step that computes them is decided.
 The budget is at least the number of sequences, so it always reaches every decode, and a prompt that
 is not done is the only one and the last of `running`.
 
-With asynchronous scheduling a step is decided before the engine knows how the one before ended: who
-finished in it holds its memory and its seat for one decision longer.
+With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine
+knows how the one before ended. Who finished in it holds its memory and its seat for one decision longer, and
+may even be evicted meanwhile, without any effect but the count. A token that is not known yet cannot be found
+in the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the step.
 
 Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
@@ -39,16 +43,26 @@ class Policy:
     """the free block to lend, prefix cache off"""
     cached_order: Order
     """the free block to lend, prefix cache on"""
+    asynchronous: bool
+    """decide a step before the one before it has ended, unless told otherwise"""
     has_switches: bool
     """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
 
 
 POLICIES = {
     "0.11.0": Policy(
-        reserve_full_prompt=False, order=Order.QUEUE, cached_order=Order.QUEUE, has_switches=False
+        reserve_full_prompt=False,
+        order=Order.QUEUE,
+        cached_order=Order.QUEUE,
+        asynchronous=False,
+        has_switches=False,
     ),
     "0.33.0": Policy(
-        reserve_full_prompt=True, order=Order.STACK, cached_order=Order.HASHED_LAST, has_switches=True
+        reserve_full_prompt=True,
+        order=Order.STACK,
+        cached_order=Order.HASHED_LAST,
+        asynchronous=True,
+        has_switches=True,
     ),
 }
 
@@ -57,6 +71,9 @@ class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
+    uses: ClassVar[frozenset[str]] = frozenset(
+        {"policy", "enable_prefix_caching", "watermark", "reserve_full_prompt", "async_scheduling"}
+    )
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -66,28 +83,35 @@ class VllmV1(Scheduler):
                 f"({max_model_len}), got {config.max_num_batched_tokens}"
             )
         policy = POLICIES[self.version]
-        if not policy.has_switches:
-            self.refuse("watermark", "reserve_full_prompt", "async_scheduling")
-        self.refuse("num_cpu_blocks")
-        self.only_recomputes()
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
-        self._departed: list[Request] = []
         self._budget = self.max_chunk = config.max_num_batched_tokens
+        self.asynchronous = policy.asynchronous
+        if config.async_scheduling is not None:
+            self.asynchronous = config.async_scheduling
         self._whole = policy.reserve_full_prompt
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt
 
+    def settings(self) -> frozenset[str]:
+        """Early releases lack most switches."""
+        switches = {"watermark", "reserve_full_prompt", "async_scheduling"}
+        return self.uses if POLICIES[self.version].has_switches else self.uses - switches
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """A server whose steps may be decided before the one before has ended."""
+        return Server(allocator, bound, self.config.policy, known_late=self.asynchronous)
+
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
         server.grow_due()
-        budget = self._budget - server.decoding
+        budget = self._budget - server.progress.size
         if server.prefill_held:
             budget -= self._continue_last(server, budget)
-        if server.waiting and not server.evicted:
+        if server.waiting and not server.step.evictions:
             self._admit(server, budget)
-        if self._departed:
-            self._release_departed(server)
+        if server.departed:
+            server.release_departed()
 
     def _continue_last(self, server: Server, budget: int) -> int:
         request = next(r for r in reversed(server.running.values()) if r.state is not State.FINISHED)
@@ -123,14 +147,7 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
-        if self.config.async_scheduling:
-            server.depart(request)
-            self._departed.append(request)
+        if server.known_late:
+            server.depart_late(request)
         else:
             server.release(request)
-
-    def _release_departed(self, server: Server) -> None:
-        for request in self._departed:
-            server.release(request)
-        self._departed = []
-        server.cleared = server.moved = True

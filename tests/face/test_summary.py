@@ -22,7 +22,14 @@ def typed_names(part, prefix=""):
 
 
 def test_every_number_of_the_file_is_declared_and_no_other(run):
-    assert set(typed_names(Summary)) == run.summary.flat().keys() | {"requests.rejected_reasons"}
+    one_server = {name for name in typed_names(Summary) if not name.startswith(("fleet.", "replicas"))}
+    assert one_server == run.summary.flat().keys() | {"requests.rejected_reasons"}
+
+
+def test_so_is_every_number_of_a_fleet():
+    fleet = kvsim.simulate(num_prompts=120, request_rate=float("inf"), replicas=2)
+    assert set(typed_names(Summary)) == fleet.summary.flat().keys() | {"requests.rejected_reasons"}
+    assert fleet.summary.fleet.replicas == len(fleet.summary.replicas) == len(fleet.replicas) == 2
 
 
 def test_attributes_subscripts_and_flat_names_are_the_same_numbers(run):

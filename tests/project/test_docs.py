@@ -1,7 +1,7 @@
 """The documents say what the program does: every name, option, column and number, and every example runs.
 
 Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
-file and in one directory per file, in which `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
+file and in one directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
 `my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
 get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
 `--num-prompts 20`, which replaces their own.
@@ -99,6 +99,7 @@ def workplace(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     Path("mine.py").write_text(blocks(README.read_text(encoding="utf-8"), "python")[0], encoding="utf-8")
     Path("pages.py").write_text(blocks(named("allocators"), "python")[0], encoding="utf-8")
+    Path("careful.py").write_text(blocks(named("own-scheduler"), "python")[0], encoding="utf-8")
     Path("chat.jsonl").write_text(blocks(named("traces"), "json")[0], encoding="utf-8")
     Path("steps.jsonl").write_text(blocks(named("schedulers"), "json")[0], encoding="utf-8")
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
@@ -107,7 +108,7 @@ def workplace(tmp_path, monkeypatch):
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
-    for name in ("mine", "pages"):
+    for name in ("careful", "mine", "pages"):
         sys.modules.pop(name, None)
 
 

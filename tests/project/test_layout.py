@@ -53,7 +53,10 @@ OTHERS = {
 }
 """Top-level package -> what it may import of others, beside the standard library."""
 
-ONLY_IN = {"matplotlib": ["reports/figures/"], "simpy": ["sim/arrivals.py", "sim/engine.py"]}
+ONLY_IN = {
+    "matplotlib": ["reports/figures/"],
+    "simpy": ["sim/arrivals.py", "sim/engine.py", "sim/replica.py"],
+}
 """Library -> the files or folders that alone may import it: what draws; what keeps the time."""
 
 LATE_IN_CLI = {"kernels", "matplotlib", "numpy", "pyarrow", "reports", "rich", "workloads"}

@@ -257,7 +257,7 @@ def test_who_heads_the_queue_for_many_reasons_gets_one_line():
 
 def naive(engine, case, table):  # noqa: PLR0912, PLR0915 - a walk with all its cases
     """(request, sample) -> [(start, end, state, reason)], walking through the events one by one."""
-    found = rows(engine.events)
+    found = rows(engine.replica.events)
     arrival = np.rint(table["arrival_s"] * PS_PER_S).astype(np.int64).tolist()
     forks, admitted = {}, set()
     for row in found:
@@ -360,7 +360,7 @@ def test_lives_are_those_of_a_naive_walk_and_sum_to_e2e(scheduler):
     for seed in range(2000, 2040):
         case = draw_case(Random(seed), scheduler)
         engine = build_engine(case.scenario, case.work, events=True)
-        engine.cost = COSTS[case.cost]()
+        engine.replica.cost = COSTS[case.cost]()
         run, told, result = run_of(engine, case.scenario)
         expected, ended = naive(engine, case, run.columns.requests)
         try:

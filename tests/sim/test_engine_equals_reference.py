@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.reference import Job, Reference
+from support.serving import engine_of
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
@@ -13,7 +14,6 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 from kvsim.sim.config import EngineConfig
 from kvsim.sim.cost import Constant
-from kvsim.sim.engine import Engine
 from kvsim.sim.metrics import kinds
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers.base import Scheduler
@@ -110,7 +110,7 @@ def run_engine(
     allocator, log = logged(make(slots))
     config = EngineConfig(max_num_seqs=seats, max_num_batched_tokens=budget)
     server = Server(allocator, reservation(reserve, MAX_LEN))
-    engine = Engine(  # few rows, so that the samples cut few spans
+    engine = engine_of(  # few rows, so that the samples cut few spans
         work,
         server,
         scheduler(config, MAX_LEN),

@@ -93,7 +93,7 @@ def test_a_span_grows_as_its_steps_would_one_by_one(unit, seqs, lengths, duratio
         starts = dict(zip(range(clock, clock + length), [0, *ends], strict=False))
         later = range(clock + 1, clock + length)
         lefts = []
-        grown, used, full = calendar.pass_span(clock, ends, lefts)
+        grown, used, full = calendar.growth_within(clock, ends, lefts)
         assert grown == [seq for c in later for seq in naive.due(c)]
         assert lefts == [(len(naive.due(c)), ends[-1] - starts[c]) for c in later if naive.due(c)]
         assert used == unit * sum(count * left for count, left in lefts)
@@ -134,4 +134,4 @@ def test_irregular_growth_is_due_once_at_its_clock_and_ends_a_span_before_it(pla
         next_growth = min([at for at in naive.values() if at > clock], default=clock + steps)
         sure = calendar.guaranteed_steps(clock, steps, 0)
         assert 1 <= sure <= min(steps, next_growth - clock)
-        assert calendar.pass_span(clock, range(1, sure + 1)) == ([], 0, [])
+        assert calendar.growth_within(clock, range(1, sure + 1)) == ([], 0, [])

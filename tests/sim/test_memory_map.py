@@ -43,10 +43,10 @@ class Watched(MemoryMap):
 
 def run(case, max_span, recorded):
     engine = build_engine(case.scenario, case.work, max_span=max_span, events=recorded)
-    engine.cost = COSTS[case.cost]()
-    engine.recorder.timeline_rows = case.timeline_rows
+    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.recorder.timeline_rows = case.timeline_rows
     if recorded:
-        engine.memory_map = Watched(case.work.tokens, 12, engine.server)
+        engine.replica.memory_map = Watched(case.work.tokens, 12, engine.replica.server)
     return told(engine.run()), engine
 
 
@@ -73,21 +73,21 @@ def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_mod
             fast, engine = run(case, 1 << 20, recorded=True)
             slow, stepped = run(case, 1, recorded=True)
             assert bare == fast == slow
-            assert rows(engine.events) == rows(stepped.events)
-            assert engine.memory_map.seen == stepped.memory_map.seen
-            capacity = engine.server.allocator.capacity_slots
-            seen = dict.fromkeys(engine.memory_map.seen)
-            for time_ps, slots in replay(engine.memory_map, capacity):
+            assert rows(engine.replica.events) == rows(stepped.replica.events)
+            assert engine.replica.memory_map.seen == stepped.replica.memory_map.seen
+            capacity = engine.replica.server.allocator.capacity_slots
+            seen = dict.fromkeys(engine.replica.memory_map.seen)
+            for time_ps, slots in replay(engine.replica.memory_map, capacity):
                 seen[time_ps] = list(slots)
             before = None
-            for time_ps, slots in engine.memory_map.seen.items():
+            for time_ps, slots in engine.replica.memory_map.seen.items():
                 before = seen[time_ps] or before  # an instant without a row is as the one before
                 assert before == slots
             happened.update(check_events(case, engine, fast))
         except Exception as error:
             error.add_note(f"draw_case(Random({seed}), {scheduler!r})")
             raise
-        happened["instants"] += len(engine.memory_map.seen)
+        happened["instants"] += len(engine.replica.memory_map.seen)
     assert set(happened) > CAUSES
     assert happened["instants"] > 40 * 8
     if "swap_outs" in HAPPENS[scheduler]:
@@ -98,23 +98,25 @@ def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_mod
 
 def check_events(case, engine, result):
     """The events add up to the totals of the run; returns how many there are of each."""
-    found = rows(engine.events)
-    count, server, recorder = Counter(row["event"] for row in found), engine.server, engine.recorder
-    assert count["preempt"] == server.preemptions
+    found = rows(engine.replica.events)
+    count = Counter(row["event"] for row in found)
+    server, recorder = engine.replica.server, engine.replica.recorder
+    assert count["preempt"] == server.totals.preemptions
     assert count["reject"] == sum(recorder.rejected.values())
     copied = sum(row["tokens"] for row in found if row["event"] == "copy")
     assert copied == server.allocator.copied_slots
     hits = sum(row["cached"] for row in found if row["event"] == "admit")
-    assert hits == server.hit_tokens_total
+    assert hits == server.totals.hit_tokens
     times = [row["time_ps"] for row in found]
     assert times == sorted(times)
     finished = {row["request"] for row in found if row["event"] == "finish"}
-    assert finished >= set(np.flatnonzero(recorder.result(server).finished).tolist())
+    assert finished >= set(np.flatnonzero(recorder.log.finished).tolist())
     return count
 
 
 def engine_of(scheduler, blocks, work, **settings):
-    config = EngineConfig(**{"scheduler": scheduler, "block_size": 4, "max_model_len": 16, **settings})
+    usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
+    config = EngineConfig(**usual | settings)
     scenario = Scenario(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),
@@ -132,7 +134,7 @@ def story(engine):
     return [
         f"{row.pop('time_ps') / 1e12:g} {row.pop('event')} {row.pop('request')} "
         + " ".join(f"{name}={value}" for name, value in row.items() if name not in ("step", "sample"))
-        for row in rows(engine.events)
+        for row in rows(engine.replica.events)
     ]
 
 
@@ -180,7 +182,7 @@ def test_a_rejected_request_is_told_with_its_reason():
 
 def test_the_tables_hold_seconds_and_no_sentinels():
     engine = engine_of("orca", 6, workload([(0, 5, 3), (0, 2, 1)]), allocator="contiguous")
-    events, drawn = event_table(engine.events), map_table(engine.memory_map)
+    events, drawn = event_table(engine.replica.events), map_table(engine.replica.memory_map)
     assert events["time_s"].tolist() == [0, 0, 1, 3, 3, 4, 4]
     assert np.isnan(events["need"]).tolist() == [True, False, True, True, True, True, True]
     assert list(drawn) == ["time_s", "start", "size", "owners", "filled", "cached"]

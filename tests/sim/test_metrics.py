@@ -9,7 +9,8 @@ import pytest
 from kvsim.sim.histogram import Histogram
 from kvsim.sim.load import LIMITS
 from kvsim.sim.metrics import request_table, step_table, summary, timeline_table
-from kvsim.sim.recorder import REQUEST_COLUMNS, STEP_COLUMNS, TIMELINE_COLUMNS, Integrals, Result
+from kvsim.sim.recorder import STEP_COLUMNS, TIMELINE_COLUMNS, Integrals, Result
+from kvsim.sim.request_log import REQUEST_COLUMNS
 from kvsim.sim.workload import PS_PER_S, Workload
 
 CAPACITY = 1_000

@@ -53,19 +53,24 @@ class Books:
     """Counts the memory anew at each step of step mode: from block tables, texts and lengths alone."""
 
     def __init__(self, engine) -> None:
-        self.engine, self.server, self.allocator = engine, engine.server, engine.server.allocator
+        self.engine, self.server, self.allocator = (
+            engine,
+            engine.replica.server,
+            engine.replica.server.allocator,
+        )
         self.sums = {True: Counter(), False: Counter()}
         self.most_running = self.most_tokens = 0
         self._open: tuple[int, dict[str, int], bool, bool] | None = None
-        self._check, self._sample = self.server.check, engine.recorder.sample
-        engine.cost = self.cost = Timed(engine.cost)
-        self.server.check, engine.recorder.sample = self.check, self.sample
+        self._check, self._sample = self.server.check, engine.replica.recorder.sample
+        engine.replica.cost = self.cost = Timed(engine.replica.cost)
+        self.server.check, engine.replica.recorder.sample = self.check, self.sample
 
-    def sample(self, server, now_ps, held):
+    def sample(self, row):
+        server = self.server
         if not (server.waiting or server.running or server.swapped):
-            self.close(now_ps)
-            self._open = now_ps, {"cached": server.allocator.cached_slots}, False, True
-        self._sample(server, now_ps, held)
+            self.close(row.time_ps)
+            self._open = row.time_ps, {"cached": row.cached}, False, True
+        self._sample(row)
 
     def close(self, now_ps: int | None) -> None:
         """The step, or the time without one, has passed: add it to the integrals."""
@@ -81,7 +86,7 @@ class Books:
         """What `check=True` does, and all that it takes for granted."""
         self._check()
         server, allocator = self.server, self.allocator
-        clock = server.clock if server.paused else server.clock + 1
+        clock = server.progress.clock + (not server.step.paused)
         lengths = {
             seq: r.base + clock if r.state is State.DECODE else r.computed
             for seq, r in server.running.items()
@@ -102,7 +107,7 @@ class Books:
             assert sorted(living) == sorted(server.running)
         self.close(server.now_ps)
         departed = sum(r.state is State.FINISHED for r in server.running.values())
-        if isinstance(self.engine.scheduler, Static):
+        if isinstance(self.engine.replica.scheduler, Static):
             running = len(server.running) - departed
         else:
             running = len(server.running)
@@ -177,13 +182,13 @@ def flat(ranges) -> list[int]:
 def run(case: Case, max_span: int, books: bool = False):
     work = case.work
     engine = build_engine(case.scenario, work, max_span=max_span, check=True, events=True)
-    engine.cost = COSTS[case.cost]()
-    engine.recorder.timeline_rows = case.timeline_rows
+    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.recorder.timeline_rows = case.timeline_rows
     kept = Books(engine) if books else None
     result = engine.run()
     if kept:
         kept.close(None)
-    server, allocator = engine.server, engine.server.allocator
+    server, allocator = engine.replica.server, engine.replica.server.allocator
     assert not (server.waiting or server.running or server.swapped)
     assert (allocator.used_slots, allocator.shared_tokens, allocator.host_used_slots) == (0, 0, 0)
     assert (server.decoding, server.prefill_held, server.internal) == (0, 0, 0)

@@ -39,7 +39,7 @@ def scenario(spec, *, gpu="h100", blocks=None, **settings_of_engine):
     return Scenario(
         model=spec,
         gpu=gpu_named(gpu),
-        engine=EngineConfig(**settings_of_engine),
+        engine=EngineConfig(**{"async_scheduling": False, **settings_of_engine}),
         num_gpu_blocks=blocks,
         cost="constant:1",
     )
@@ -208,7 +208,7 @@ class Books:
     """Holds the engine to `blocks_held` and to its own block tables, at every step."""
 
     def __init__(self, engine, groups):
-        self.server, self.groups = engine.server, groups
+        self.server, self.groups = engine.replica.server, groups
         self.before, self.decoded = {}, Counter()
         self._check = self.server.check
         self.server.check = self.check
@@ -226,7 +226,7 @@ class Books:
             if request.state is State.FINISHED:
                 continue
             decodes = request.state is State.DECODE
-            tokens = now[seq] = request.base + server.clock + 1 if decodes else request.computed
+            tokens = now[seq] = request.base + server.progress.clock + 1 if decodes else request.computed
             computed = tokens - 1 if decodes else self.before.get(seq, 0)
             if decodes or computed < tokens:
                 assert mine == blocks_held(self.groups, size, tokens, computed)
@@ -247,7 +247,7 @@ def run_twice(server, work):
     one, other = slow.run(), fast.run()
     assert everything(one) == everything(other)
     for engine in (slow, fast):
-        left = engine.server
+        left = engine.replica.server
         assert (left.allocator.used_slots, left.allocator.expired_slots) == (0, 0)
         assert (left.internal, left.prefill_held, left.decoding) == (0, 0, 0)
         assert sorted(left.allocator.free_queue()) == list(range(left.allocator.num_blocks))
@@ -371,9 +371,9 @@ def test_other_allocators_keep_every_token():
     for allocator in ("contiguous", "buddy", "dynamic", "radix"):
         server = scenario(spec, blocks=50, allocator=allocator)
         assert windowed_groups(server) is None
-        assert build_engine(server, burst([(10, 5)])).server.allocator.slots_per_token == 1
+        assert build_engine(server, burst([(10, 5)])).replica.server.allocator.slots_per_token == 1
     plain = scenario(spec, blocks=50, disable_hybrid_kv_cache_manager=True)
-    assert type(build_engine(plain, burst([(10, 5)])).server.allocator) is Paged
+    assert type(build_engine(plain, burst([(10, 5)])).replica.server.allocator) is Paged
 
 
 def test_without_windows_nothing_changes():
@@ -457,5 +457,5 @@ def test_constant_costs_do_not_depend_on_windows():
         build_engine(scenario(model(10, 20), blocks=900, disable_hybrid_kv_cache_manager=off), burst(rows))
         for off in (False, True)
     )
-    assert isinstance(windows.cost, Constant)
+    assert isinstance(windows.replica.cost, Constant)
     assert windows.run().end_ps == plain.run().end_ps

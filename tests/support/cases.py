@@ -189,7 +189,7 @@ def draw_case(rng: Random, scheduler: str) -> Case:
 
 def events_of(engine) -> dict[str, list]:
     """What happened to each request: columns of numbers, and of texts with the order they stand in."""
-    numbers, texts = engine.events.table()
+    numbers, texts = engine.replica.events.table()
     return {name: column.tolist() for name, column in numbers.items()} | {
         name: [column.codes.tolist(), column.texts] for name, column in texts.items()
     }

@@ -152,6 +152,8 @@ def flags(case):
         yield from ("--watermark", str(config["watermark"]))
     if not config.get("scheduler_reserve_full_isl", True):
         yield "--no-reserve-full-prompt"
+    if engine == "v033":
+        yield "--no-async-scheduling"
     if "cpu_blocks" in config:
         yield from ("--num-cpu-blocks", str(config["cpu_blocks"]))
     if config.get("chunked"):
@@ -315,18 +317,18 @@ def notes(case):
         scenario, traffic = read_config(text)
         engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
     look = _look_v0 if case["engine"] == "v042" else _look
-    ids, decide, seen = rows(case), engine.scheduler.schedule, {}
+    ids, decide, seen = rows(case), engine.replica.scheduler.schedule, {}
 
     def after_the_step():
         if seen and case["engine"] != "v042":
-            seen[max(seen)]["free_queue_end"] = _free_queue(case, engine.server)
+            seen[max(seen)]["free_queue_end"] = _free_queue(case, engine.replica.server)
 
     def noting(server):
         after_the_step()
         decide(server)
         seen[server.now_ps // PS_PER_S] = look(case, ids, server)
 
-    engine.scheduler.schedule = noting
+    engine.replica.scheduler.schedule = noting
     engine.run()
     after_the_step()
     return seen

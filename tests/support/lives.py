@@ -19,12 +19,13 @@ def run_of(engine, scenario, label="test"):
     config = {"scenario": {"engine": {"policy": "fcfs", **vars(scenario.engine)}}}
     summary = {"label": label, "engine": {"steps": result.step_count}}
     run = Run(Path(label), label, config, Summary(summary), Tables(table, timeline_table(result)))
-    return run, lives(event_log(event_table(engine.events)), table), result
+    return run, lives(event_log(event_table(engine.replica.events)), table), result
 
 
 def served(scheduler, blocks, work, label="test", **settings):
     """A run on so many blocks of 4 tokens, a second a step."""
-    config = EngineConfig(**{"scheduler": scheduler, "block_size": 4, "max_model_len": 16, **settings})
+    usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
+    config = EngineConfig(**usual | settings)
     scenario = Scenario(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),

@@ -29,6 +29,7 @@ class Job:
     first_step: int = -1
     token_times: list[int] = field(default_factory=list)
     preemptions: int = 0
+    draws: object = None
 
     @property
     def known(self):
@@ -47,6 +48,7 @@ class Reference:
         cost: CostModel,
         seats: int,
         budget: int,
+        counts=None,
     ):
         self.jobs, self.memory, self.scheduler, self.bound, self.cost = (
             jobs,
@@ -56,6 +58,7 @@ class Reference:
             cost,
         )
         self.seats, self.budget = seats, budget
+        self.counts = counts  # job -> tokens of its decode steps, as an iterator; None: one each
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.admitted, self.admitted_slots = 0, 0
@@ -94,16 +97,18 @@ class Reference:
         evicted = False
         budget = self.budget if self.scheduler == "vllm-v1" else 10**9
         for job in list(self.running):
-            tokens = min(job.known - job.computed, budget)
+            tokens = spent = min(job.known - job.computed, budget)
             if job not in self.running or job.done or not tokens:
                 continue
+            if job.decoding and self.counts:
+                tokens = min(next(job.draws), job.output - job.generated)
             while job in self.running and not self.memory.grow(job.seq, job.computed + tokens):
                 victim = [other for other in self.running if not other.done][-1]
                 self.evict(victim)
                 evicted = True
             if job in self.running:
                 work[job] = tokens
-                budget -= tokens
+                budget -= spent
         if self.scheduler == "static" and all(job.done for job in self.running):
             for job in self.running:
                 self.memory.release(job.seq)
@@ -141,7 +146,7 @@ class Reference:
         seats = [job for job in self.running if job.decoding]
         for job in seats:
             job.computed += job.done  # a finished seat of a static batch computes padding
-        contexts = sum(job.computed + (not job.done) for job in seats)
+        contexts = sum(job.computed + work.get(job, 0) for job in seats)
         return StepShape(sum(prefill.values()), pairs, len(prefill), len(seats), contexts, copied)
 
     def count(self, duration: int):
@@ -164,10 +169,15 @@ class Reference:
     def finish_step(self, job: Job, now: int):
         if job.computed < job.known:
             return
-        job.generated += 1
-        job.decoding = True
+        tokens = job.computed - job.known + 1 if job.decoding else 1
         if job.token_times:
             self.gaps[now - job.token_times[-1]] += 1
+        if tokens > 1:
+            self.gaps[0] += tokens - 1
+        job.generated += tokens
+        if not job.decoding:
+            job.decoding = True
+            job.draws = self.counts(job) if self.counts else None
         job.token_times.append(now)
         if job.generated == job.output:
             job.finish, job.done = now, True

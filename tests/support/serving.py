@@ -8,7 +8,9 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.config import EngineConfig
 from kvsim.sim.cost import Constant
 from kvsim.sim.engine import Engine
+from kvsim.sim.replica import Replica
 from kvsim.sim.request import State
+from kvsim.sim.request_log import RequestLog
 from kvsim.sim.reservation import reservation
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
@@ -28,6 +30,12 @@ def workload(rows) -> Workload:
     return Workload("test", ps, prompts.astype(np.int64), outputs.astype(np.int64))
 
 
+def engine_of(work: Workload, server: Server, scheduler: Scheduler, cost: CostModel, longest: int, **options):
+    """One replica under this work."""
+    log = RequestLog(work)
+    return Engine(work, log, [Replica(server, scheduler, cost, log, **options)], longest)
+
+
 def serve(
     work: Workload,
     allocator: Allocator,
@@ -45,10 +53,10 @@ def serve(
     """The result of one run."""
     cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
     choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
-    config = EngineConfig(**choices, **(config or {}))
+    config = EngineConfig(**{"async_scheduling": False, **choices, **(config or {})})
     server = Server(allocator, reservation(reserve, max_model_len))
-    engine = Engine(work, server, cls(config, max_model_len), cost or Constant(1), max_model_len, **options)
-    return engine.run()
+    scheduler = cls(config, max_model_len)
+    return engine_of(work, server, scheduler, cost or Constant(1), max_model_len, **options).run()
 
 
 def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Scheduler]:
@@ -68,7 +76,7 @@ def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Schedule
                 if request.state is State.FINISHED:
                     told.append(f"({name})")
                     continue
-                if request in server.chunks:
+                if request in server.step.chunks:
                     held[request.index] = request.computed
                 elif request.state is State.DECODE:
                     held[request.index] += 1

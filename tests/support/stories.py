@@ -38,10 +38,8 @@ class Story:
     """A run on so many blocks of 4 tokens."""
 
     def __init__(self, scheduler, blocks, work, prepare=lambda engine: None, **settings):
-        config = EngineConfig(
-            scheduler=scheduler,
-            **{"block_size": 4, "max_num_seqs": 8, "max_model_len": 64, **settings},
-        )
+        usual = {"block_size": 4, "max_num_seqs": 8, "max_model_len": 64, "async_scheduling": False}
+        config = EngineConfig(**{"scheduler": scheduler} | usual | settings)
         scenario = Scenario(
             model=model_named("opt-13b"),
             gpu=gpu_named("h100"),

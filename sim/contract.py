@@ -1,0 +1,253 @@
+"""Tries a scheduler on random work; InvariantError names the rule that it broke.
+
+    check_scheduler(Mine)                          # a subclass of Scheduler
+    check_scheduler(Mine, seed=7, workloads=100)
+
+Memory is so small that somebody must make room all the time. Every workload is served twice, in spans and
+step by step, with the memory recounted from scratch at every step. The rules:
+
+1. Every request ends exactly once, finished or rejected, and the run comes to an end.
+2. Memory is paid for and given back: what the sequences hold is what the allocator lends, at every step,
+   and nothing at the end.
+3. What is swapped and copied costs time: whatever the allocator moved was in the work of some step.
+4. Late tokens are late: the gaps between the tokens of all requests add up to the time that they took.
+5. Decisions depend on the state alone: spans and single steps give the same run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from random import Random
+
+import numpy as np
+
+from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.build import build_allocator
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.engine import Engine
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.recorder import Result
+from kvsim.sim.replica import Replica
+from kvsim.sim.request_log import RequestLog
+from kvsim.sim.reservation import reservation
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.workload import Samples, Workload
+
+WORKLOADS = 40
+REQUESTS = 30
+LONGEST = 64
+MOST_DECISIONS = 20_000
+
+
+class CountedCost(CostModel):
+    """A step takes time for all that it does; what it moves is counted."""
+
+    source = "check"
+
+    def __init__(self) -> None:
+        self.copied = self.blocks_in = self.blocks_out = 0
+        self._asked: StepShape | None = None
+
+    def step_ps(self, shape: StepShape) -> int:
+        """Some odd number for each part."""
+        if shape is not self._asked:  # asked for once by the engine, which repeats only decodes
+            self._asked = shape
+            self.copied += shape.copied_tokens
+            self.blocks_in += shape.swapped_in_blocks
+            self.blocks_out += shape.swapped_out_blocks
+        moved = 50_021 * shape.copied_tokens + 70_001 * (shape.swapped_in_blocks + shape.swapped_out_blocks)
+        work = (
+            1_000_003 * shape.prefill_tokens + 2_000_029 * shape.decode_seqs + 30_011 * shape.context_tokens
+        )
+        return 900_000_001 + moved + work
+
+
+@dataclass
+class Moved:
+    """What an allocator moved, counted where it happens."""
+
+    blocks_in: int = 0
+    blocks_out: int = 0
+
+    def watch(self, allocator: Allocator) -> None:
+        """Count the swaps of an allocator from now on."""
+        swap_in, swap_out, unit = allocator.swap_in, allocator.swap_out, allocator.block_slots
+
+        def counted_in(seqs: list[int]) -> bool:
+            blocks = allocator.slots_held(seqs) // unit
+            done = swap_in(seqs)
+            self.blocks_in += blocks * done
+            return done
+
+        def counted_out(seqs: list[int]) -> bool:
+            blocks = allocator.slots_held(seqs) // unit
+            done = swap_out(seqs)
+            self.blocks_out += blocks * done
+            return done
+
+        allocator.swap_in, allocator.swap_out = counted_in, counted_out  # type: ignore[method-assign, assignment]
+
+
+RULES = {
+    "every_request_ends": "Every request is finished or rejected, once, and the run comes to an end.",
+    "memory_is_given_back": "What sequences hold is what is lent, at every step, and nothing at the end.",
+    "what_is_moved_costs_time": "Whatever is swapped or copied is in the work of some step.",
+    "late_tokens_are_late": "The gaps between tokens add up to the time that requests took.",
+    "decisions_depend_on_state_alone": "Spans and single steps give the same run.",
+}
+"""Name of each rule -> what it says."""
+
+
+def check_scheduler(
+    scheduler: type[Scheduler], seed: int = 0, workloads: int = WORKLOADS, version: str = ""
+) -> None:
+    """Try a scheduler on random workloads and raise at the first rule that it breaks.
+
+    Parameters
+    ----------
+    scheduler : subclass of Scheduler
+    seed : int
+        Of the workloads: the same seed draws the same ones.
+    workloads : int
+        How many to try.
+    version : str
+        Which of its releases; "": the default.
+
+    Raises
+    ------
+    InvariantError
+        Names the rule and the numbers that contradict it.
+    """
+    for number in range(workloads):
+        rng = Random(f"{seed}-{number}")
+        scenario, work = _scenario(scheduler, version, rng), _workload(scheduler, rng)
+        try:
+            slow, fast = (_served(scheduler, scenario, work, max_span) for max_span in (1, 1 << 20))
+            same = _differences(slow, fast)
+            if same:
+                raise InvariantError(f"decisions_depend_on_state_alone: in spans and in steps differ: {same}")
+        except InvariantError as error:
+            raise InvariantError(f"workload {number} of seed {seed}: {error}") from error
+
+
+def _scenario(scheduler: type[Scheduler], version: str, rng: Random) -> Scenario:
+    """A small server: few seats, little memory."""
+    budget = LONGEST * rng.randint(1, 3)
+    usual = {"block_size": rng.choice([1, 4, 16]), "max_num_seqs": rng.randint(2, 12)}
+    own = {**scheduler.defaults(version, LONGEST), **usual, "max_num_batched_tokens": budget}
+    engine = EngineConfig(scheduler=f"check@{version}", max_model_len=LONGEST, **own)  # type: ignore[arg-type]
+    blocks = -(-LONGEST // engine.block_size) * rng.randint(2, 5)
+    return Scenario(model=model_named("opt-13b"), gpu=gpu_named("h100"), engine=engine, num_gpu_blocks=blocks)
+
+
+def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
+    """Requests that come faster than they can be served; with several answers, where it forks."""
+    arrival_ps = np.cumsum([rng.choice([0, 1, 5, 20]) * 10**9 for _ in range(REQUESTS)])
+    prompts = np.array([rng.randint(1, LONGEST - 2) for _ in range(REQUESTS)])
+    answers = np.array([rng.randint(1, LONGEST - prompt) for prompt in prompts.tolist()])
+    samples = None
+    if scheduler.forks and rng.random() < 0.5:
+        lengths = [[rng.randint(1, longest), longest] for longest in answers.tolist()]
+        samples = Samples(np.arange(0, 2 * REQUESTS + 1, 2), np.array(lengths).ravel())
+    return Workload("check", arrival_ps, prompts, answers, samples=samples)
+
+
+def _served(scheduler: type[Scheduler], scenario: Scenario, work: Workload, max_span: int) -> Result:
+    """The run, if it keeps the first four rules."""
+    chosen = scheduler(scenario.engine, LONGEST)
+    allocator = build_allocator(scenario, chosen)
+    server = chosen.new_server(allocator, reservation("max", LONGEST))
+    cost, moved, log = CountedCost(), Moved(), RequestLog(work)
+    moved.watch(allocator)
+    _limit(chosen)
+    rows = 8  # of the timeline: each ends a span
+    replica = Replica(server, chosen, cost, log, max_span=max_span, timeline_rows=rows, check=True)
+    try:
+        result = Engine(work, log, [replica], LONGEST).run()
+    except (InvariantError, KvsimError):
+        raise
+    except Exception as error:
+        raise InvariantError(f"{type(error).__name__}: {error}") from error
+    for rule in (
+        _every_request_ends(result, replica),
+        _memory_is_given_back(replica),
+        _what_is_moved_costs_time(allocator, moved, cost),
+        _late_tokens_are_late(result),
+    ):
+        if rule:
+            raise InvariantError(rule)
+    return result
+
+
+def _limit(scheduler: Scheduler) -> None:
+    """Let a run that never ends stop."""
+    decide, left = scheduler.schedule, iter(range(MOST_DECISIONS))
+
+    def limited(server) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - as the method
+        if next(left, None) is None:
+            waits = f"{len(server.waiting)} wait and {len(server.running)} run"
+            raise InvariantError(f"every_request_ends: {MOST_DECISIONS:,} decisions, and still {waits}")
+        decide(server)
+
+    scheduler.schedule = limited  # type: ignore[method-assign]
+
+
+def _every_request_ends(result: Result, replica: Replica) -> str:
+    finished, rejected = int(result.finished.sum()), sum(result.rejected.values())
+    server, count = replica.server, len(result.workload)
+    if finished + rejected == count and not (server.waiting or server.running or server.swapped):
+        return ""
+    there = f"{len(server.waiting)} wait, {len(server.running)} run, {server.swapped} are swapped"
+    return f"every_request_ends: {finished} finished and {rejected} rejected of {count}; {there}"
+
+
+def _memory_is_given_back(replica: Replica) -> str:
+    server, allocator = replica.server, replica.server.allocator
+    left = {
+        "lent": allocator.used_slots,
+        "in the host pool": allocator.host_used_slots,
+        "held by prompts": server.prefill_held,
+        "never to be written": server.internal,
+    }
+    kept = ", ".join(f"{slots} slots {where}" for where, slots in left.items() if slots)
+    return f"memory_is_given_back: at the end there are {kept}" if kept else ""
+
+
+def _what_is_moved_costs_time(allocator: Allocator, moved: Moved, cost: CountedCost) -> str:
+    pairs = {
+        "swapped out": (moved.blocks_out, cost.blocks_out),
+        "swapped in": (moved.blocks_in, cost.blocks_in),
+        "copied": (allocator.copied_slots, cost.copied),
+    }
+    wrong = [f"{done} {what}, {paid} paid for" for what, (done, paid) in pairs.items() if done != paid]
+    return f"what_is_moved_costs_time: {'; '.join(wrong)}" if wrong else ""
+
+
+def _late_tokens_are_late(result: Result) -> str:
+    if result.samples is not None:  # each answer has a first token of its own, which no column tells
+        return ""
+    done = result.finished
+    took = int((result.requests["finish_ps"] - result.requests["first_token_ps"])[done].sum())
+    if result.token_gaps.total == took or not done.all():  # who was dropped had tokens, too
+        return ""
+    return f"late_tokens_are_late: gaps add up to {result.token_gaps.total} ps, requests took {took} ps"
+
+
+def _differences(one: Result, other: Result) -> str:
+    """The names of what differs between two runs."""
+    return ", ".join(name for name, value, twin in _pairs(one, other) if value != twin)
+
+
+def _pairs(one: Result, other: Result) -> Iterator[tuple[str, object, object]]:
+    for field in fields(one):
+        if field.name in ("workload", "steps", "token_gaps"):
+            continue
+        yield field.name, _plain(getattr(one, field.name)), _plain(getattr(other, field.name))
+    yield "token_gaps", one.token_gaps.bins(), other.token_gaps.bins()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _plain(column) for name, column in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value

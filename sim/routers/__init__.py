@@ -1,0 +1,10 @@
+"""Routers: which replica of a fleet a request goes to. One file each, one line in `ROUTERS`."""
+
+ROUTERS: dict[str, str] = {
+    "round-robin": "kvsim.sim.routers.round_robin:RoundRobin",
+    "random": "kvsim.sim.routers.random:Random",
+    "least-requests": "kvsim.sim.routers.least_requests:LeastRequests",
+    "least-kv": "kvsim.sim.routers.least_kv:LeastKv",
+    "prefix": "kvsim.sim.routers.prefix:LongestPrefix",
+}
+"""Name on the command line -> where the class is; `name:OPTION` passes an option on."""

@@ -1,0 +1,60 @@
+"""What a router must do: choose a replica for each request, from what can be seen of them when it comes.
+
+class Mine(Router):
+    def choose(self, request, replicas):
+        return min(range(len(replicas)), key=lambda place: replicas[place].waiting)
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.request import Request
+
+
+class Seen(Protocol):
+    """What a router sees of a replica: its state when its present step began, and its queue as it is."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests in its queue."""
+
+    @property
+    def running(self) -> int:
+        """Sequences that it serves, those in the host pool included."""
+
+    @property
+    def used_share(self) -> float:
+        """Share of its KV memory that is lent."""
+
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
+
+
+class Router(ABC):
+    """Chooses a replica for each request, in order of arrival.
+
+    Parameters
+    ----------
+    option : str
+        What follows the name and a colon, or "".
+    rng : numpy Generator
+        The only randomness it may use.
+    """
+
+    def __init__(self, option: str, rng: np.random.Generator) -> None:
+        if option:
+            raise KvsimError(f"router takes no option, got {option!r}")
+        self.rng = rng
+
+    @abstractmethod
+    def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
+        """The place of the replica that the request goes to."""
+
+
+def load(replica: Seen) -> int:
+    """Requests that a replica has: waiting, running or swapped out."""
+    return replica.waiting + replica.running

@@ -1,0 +1,21 @@
+"""Least KV: the replica whose KV memory is the emptiest; of equal ones, that with fewer requests."""
+
+from collections.abc import Sequence
+
+from kvsim.sim.request import Request
+from kvsim.sim.routers.base import Router, Seen, load
+
+
+class LeastKv(Router):
+    """The emptiest memory."""
+
+    def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
+        """The smallest share lent; a queue that waits for memory comes after it."""
+        return min(
+            range(len(replicas)),
+            key=lambda place: (
+                replicas[place].waiting > 0,
+                replicas[place].used_share,
+                load(replicas[place]),
+            ),
+        )

@@ -1,0 +1,21 @@
+"""Round robin: one after the other, whatever they are doing; the i-th request goes to replica i mod N."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvsim.sim.request import Request
+from kvsim.sim.routers.base import Router, Seen
+
+
+class RoundRobin(Router):
+    """Each in turn."""
+
+    def __init__(self, option: str, rng: np.random.Generator) -> None:
+        super().__init__(option, rng)
+        self._turn = -1
+
+    def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
+        """The next one."""
+        self._turn = (self._turn + 1) % len(replicas)
+        return self._turn

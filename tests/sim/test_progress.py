@@ -1,0 +1,146 @@
+"""Sequences that get several tokens a step: spans, ledger, gaps and the naive reference agree.
+
+The scheduler draws for every sequence how many tokens each of its steps adds, from 1 to 4, as speculative
+decoding does. Nothing else in the engine knows of it.
+"""
+
+from random import Random
+
+import numpy as np
+import pytest
+from support.reference import Job, Reference
+from support.serving import engine_of
+
+from kvsim.allocators.buddy import Buddy
+from kvsim.allocators.paged import Paged
+from kvsim.sim.config import EngineConfig
+from kvsim.sim.metrics import kinds
+from kvsim.sim.progress import Counted
+from kvsim.sim.reservation import reservation
+from kvsim.sim.schedulers.orca import Orca
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.server import Server
+from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.workload import Workload
+
+MAX_LEN = 256
+ALLOCATORS = {
+    "paged of 16": lambda slots: Paged(slots, 16),
+    "paged of 2": lambda slots: Paged(slots, 2),
+    "buddy": lambda slots: Buddy(slots),
+}
+
+
+def drawn(index, generated):
+    """1 to 4 tokens a step, for the rest of this answer."""
+    rng = Random(1000 * index + generated)
+    while True:
+        yield rng.randint(1, 4)
+
+
+def drawing(scheduler):
+    """The scheduler, its sequences getting a drawn number of tokens per step."""
+
+    class Drawing(scheduler):
+        def new_server(self, allocator, bound):
+            progress = Counted(lambda request: drawn(request.index, request.generated))
+            return Server(allocator, bound, progress=progress)
+
+    return Drawing
+
+
+class Odd(CostModel):
+    """Contexts and tokens cost odd numbers, so that no two mistakes cancel."""
+
+    source = "test"
+
+    def step_ps(self, shape: StepShape) -> int:
+        prompts = (
+            1_000_003 * shape.prefill_tokens + 1_009 * shape.prefill_pairs + 7_001_111 * shape.prefill_seqs
+        )
+        return 900_000_001 + prompts + 2_000_029 * shape.decode_seqs + 30_011 * shape.context_tokens
+
+
+def workload(seed, load):
+    rng = np.random.default_rng(seed)
+    arrival_ps = np.cumsum(rng.exponential(8e9 / load, 60)).astype(np.int64)
+    return Workload("test", arrival_ps, rng.integers(1, 100, 60), rng.geometric(1 / 50, 60).clip(1, 150))
+
+
+def run(work, make, scheduler, max_span):
+    config = EngineConfig(max_num_seqs=24, max_num_batched_tokens=128, async_scheduling=False)
+    chosen = drawing(scheduler)(config, MAX_LEN)
+    server = chosen.new_server(make(1333), reservation("pow2", MAX_LEN))
+    return engine_of(work, server, chosen, Odd(), MAX_LEN, max_span=max_span, timeline_rows=16, check=True)
+
+
+def facts(result):
+    return {
+        **{name: column.tolist() for name, column in result.requests.items()},
+        **{f"timeline {name}": column.tolist() for name, column in result.timeline.items()},
+        "integrals": (vars(result.saturated), vars(result.unsaturated)),
+        "gaps": (result.token_gaps.bins(), result.token_gaps.total, result.token_gaps.count),
+        "counts": (result.end_ps, result.step_count, result.max_running, result.peak_used_tokens),
+        "preemptions": result.preemptions,
+    }
+
+
+@pytest.mark.parametrize("load", [0.3, 1.0, 20.0])
+@pytest.mark.parametrize("scheduler", [VllmV1, Orca])
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_spans_steps_and_the_reference_agree_with_1_to_4_tokens_a_step(allocator, scheduler, load):
+    make, preemptions = ALLOCATORS[allocator], 0
+    for seed in range(5):
+        work = workload(seed, load)
+        engine = run(work, make, scheduler, 1 << 20)
+        result = engine.run()
+        assert facts(result) == facts(run(work, make, scheduler, 1).run())
+        assert result.finished.all()
+        preemptions += result.preemptions
+        check_reference(work, make, "vllm-v1" if scheduler is VllmV1 else "orca", result)
+    assert preemptions > 0 or load < 20 or allocator == "buddy"
+
+
+def check_reference(work, make, name, result):
+    rows = zip(
+        work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
+    )
+    jobs = [Job(i, *row) for i, row in enumerate(rows)]
+
+    def bound(job):
+        return min(MAX_LEN, job.prompt + 2 ** int(np.ceil(np.log2(job.output))))
+
+    memory = make(1333)
+    told = Reference(
+        jobs, memory, name, bound, Odd(), 24, 128, lambda job: drawn(job.index, job.generated)
+    ).run()
+    assert result.requests["finish_ps"].tolist() == [job.finish for job in jobs]
+    assert result.requests["first_token_ps"].tolist() == [job.token_times[0] for job in jobs]
+    assert result.requests["num_preemptions"].tolist() == [job.preemptions for job in jobs]
+    assert (result.step_count, result.peak_used_tokens) == (told.steps, told.peak)
+    gaps = result.token_gaps
+    assert (gaps.count, gaps.total) == (
+        sum(told.gaps.values()),
+        sum(gap * count for gap, count in told.gaps.items()),
+    )
+    assert gaps.count == int((work.output_tokens - 1).sum())
+    for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
+        counted = kinds(sums, memory.capacity_slots)
+        assert counted == {kind: told.kinds[saturated][kind] for kind in counted}
+
+
+def test_a_span_takes_many_steps_at_once():
+    work = Workload("test", np.array([0]), np.array([4]), np.array([100]))
+    asked = []
+
+    class Counting(drawing(VllmV1)):
+        def schedule(self, server):
+            asked.append(server.now_ps)
+            super().schedule(server)
+
+    config = EngineConfig(async_scheduling=False)
+    chosen = Counting(config, MAX_LEN)
+    server = chosen.new_server(Paged(1024, 64), reservation("max", MAX_LEN))
+    result = engine_of(work, server, chosen, Odd(), MAX_LEN, timeline_rows=2).run()
+    assert result.step_count < 60  # 100 tokens, 2.5 a step
+    assert len(asked) < result.step_count / 4
