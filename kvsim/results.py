@@ -320,7 +320,7 @@ class Comparison(Sequence[Run]):
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each config the settings that are not the same in all; models and GPUs by name if possible."""
+    """Of each config the settings that are not the same in all; models, GPUs and profiles by name."""
     named_only = [
         part for part in ("model", "gpu") if _name_says_all([each["scenario"][part] for each in configs])
     ]
@@ -329,7 +329,8 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             {
                 "workload": config["workload"],
                 "scenario": config["scenario"]
-                | {part: config["scenario"][part]["name"] for part in named_only},
+                | {part: config["scenario"][part]["name"] for part in named_only}
+                | {"profile": (config["scenario"].get("profile") or {}).get("name")},
             }
         ).flat()
         for config in configs
