@@ -95,14 +95,19 @@ class Decoding(ABC):
                 if seq in running:  # by priority, who grew may be evicted in the same step
                     self._plan_growth(running[seq])
 
-    def guaranteed_steps(self, at_most: int) -> int:
-        """Decode steps, this one included, in which nobody ends early and all growth is guaranteed."""
+    def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
+        """Decode steps, this one included, in which nobody ends early and all growth is guaranteed.
+
+        With `keeping_cached` none of that growth may take a block whose text can still be found.
+        """
         progress = self.progress
         steps = progress.next_finish - progress.clock
         if steps > at_most:
             steps = at_most
         if steps > 1:
             budget, unit = self.allocator.growth_budget() - self.margin, self._growth.unit
+            if keeping_cached and unit:
+                budget -= self.allocator.cached_slots // unit
             if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew at once
                 return self._growth.guaranteed_steps(progress.clock, steps, budget)
         return steps

@@ -262,7 +262,7 @@ class Replica:
         now_ps, step, progress = server.now_ps, server.step, server.progress
         if step.changed or step.departures:
             step = server.begin_step()
-        step.no_room = False
+        step.no_room = step.asks_by_cached = False
         self.scheduler.schedule(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
@@ -301,7 +301,7 @@ class Replica:
         at_most = self.max_span
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(progress.size))
-        steps = server.guaranteed_steps(at_most)
+        steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
         seats, apart = progress.size + server.seats.count, progress.spread
         limit_ps = self.recorder.next_sample_ps
         if not server.waiting or server.policy != "fcfs":  # else who comes only joins the queue

@@ -166,14 +166,20 @@ class Server(Decoding):
 
     # -- admission and prefill ----------------------------------------------------------------
 
-    def match_head(self, whole: bool = False) -> Match | None:
-        """What of the head of the queue is cached: not its last token, or that too. None without a cache."""
+    def match_head(self, whole: bool = False, budget: int | None = None) -> Match | None:
+        """What of the head of the queue is cached: not its last token, or that too. None without a cache.
+
+        A `budget` says that the head asks for room for what is cached and at most so many tokens more: what
+        it asks for then depends on what stays cached.
+        """
         allocator = self.allocator
         if not allocator.caches:
             return None
         request = self.waiting[0]
         self._fill_streams(request)
-        return allocator.match(request.content, request.own, request.known_tokens - (not whole))
+        match = allocator.match(request.content, request.own, request.known_tokens - (not whole))
+        self.step.asks_by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget
+        return match
 
     def cached_tokens(self, request: Request) -> int:
         """Tokens of a prompt that are cached here, but for its last; for requests that are elsewhere, too."""

@@ -39,11 +39,14 @@ class Step:
         Rows of requests that were dropped, and why.
     no_room : bool
         Whether the head of the queue was refused memory; of the last decision, where several were equal.
+    asks_by_cached : bool
+        Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
     refusal : Refusal or None
         The head of the queue, if it found no room; kept only where events are written down.
     """
 
     __slots__ = (
+        "asks_by_cached",
         "changed",
         "charged_hit_tokens",
         "chunks",
@@ -65,7 +68,7 @@ class Step:
     )
 
     def __init__(self, copied_before: int = 0, cow_copies_before: int = 0) -> None:
-        self.changed = self.paused = self.no_room = False
+        self.changed = self.paused = self.no_room = self.asks_by_cached = False
         self.chunks: list[Request] = []
         self.prefill_tokens = self.prefill_pairs = self.recomputed_tokens = 0
         self.hit_tokens = self.charged_hit_tokens = 0

@@ -126,7 +126,7 @@ class VllmV1(Scheduler):
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
             if caches:
-                match = server.match_head()
+                match = server.match_head(budget=None if self._whole else budget)
                 hits = match.tokens if match else 0
                 chunk -= hits
             if chunk > budget:
