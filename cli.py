@@ -422,7 +422,7 @@ def show_profile(  # noqa: PLR0917 - typer passes them by name
     check(fmt, None)
     found = any_profile(profile)
     show(report_of(found))
-    if no_plots or not isinstance(found, Fit):
+    if no_plots or not isinstance(found, Fit) or found.file.elsewhere:
         return
     stem, ending = found.file.path.stem, fmt or look.usual_format
     for path in write_figures(
@@ -431,6 +431,42 @@ def show_profile(  # noqa: PLR0917 - typer passes them by name
         force,
     ):
         print(path)
+
+
+@app.command()
+def validate(  # noqa: PLR0917 - each is an option
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="points, requests, a CSV of points, or the JSON of vllm bench serve --save-detailed.",
+            show_default="points and requests",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="The server of a JSON.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="The server of a JSON.")] = None,
+    tensor_parallel_size: Annotated[int, typer.Option(metavar="N", help="The server of a JSON.")] = 1,
+    cost: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Time of a step.", show_default="as in sim run")
+    ] = None,
+    every: Annotated[int, typer.Option(metavar="N", help="Only every Nth point.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where pictures go.", show_default="no pictures")
+    ] = None,
+) -> None:
+    """Hold the clock against servers that really ran."""
+    from kvsim.reports.figures.style import style_named
+    from kvsim.reports.figures.truth import draw_truth
+    from kvsim.reports.rundir.writing import write_figures
+    from kvsim.reports.truth import truth_report, validate
+    from kvsim.sim.validate import sources
+
+    points, runs = sources(source, model, gpu, tensor_parallel_size, cost)
+    found = validate(points[:: max(every, 1)], runs, cost)
+    show(truth_report(found))
+    if out is not None:
+        for path in write_figures(out, lambda part: draw_truth(found, part, style_named("screen"), "png")):
+            print(path)
 
 
 @app.command()
@@ -464,11 +500,9 @@ def gpus() -> None:
     if found:
         show(
             profiles_table(found),
-            "Calibrated: used for their GPU by themselves. Error: of composed steps, in the mean.\n"
-            f"Show one: sim calibrate show NAME. Yours: {directory()}",
+            "Used for their GPU by themselves, yours before those measured elsewhere. Error: of composed\n"
+            f"steps, in the mean. Show one: sim calibrate show NAME. Yours, by sim calibrate: {directory()}",
         )
-    else:
-        show(f"No calibrated profile: none ships, and none is in {directory()}. Make one: sim calibrate")
 
 
 @app.command()

@@ -153,14 +153,12 @@ class Paged(Allocator):
 
     def _grow_known(self, seqs: Sequence[int], filling: set[int]) -> None:
         """Grow sequences, and say who of them took the block of a text that could be found."""
-        pool, tables = self._pool, self._tables
         self.evicted_by = []
         if filling and not filling.isdisjoint(seqs):
             self._fill_and_grow(seqs)
         else:
-            for seq, block in zip(seqs, pool.lend(len(seqs), self.evicted_by), strict=False):
-                tables[seq].append(block)
-        self.cached_slots = pool.cached * self.block_size
+            self._pool.lend_each(seqs, self._tables, self.evicted_by)
+        self.cached_slots = self._pool.cached * self.block_size
 
     def _fill_and_grow(self, seqs: Sequence[int]) -> None:
         """Grow one by one, as what a sequence held is full when it grows: a cached equal may be forgotten."""
@@ -301,15 +299,17 @@ class Paged(Allocator):
 
     def _give_back_unshared(self, blocks: list[int], key: int | None) -> None:
         """Free those blocks to which nobody else has a claim, the last first; the others lose one."""
-        shared = {block for block in blocks if block in self._claims.extra}
-        stop = len(blocks)
-        if shared:
-            for at in range(stop - 1, -1, -1):
-                if blocks[at] in shared:
-                    self._pool.give_back(blocks[at + 1 : stop], None if key is None else key + at + 1)
-                    stop = at
-            self._claims.drop_all(blocks)
-        self._pool.give_back(blocks[:stop], key)
+        alone = self._claims.drop_all(blocks)
+        start = len(blocks) - len(alone)
+        if not alone:
+            return
+        if blocks[start:] == alone:  # most often: what is shared comes first
+            self._pool.give_back(alone, None if key is None else key + start)
+            return
+        mine = set(alone)
+        for at in range(len(blocks) - 1, -1, -1):
+            if blocks[at] in mine:
+                self._pool.give_back(blocks[at : at + 1], None if key is None else key + at)
 
     # -- swapping -----------------------------------------------------------------------------
 

@@ -35,8 +35,10 @@ class Pool:
         self.free -= count
         return blocks
 
-    def lend_each(self, seqs: Sequence[int], tables: Mapping[int, list[int]]) -> None:
-        """The next free block to each of these sequences' tables, in their order: there must be so many."""
+    def lend_each(
+        self, seqs: Sequence[int], tables: Mapping[int, list[int]], evicted: list[int] | None = None
+    ) -> None:
+        """As `lend`, one block to the table of each of these sequences, in their order."""
         pop = self._free.pop
         for seq in seqs:
             tables[seq].append(pop())

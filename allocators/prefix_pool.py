@@ -12,7 +12,7 @@ Equal blocks are not merged. Of those with one key a look-up finds the first tha
 behind it (`newest`: it finds the last, and the others are forgotten).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvsim.allocators.options import CacheRules
 from kvsim.allocators.pool import Pool
@@ -169,14 +169,7 @@ class PrefixPool(Pool):
 
     def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """As in Pool; whoever had their text finds them no more."""
-        span = self._ends.behind
-        left = len(span.blocks) - count
-        if left > 0 and span.key is None:  # most often while memory is not short
-            lent = span.blocks[: left - 1 : -1]
-            del span.blocks[left:]
-            self.free -= count
-            return lent
-        lent = []
+        lent: list[int] = []
         while len(lent) < count:
             span, missing = self._ends.behind, count - len(lent)
             blocks, key = span.blocks, span.key
@@ -199,6 +192,19 @@ class PrefixPool(Pool):
             lent += taken
         self.free -= count
         return lent
+
+    def lend_each(
+        self, seqs: Sequence[int], tables: Mapping[int, list[int]], evicted: list[int] | None = None
+    ) -> None:
+        """As in Pool."""
+        blocks = self._ends.behind.blocks
+        if self._ends.behind.key is None and len(blocks) > len(seqs):  # most often
+            for seq in seqs:
+                tables[seq].append(blocks.pop())
+            self.free -= len(seqs)
+            return
+        for seq, block in zip(seqs, self.lend(len(seqs), evicted), strict=True):
+            tables[seq].append(block)
 
     def _forget_lent(self, key: int, count: int) -> None:
         """Free blocks that look-ups found are lent."""

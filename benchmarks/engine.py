@@ -186,7 +186,7 @@ def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]
 
 def load_reference():
     """`tests/support/reference.py`, by its path: tests are no package."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests" / "support" / "reference.py")
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests/support/reference.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["reference"] = module
     spec.loader.exec_module(module)

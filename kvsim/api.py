@@ -234,6 +234,8 @@ def _described(
     scenario: Scenario | None, traffic: Traffic | None, options: Mapping[str, Any]
 ) -> tuple[Scenario, Traffic]:
     """The server and the requests, with what the options change."""
+    _check("scenario", scenario, Scenario, "allocator='paged'")
+    _check("traffic", traffic, Traffic, "trace='sharegpt'")
     of_server = {each.name for each in fields(Scenario)}
     of_traffic = {each.name for each in fields(Traffic)}
     for name in options:
@@ -242,6 +244,13 @@ def _described(
     own = {name: value for name, value in options.items() if name in of_server}
     others = {name: value for name, value in options.items() if name in of_traffic}
     return replace(scenario or Scenario(), **own), replace(traffic or Traffic(), **others)
+
+
+def _check(field: str, given: object, kind: type, instead: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise KvsimError(
+            f"{field} must be a kvsim.{kind.__name__}, got {given!r}; options are keywords, as in {instead}"
+        )
 
 
 def _system(system: System) -> tuple[Scenario | None, Mapping[str, Any]]:

@@ -32,7 +32,7 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
     def flattened_command(**values: Any) -> None:  # noqa: ANN401 - whatever the options hold
         for name, group in groups.items():
             given = {option.name: values.pop(option.name) for option in flattened[name]}
-            values[name] = group(**_chosen(given))
+            values[name] = group(**_chosen(group, given))
         command(**values)
 
     options: list[inspect.Parameter] = []
@@ -101,12 +101,12 @@ def _parameter(name: str, default: object, annotation: object) -> inspect.Parame
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of options, with `no_x` folded into `x`."""
+def _chosen(group: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options, with the second name for off folded into the option."""
     chosen = dict(values)
-    for off in [name for name in chosen if name.startswith("no_") and name[3:] in chosen]:
-        if chosen.pop(off):
-            if chosen[off[3:]]:
-                raise KvsimError(f"{off[3:]} must be either on or off, got both")
-            chosen[off[3:]] = False
+    for each in options_of(group):
+        if each.type is bool and each.optional and chosen.pop(f"no_{each.name}"):
+            if chosen[each.name]:
+                raise KvsimError(f"{each.name} must be either on or off, got both")
+            chosen[each.name] = False
     return chosen

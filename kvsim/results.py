@@ -298,15 +298,16 @@ class Comparison(Sequence[Run]):
 
     def _told_apart(self) -> list[Run]:
         """The runs under labels of their own, as far as their settings differ."""
-        labels = [run.label for run in self._runs]
-        if len(set(labels)) == len(labels):
-            return self._runs
-        settings = differing([run.config for run in self._runs])
-        named = [", ".join(f"{name} {value}" for name, value in own.items()) for own in settings]
-        return [
-            replace(run, label=f"{run.label}, {more}") if labels.count(run.label) > 1 and more else run
-            for run, more in zip(self._runs, named, strict=True)
+        alike: dict[str, list[Run]] = {}
+        for run in self._runs:
+            alike.setdefault(run.label, []).append(run)
+        own = {label: iter(differing([run.config for run in runs])) for label, runs in alike.items()}
+        settings = [next(own[run.label]) for run in self._runs]
+        labels = [
+            ", ".join([run.label, *(f"{name.replace('_', ' ')} {value}" for name, value in each.items())])
+            for run, each in zip(self._runs, settings, strict=True)
         ]
+        return [replace(run, label=label) for run, label in zip(self._runs, labels, strict=True)]
 
     def __repr__(self) -> str:
         return f"<kvsim.Comparison of {len(self)} runs: {', '.join(run.label for run in self._runs)}>"
@@ -314,18 +315,37 @@ class Comparison(Sequence[Run]):
     def _repr_html_(self) -> str:
         from kvsim.reports.html.cell import comparison_cell
 
-        return comparison_cell([run.summary for run in self._told_apart()])
+        runs = self._told_apart()
+        return comparison_cell([run.summary for run in runs], [run.label for run in runs])
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each config the settings, by whole name, that are not the same in all of them."""
-    flat = [Summary({name: config[name] for name in ("workload", "scenario")}).flat() for config in configs]
+    """Of each config the settings that are not the same in all; models and GPUs by name if possible."""
+    named_only = [
+        part for part in ("model", "gpu") if _name_says_all([each["scenario"][part] for each in configs])
+    ]
+    flat = [
+        Summary(
+            {
+                "workload": config["workload"],
+                "scenario": config["scenario"]
+                | {part: config["scenario"][part]["name"] for part in named_only},
+            }
+        ).flat()
+        for config in configs
+    ]
     names = dict.fromkeys(name for each in flat for name in each)
     kept = [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
     short = {name: name.rpartition(".")[2] for name in kept}
     twice = {name for name in short.values() if list(short.values()).count(name) > 1}
     named = {name: name if short[name] in twice else short[name] for name in kept}
     return [{named[name]: each.get(name) for name in kept} for each in flat]
+
+
+def _name_says_all(specs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether those of one name are equal."""
+    first = {str(each["name"]): each for each in reversed(specs)}
+    return all(each == first[str(each["name"])] for each in specs)
 
 
 def _numbers(flat: Mapping[str, Any]) -> dict[str, Any]:

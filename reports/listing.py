@@ -68,7 +68,7 @@ def gpus_table() -> FittingTable:
 
 
 def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> FittingTable:
-    """Calibrated profiles with what stands behind them; of a damaged one, what is wrong with it."""
+    """Measured profiles with what stands behind them; of a damaged one, what is wrong with it."""
     columns = ("profile", "GPU", "measured", "error", "whose", "by")
     return table_of(columns, (_profile_row(each) for each in found))
 
@@ -77,11 +77,13 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
     if isinstance(found, KvsimError):
         return ("damaged", "-", "-", "-", "yours", str(found))
     measured, error = found.content["measured"], found.composed_error
-    versions = (f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key))
+    versions = [f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key)]
+    if found.elsewhere:
+        versions = [f"measured elsewhere: {found.engine}, {found.content['source']}"]
     return (
         found.path.stem if found.origin == "yours" else found.name,
         found.gpu or str(found.content["device"]["name"]),
-        "rehearsal" if found.rehearsal else found.date,
+        "rehearsal" if found.rehearsal else "elsewhere" if found.elsewhere else found.date,
         "-" if error is None else f"{100 * error:.1f} %",
         found.origin,
         ", ".join([*(["few points"] if found.quick else []), *versions]),

@@ -436,7 +436,17 @@ class Scenario:
     cost : str
         How long a step takes: a name that sim/cost.py knows.
     profile : mapping or None
-        What `cost="calibrated"` needs of a measured profile, in JSON's types (sim/profile_files.py).
+        What `cost` needs of a measured profile, in JSON's types (sim/profile_files.py).
+    host_time : str
+        The host's time of a step: "none", "MS+US" (milliseconds, and microseconds a sequence), or "auto",
+        the engine's where the GPU's times are measured (sim/host.py).
+    frontend_latency : float or None
+        Seconds that a request spends outside of the engine; None means the engine's, as above.
+    expert_skew : float or None
+        How uneven tokens choose their experts, the exponent of a power law; None means even in the
+        roofline, 1.2 in measured profiles.
+    enable_expert_parallel : bool
+        Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
     """
 
     model: ModelSpec
@@ -449,6 +459,10 @@ class Scenario:
     kv_cache_dtype: str = "auto"
     cost: str = "roofline"
     profile: Mapping[str, Any] | None = None
+    host_time: str = "auto"
+    frontend_latency: float | None = None
+    expert_skew: float | None = None
+    enable_expert_parallel: bool = False
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -462,9 +476,16 @@ class Scenario:
                 f"and divide or be a multiple of its {self.model.kv_heads} KV heads, "
                 f"got {self.tensor_parallel_size}"
             )
-        if self.engine.enforce_eager and self.cost != "calibrated":
+        if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
             raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         _check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
+        if self.enable_expert_parallel and not self.model.experts:
+            raise KvsimError(
+                f"enable_expert_parallel must be left out for model {self.model.name}, which has no experts"
+            )
+        for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
+            if getattr(self, field):
+                _check_number(field, getattr(self, field), most=most)
         for field in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, field) is not None:
                 _check_int(field, getattr(self, field))

@@ -1,9 +1,10 @@
 """How long an engine step takes, in whole picoseconds: the models by their names.
 
-    constant:SECONDS   every step alike: for tests, and for comparing schedules step by step
-    roofline           from the datasheet and the geometry, with stated efficiencies: sim/roofline.py
-    calibrated         from a measured profile of the GPU: sim/calibrated/model.py
-    NAME               from published figures: sim/cost_profile.py
+    constant:SECONDS     every step alike: for tests, and for comparing schedules step by step
+    roofline             from the datasheet and the geometry, with stated efficiencies: sim/roofline.py
+    calibrated           from a profile measured on the user's GPU: sim/calibrated/model.py
+    measured-elsewhere   the same from a profile that ships, which somebody else measured
+    NAME                 from published figures: sim/cost_profile.py
 
 What the engine asks them is in sim/step_cost.py.
 """
@@ -15,6 +16,7 @@ from kvsim.sim.calibrated.model import Calibrated
 from kvsim.sim.config import Scenario
 from kvsim.sim.cost_profile import AnalyticProfile, profile_names
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.host import host_of
 from kvsim.sim.roofline import Roofline
 from kvsim.sim.step_cost import CostModel, StepShape
 from kvsim.sim.workload import PS_PER_S
@@ -43,8 +45,9 @@ class Constant(CostModel):
 
 
 def cost_named(text: str, scenario: Scenario) -> CostModel:
-    """The cost model of that name: `roofline`, `calibrated`, `constant:SECONDS` or an analytic profile."""
+    """The cost model of that name: `roofline`, `calibrated`, ... or an analytic profile."""
     name, _, rest = text.partition(":")
+    host_of(scenario)  # may refuse a host that this cost has no place for
     if name == "constant":
         try:
             seconds = float(rest)
@@ -52,9 +55,17 @@ def cost_named(text: str, scenario: Scenario) -> CostModel:
             raise KvsimError(f"cost constant needs seconds, as in constant:0.03, got {text!r}") from None
         return Constant(seconds)
     if text == "roofline":
-        return Roofline(scenario.served_model, scenario.gpu, scenario.tensor_parallel_size)
-    if text == "calibrated":
+        return Roofline(
+            scenario.served_model,
+            scenario.gpu,
+            scenario.tensor_parallel_size,
+            host=host_of(scenario),
+            expert_skew=scenario.expert_skew or 0.0,
+        )
+    if text in ("calibrated", "measured-elsewhere"):
         return Calibrated(scenario)
     if name in profile_names():
         return AnalyticProfile(name, rest, scenario)
-    raise unknown("cost", text, ["roofline", "calibrated", "constant:SECONDS", *profile_names()])
+    raise unknown(
+        "cost", text, ["roofline", "calibrated", "measured-elsewhere", "constant:SECONDS", *profile_names()]
+    )

@@ -38,14 +38,19 @@ from kvsim.sim.step_cost import CostModel, StepShape
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
+ELSEWHERE = "-vllm.json"
+"""How the files of the other profiles there end: those that were measured elsewhere."""
 VARIANTS = ("", "context", "both", "waiting")
 
 
 def profile_names() -> list[str]:
     """The analytic profiles that are built in."""
     files = (entry.name for entry in resources.files("kvsim.sim.profiles").iterdir())
-    names = sorted(name.removesuffix(".json") for name in files if name.endswith(".json"))
-    return [name for name in names if _read(name).get("kind") == "analytic"]
+    return sorted(
+        name.removesuffix(".json")
+        for name in files
+        if name.endswith(".json") and not name.endswith(ELSEWHERE)
+    )
 
 
 def analytic_profile(name: str) -> Mapping[str, Any]:

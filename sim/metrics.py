@@ -28,8 +28,11 @@ def _seconds(column_ps: Int64Column) -> Float64Column:
     return column_ps / PS_PER_S
 
 
-def request_table(result: Result) -> dict[str, Column]:
-    """A row per request in the order of the trace; times and steps are NaN where it was rejected."""
+def request_table(result: Result, frontend_s: float = 0.0) -> dict[str, Column]:
+    """A row per request in the order of the trace; times and steps are NaN where it was rejected.
+
+    What a request spends in front of the engine and behind it, `frontend_s`, is in TTFT and E2E.
+    """
     workload, done = result.workload, result.finished
     output = result.output_tokens
     times = {
@@ -37,8 +40,8 @@ def request_table(result: Result) -> dict[str, Column]:
         for name in ("first_scheduled_s", "first_token_s", "finish_s")
     }
     arrival_s = _seconds(result.arrival_ps)
-    e2e_s = times["finish_s"] - arrival_s
-    ttft_s = times["first_token_s"] - arrival_s
+    e2e_s = times["finish_s"] - arrival_s + frontend_s
+    ttft_s = times["first_token_s"] - arrival_s + frontend_s
     status = np.where(done, "finished", "rejected").astype("U9")  # "truncated" is longer
     status[done & (output < workload.output_tokens)] = "truncated"
     answers = answered_tokens(result)

@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, log2
 from typing import Any
 
-KINDS = ("calibrated", "rehearsal")
-PARTS = ("decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy")
+KINDS = ("calibrated", "elsewhere", "rehearsal")
+PARTS = ("decode", "prefill", "product", "sampling", "elementwise", "kv_write", "block_copy")
 """Without these no step can be composed; `to_host`, `to_gpu` and `all_reduce` may be missing."""
 
 AXES: dict[str, tuple[str, ...]] = {
     "decode": ("sequence_heads", "context_tokens", "block_size", "group", "head_dim", "element_bytes"),
-    "prefill": ("tokens", "prefix_tokens", "block_size", "group", "head_dim", "element_bytes"),
+    "prefill": ("tokens", "prefix_tokens", "sequences", "block_size", "group", "head_dim", "element_bytes"),
     "product": ("tokens", "inputs", "outputs"),
     "lm_head": ("tokens", "inputs", "outputs"),
+    "experts": ("skew", "local", "matrix", "rows"),
     "all_reduce": ("gpus", "bytes"),
 }
-"""Part -> what its tables may go along; the others go along `bytes`."""
+"""Part -> what its tables may go along, in any precision (`product_fp8`); the others go along `bytes`."""
 
 MAY_BE_ZERO = ("multiprocessors", "whole_waves", "least_wave")
 MOST = 1e30
@@ -47,7 +48,7 @@ def _check_part(name: str, part: Mapping[str, Any]) -> None:
         _positive(form["p"], least=1.0)
     for low, high in part["range"].values():
         _positive(low, high, least=0.0)
-    known, seen = AXES.get(name, ("bytes",)), set[str]()
+    known, seen = _axes(name), set[str]()
     for table in part["tables"]:
         for axis in table["axes"]:
             if axis["name"] not in known or axis["name"] in seen:
@@ -55,8 +56,18 @@ def _check_part(name: str, part: Mapping[str, Any]) -> None:
             seen.add(axis["name"])
         _check_ratio(table["axes"], table["ratio"])
     for constant, value in part.get("constants", {}).items():
+        if constant == "axes":
+            if not set(value) <= set(known):
+                raise ValueError(f"part {name}: axes must be some of {', '.join(known)}, got {value}")
+            continue
         for each in value.values() if isinstance(value, Mapping) else [value]:
             _positive(each, least=0.0 if constant in MAY_BE_ZERO else None)
+
+
+def _axes(part: str) -> tuple[str, ...]:
+    """What the tables of a part may go along; `product_fp8` is a product."""
+    of_part = [axes for name, axes in AXES.items() if part == name or part.startswith(f"{name}_")]
+    return of_part[0] if of_part else ("bytes",)
 
 
 def _check_ratio(axes: Sequence[Mapping[str, Any]], ratio: Any) -> None:  # noqa: ANN401 - nested lists

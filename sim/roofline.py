@@ -6,8 +6,10 @@ in O(1).
 
 from collections.abc import Sequence
 
+from kvsim.sim.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec, ModelSpec
+from kvsim.sim.host import Host
 from kvsim.sim.step_cost import CostModel, StepShape
 from kvsim.sim.workload import PS_PER_S
 
@@ -22,7 +24,20 @@ ATTENTION_LATENCY_S = 9e-6
 block table, keys, values) and the second kernel, which joins the parts of split contexts. H100 tables: 12 us
 in all, the median of decode at batch <= 16 and context <= 64, where there is next to nothing to read."""
 
-ALL_REDUCE_LATENCY_S = 10e-6
+LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
+"""Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
+own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 on two L40S, 25 on eight."""
+LINK_SHARE, PCIE_SHARE = 0.65, 0.55
+"""Of a link that a ring reaches. The same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 of two L40S.
+Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
+
+EIGHT_BIT_GPUS = (
+    *("h100", "h100-pcie", "h100-nvl", "h20", "h200", "b200", "b300", "gb200", "l4", "l40s"),
+    *("rtx-4090", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server", "mi300x", "mi325x"),
+)
+"""Those that multiply 8-bit numbers at twice the 16-bit peak, by their datasheets."""
+FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
+"""Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
 TRANSFER_LATENCY_S = 5e-6
 """Start of one copy between GPU and host (cudaMemcpyAsync)."""
@@ -35,7 +50,8 @@ class Roofline(CostModel):
     tokens + decoding sequences, m = prefilling + decoding sequences, all per GPU:
 
         overhead   layers * (10 kernels * kernel_overhead + 9 us of latency in attention)
-        layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F)
+        layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F); of E experts a layer, k
+                   of them for a token, E * (1 - (1 - k / E)^n) are read; F is that of the weights' precision
         LM head    the same with vocab * hidden parameters and m instead of n
         prefill    4 * layers * heads / tp * head_dim * pairs / (0.55 * peak)
         traffic    n * (layers * dtype * (12 * hidden + 3 * intermediate / tp) + KV bytes) / B
@@ -45,17 +61,27 @@ class Roofline(CostModel):
         copies     2 * copied tokens * KV bytes per token / B
         swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
                    (a transfer for the keys and one for the values of each block in each layer)
-        all-reduce tp > 1: 2 * layers * (10 us + 2 * (tp - 1) / tp * n * hidden * dtype / link), a ring;
-                   over PCIe when the GPU has no link
+        all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
+                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link
+        host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
+                   takes (sim/host.py)
 
-    They add up: no overlap. Mixture of experts: every step reads all experts, each token computes with
-    its own. MLA: a prompt's keys and values are written out, 2 * heads * (2 * head_dim + rope) per layer
-    and pair; decoding works on the latent, 2 * heads * (2 * latent - rope), which every GPU reads whole.
+    They add up: no overlap. MLA: a prompt's keys and values are written out, 2 * heads * (2 * head_dim +
+    rope) per layer and pair; decoding works on the latent, 2 * heads * (2 * latent - rope), which every GPU
+    reads whole.
     Prompts count all pairs, windows or not. Ignored: the CPU side (scheduling, sampling), skew between
     contexts, many short contexts (a round of programs takes 3.5 us), tile rounding, pipeline bubbles.
     """
 
-    def __init__(self, model: ModelSpec, gpu: GpuSpec, tensor_parallel_size: int = 1) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        tensor_parallel_size: int = 1,
+        *,
+        host: Host | None = None,
+        expert_skew: float = 0.0,
+    ) -> None:
         tp = tensor_parallel_size
         gpus = f"{tp} x {gpu.name}" if tp > 1 else gpu.name
         self.source = f"roofline, analytic: {model.name} on {gpus} ({_origin(gpu)})"
@@ -69,8 +95,18 @@ class Roofline(CostModel):
 
         kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + ATTENTION_LATENCY_S
         self._fixed_ps = model.layers * kernels_s * PS_PER_S
+        expert_bytes = model.expert_parameters * expert_precision(model).weight_bytes
         self._body_read_ps = model.body_weight_bytes / tp * byte_ps
-        self._body_flops_ps = 2 * (model.body_parameters - idle) / tp * flop_ps
+        self._expert_read_ps = expert_bytes / tp * byte_ps
+        self._chosen = Chosen(model.experts, model.experts_per_token, expert_skew)
+        dense = model.body_parameters - model.expert_parameters
+        chosen = model.expert_parameters - idle if model.experts else 0
+        if not model.experts:
+            dense -= idle
+        self._body_flops_ps = (
+            2 * (dense / speed_of(gpu, model, dense=True) + chosen / speed_of(gpu, model, dense=False))
+            / tp * flop_ps
+        )  # fmt: skip
         self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
         self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
         self._pair_ps = (
@@ -86,10 +122,17 @@ class Roofline(CostModel):
         self._window_ps = round(context_ps * windowed)
         self._window = model.window or 0
         if tp > 1:
-            link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
-            ring_bytes = 2 * (tp - 1) / tp * model.hidden_size * model.dtype_bytes
-            self._fixed_ps += 2 * model.layers * ALL_REDUCE_LATENCY_S * PS_PER_S
-            self._token_ps += 2 * model.layers * ring_bytes / link * PS_PER_S
+            least_s, each_s = all_reduce_s(gpu, tp)
+            self._fixed_ps += 2 * model.layers * least_s * PS_PER_S
+            self._token_ps += 2 * model.layers * model.hidden_size * model.dtype_bytes * each_s * PS_PER_S
+        self._least = (0.0, 0.0)
+        self._row_ps = 0.0
+        if host is not None:
+            each = host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S
+            if host.overlapped:
+                self._least = each
+            else:
+                self._fixed_ps, self._row_ps = self._fixed_ps + each[0], each[1]
         self._decode_ps: dict[int, int] = {}
 
     def step_ps(self, shape: StepShape) -> int:
@@ -102,10 +145,16 @@ class Roofline(CostModel):
         if blocks:
             swapped = shape.swapped_in_tokens + shape.swapped_out_tokens
             duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
-        return duration
+        base, each = self._least
+        return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
+        found = self._gpu_ps(decode_seqs, context_tokens, steps)
+        least = int(self._least[0] + self._least[1] * decode_seqs)
+        return [max(each, least) for each in found] if least else found
+
+    def _gpu_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         constant = self._decode_ps.get(decode_seqs)
         if constant is None:
             constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
@@ -131,7 +180,7 @@ class Roofline(CostModel):
         windowed = min(context, self._window * decoding)
         return {
             "overhead": self._fixed_ps,
-            "layers": max(self._body_read_ps, n * self._body_flops_ps),
+            "layers": max(self._read_ps(n), n * self._body_flops_ps),
             "LM head": max(self._head_read_ps, m * self._head_flops_ps) if m else 0.0,
             "prefill": pairs * self._pair_ps,
             "traffic": n * self._token_ps,
@@ -142,12 +191,61 @@ class Roofline(CostModel):
         """All but the contexts."""
         n, m = tokens + decoding, seqs + decoding
         body, head = n * self._body_flops_ps, m * self._head_flops_ps
-        if body < self._body_read_ps:
-            body = self._body_read_ps
+        read = self._body_read_ps if not self._expert_read_ps else self._read_ps(n)
+        if body < read:
+            body = read
         if m and head < self._head_read_ps:
             head = self._head_read_ps
         rest = pairs * self._pair_ps + n * self._token_ps + copied * self._copy_ps
+        if self._row_ps:
+            rest += m * self._row_ps
         return int(self._fixed_ps + body + head + rest)
+
+    def _read_ps(self, tokens: int) -> float:
+        """Reading the weights that so many tokens need."""
+        if not self._expert_read_ps:
+            return self._body_read_ps
+        return self._body_read_ps - self._expert_read_ps * (1 - self._chosen.share(tokens))
+
+
+class Chosen:
+    """How many of a layer's experts some tokens choose, each `top_k` by itself, with one skew for all.
+
+    The chances of the experts fall as rank^-skew, none above 1; 0 is even.
+    """
+
+    def __init__(self, experts: int, top_k: int, skew: float) -> None:
+        falling = [rank**-skew for rank in range(1, experts + 1)]
+        total = sum(falling)
+        chances = [min(top_k * each / total, 1.0) for each in falling]
+        self._missed = [1 - chance for chance in (chances[:1] if skew == 0 else chances)]
+        self._known: dict[int, float] = {}
+
+    def share(self, tokens: int) -> float:
+        """The expected share of the experts."""
+        found = self._known.get(tokens)
+        if found is None:
+            unread = sum(missed**tokens for missed in self._missed) / len(self._missed)
+            found = self._known[tokens] = 1 - unread
+        return found
+
+
+def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
+    """How many times the 16-bit peak products reach with the weights of dense layers, or of experts."""
+    parts = (dense_precision(model) if dense else expert_precision(model)).parts
+    if weight_only(model) and model.weight_bits:
+        return 1
+    if parts[0] == "_nvfp4" and gpu.name in FOUR_BIT_GPUS:
+        return 4
+    return 2 if parts[0].startswith("_fp8") and gpu.name in EIGHT_BIT_GPUS else 1
+
+
+def all_reduce_s(gpu: GpuSpec, tp: int) -> tuple[float, float]:
+    """Seconds that an all-reduce takes at least, and for each byte of one GPU's input."""
+    ring = 2 * (tp - 1) / tp
+    if gpu.link_bytes_per_s:
+        return LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
+    return PCIE_ALL_REDUCE_S * tp / 2, ring / (PCIE_SHARE * 2 / tp * gpu.pcie_bytes_per_s)
 
 
 def _progression(first: int, delta: int, steps: int) -> Sequence[int]:

@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__, metrics
 from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
+from kvsim.sim.calibrated.needed import needed
 from kvsim.sim.classes import handed_over
 from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
 from kvsim.sim.engine import ONE, Engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fleet import FleetConfig
 from kvsim.sim.fleet_result import part
+from kvsim.sim.host import behind_frontend, frontend_s
 from kvsim.sim.memory import KvCapacity, kv_capacity
 from kvsim.sim.plugins import refuse_code
 from kvsim.sim.profile_checks import check_profile
@@ -73,7 +75,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         result = self.engine.run()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-        requests = metrics.request_table(result)
+        requests = metrics.request_table(result, frontend_s(self.scenario))
         return Outcome(
             config=config_of(self.scenario, self.traffic, self.capacity, self.fleet),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
@@ -113,7 +115,7 @@ class Simulation:
         found: list[Json] = []
         for place, result in enumerate(self.engine.results):
             alone = part(result, place)
-            numbers = metrics.summary(alone, metrics.request_table(alone))
+            numbers = metrics.summary(alone, metrics.request_table(alone, frontend_s(self.scenario)))
             counts = numbers.pop("engine")
             engine = {**names, **(counts if isinstance(counts, dict) else {})}
             found.append({"label": f"replica {place}", **numbers, "engine": engine})
@@ -197,6 +199,7 @@ def prepare(
         )
     scenario = resolved(scenario)
     capacity = kv_capacity(scenario, windowed_groups(scenario))
+    workload = behind_frontend(workload, frontend_s(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
         scenario,
@@ -211,16 +214,18 @@ def prepare(
 
 
 def resolved(scenario: Scenario) -> Scenario:
-    """The scenario with its defaults named: the scheduler, whether it is asynchronous, the reservation."""
+    """The scenario with its defaults named: the scheduler, whether it is asynchronous, the reservation.
+
+    Of a profile it keeps what it needs.
+    """
     engine = scenario.engine
     asynchronous = build_scheduler(scenario).asynchronous
     reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
-    return replace(
-        scenario,
-        engine=replace(
-            engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
-        ),
+    profile = None if scenario.profile is None else needed(scenario.profile, scenario)
+    named = replace(
+        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
     )
+    return replace(scenario, engine=named, profile=profile)
 
 
 def with_allocator(scenario: Scenario, text: str) -> Scenario:
@@ -264,8 +269,11 @@ def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario
 
 
 def label(engine: EngineConfig) -> str:
-    """The allocator, and its reservation unless that is the model's maximum; fit for a file's name."""
-    name = engine.allocator.replace(":", ".")
+    """The allocator, and its reservation unless that is the model's maximum; fit for a file's name.
+
+    A class that was defined in a notebook or a script goes by its own name.
+    """
+    name = engine.allocator.removeprefix("__main__:").replace(":", ".")
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
 
 

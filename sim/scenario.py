@@ -216,13 +216,53 @@ class Scenario:
         doc="GPUs that share every layer: weights and KV split, all-reduces added",
     )
     cost: str | None = option(
-        "Time of a step: calibrated, roofline, constant:SECONDS, a100-40gb-sosp23.",
+        "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, a100-40gb-sosp23.",
         panel=HARDWARE,
         default=None,
         value="NAME",
-        shown="calibrated if the GPU was, else roofline",
-        doc="[time of a step](cost.md): `calibrated`, `roofline`, `constant:SECONDS`, or `a100-40gb-sosp23`, "
+        shown="measured if the GPU was, else roofline",
+        doc="[time of a step](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, "
+        "`constant:SECONDS`, or `a100-40gb-sosp23`, "
         "the [PagedAttention paper's servers](reproduce.md#step-times)",
+    )
+    host_time: str = option(
+        "The host's ms a step + us a sequence; auto: the engine's, beside measured GPU times.",
+        panel=HARDWARE,
+        default=Deployment.host_time,
+        value="auto|none|MS+US",
+        doc="[the host's time](cost.md#the-host) of a step: milliseconds, and microseconds a sequence; "
+        "`auto`: the engine's, where the GPU's times are measured",
+    )
+    frontend_latency: float | None = option(
+        "HTTP, tokenizer and detokenizer of a request; 0: the engine alone.",
+        panel=HARDWARE,
+        default=None,
+        value="SECONDS",
+        shown="the engine's, beside measured GPU times",
+        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E; 0: the engine alone",
+    )
+    quantization: str | None = option(
+        "Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",
+        panel=HARDWARE,
+        default=None,
+        value="NAME",
+        shown="as the model's",
+        doc="weights of other bits: `fp8`, `awq`, `gptq`, `mxfp4`, `nvfp4`, or `none` for 16"
+        "; fewer bytes, and products in 8 or 4 bits where the GPU has them",
+    )
+    enable_expert_parallel: bool = option(
+        "Whole experts on each GPU, not a slice of each.",
+        panel=HARDWARE,
+        default=False,
+        doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
+    )
+    expert_skew: float | None = option(
+        "How uneven tokens choose experts: a power law.",
+        panel=HARDWARE,
+        default=None,
+        value="X",
+        shown="1.2 where measured, 0 in the roofline",
+        doc="how uneven tokens choose their experts: the exponent of a power law",
     )
     replicas: int = option(
         "Equal servers on one clock.",
@@ -269,6 +309,7 @@ class Scenario:
         from kvsim.sim.catalog import model_named
         from kvsim.sim.classes import name_of
         from kvsim.sim.profile_files import gpu_and_cost
+        from kvsim.sim.quantization import quantized
 
         chosen = self.with_allocator(self.allocator)
         given: dict[str, Any] = {each.name: getattr(chosen, each.name) for each in fields(self)}
@@ -276,7 +317,8 @@ class Scenario:
         for kind in ("allocator", "scheduler"):
             if kind in given:
                 given[kind] = name_of(given[kind])
-        model = self.model if isinstance(self.model, ModelSpec) else model_named(self.model)
+        chosen_model = self.model if isinstance(self.model, ModelSpec) else model_named(self.model)
+        model = quantized(chosen_model, self.quantization)
         settings = {
             **engine_defaults(given.get("scheduler"), self.max_model_len or model.max_model_len),
             **given,

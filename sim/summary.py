@@ -45,9 +45,16 @@ class Part(Mapping[str, Any]):
         return sorted({*super().__dir__(), *_hints(type(self)), *self._values})
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.flat().items())})"
-        )
+        """A line for each group of numbers, as a shell shows them; `flat` has them to the last digit."""
+        groups: dict[str, list[str]] = {}
+        for name, value in self.flat().items():
+            group, _, last = name.rpartition(".")
+            said = f"{value:.4g}" if isinstance(value, float) else repr(value)
+            groups.setdefault(group, []).append(f"{last}={said}")
+        lines = [
+            f"{group}: {', '.join(said)}" if group else ", ".join(said) for group, said in groups.items()
+        ]
+        return "\n  ".join([f"<{type(self).__name__}", *lines]) + ">"
 
     def as_json(self) -> dict[str, Any]:
         """The object of JSON."""

@@ -6,7 +6,7 @@ other kinds than the table's, what choice.py says. No randomness.
 Held-out points enter neither the form nor a table: they are only predicted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import exp, log
@@ -34,7 +34,16 @@ AT_ONCE = (2, 3, 4)
 LEAST_WAVE = (0, 0.25, 0.5)
 """Of the work of a wave, what a product of few tiles may come down to when a library cuts its inputs too."""
 
-OFFSETS = {"prefix_tokens": PREFIX_OFFSET}
+EXPERT_TILES = (1, 16, 64, 128)
+"""Rows of an expert that are computed at once."""
+
+OFFSETS = {"prefix_tokens": PREFIX_OFFSET, "skew": 1}
+
+
+Ratios = Mapping[tuple, float]
+"""Cell of a table -> measured / form."""
+Fill = Callable[[Sequence[tuple], Ratios, Sequence[Mapping[str, Any]]], dict[tuple, float]]
+"""(missing cells, known ratios, axes) -> the ratios of the missing cells."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ def fit_part(
     measured: Sequence[Measured],
     constants: Mapping[str, Any],
     bounds: Bounds = Bounds(),
+    fill: Fill | None = None,
 ) -> dict[str, Any] | None:
     """A part as profile.py describes it; None where nothing was measured to fit it.
 
@@ -79,6 +89,8 @@ def fit_part(
         What the features need, without those that are to be found (`candidates`).
     bounds : Bounds
         Of the device, by its datasheet.
+    fill : Fill
+        The ratios of the cells that were not measured, from those that were; else each has its neighbour's.
     """
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
@@ -90,7 +102,7 @@ def fit_part(
     if "tile_tokens" in constants:
         constants["tile_weight"] = tile_weights(form, constants, measured)
     part: dict[str, Any] = {"form": form, "constants": constants, "base": {}, "tables": [], "range": {}}
-    part["unmeasured"] = _main_table(part, planned, fitted_to)
+    part["unmeasured"] = _main_table(part, planned, fitted_to, fill or nearest)
     _other_tables(part, measured)
     part["points"] = [_with_prediction(part, one) for one in measured]
     part["error"] = {
@@ -102,6 +114,8 @@ def fit_part(
 
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants with what nobody says of the device: each value that comes into question."""
+    if "matrices" in constants:
+        return [dict(constants) | {"token_tile": each} for each in EXPERT_TILES]
     if "programs" in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     if "whole_waves" in constants:
@@ -197,7 +211,9 @@ def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:
     ]
 
 
-def _main_table(part: dict[str, Any], planned: Sequence[Point], measured: Sequence[Measured]) -> list[dict]:
+def _main_table(
+    part: dict[str, Any], planned: Sequence[Point], measured: Sequence[Measured], fill: Fill
+) -> list[dict]:
     """Set the main table, the range of its axes and the base; returns the cells that were not measured."""
     axes = _main_axes(planned)
     names = [axis["name"] for axis in axes]
@@ -209,7 +225,7 @@ def _main_table(part: dict[str, Any], planned: Sequence[Point], measured: Sequen
         ratios.setdefault(tuple(one.point.cell[name] for name in names), []).append(log(ratio))
     known = {cell: exp(fmean(logs)) for cell, logs in ratios.items()}
     whole = list(product(*(axis["values"] for axis in axes)))
-    filled = known | {cell: known[_nearest(cell, known, axes)] for cell in whole if cell not in known}
+    filled = known | fill([cell for cell in whole if cell not in known], known, axes)
     part["tables"] = [{"axes": axes, "ratio": _nest(filled, axes, ())}]
     part["base"] = {name: value for name, value in place.items() if name not in names}
     for i, name in enumerate(names):
@@ -217,6 +233,11 @@ def _main_table(part: dict[str, Any], planned: Sequence[Point], measured: Sequen
         part["range"][name] = [min(values), max(values)]
     part["range"] |= {name: [value, value] for name, value in part["base"].items()}
     return [dict(zip(names, cell, strict=True)) for cell in whole if cell not in known]
+
+
+def nearest(missing: Sequence[tuple], known: Ratios, axes: Sequence[Mapping[str, Any]]) -> dict[tuple, float]:
+    """For each cell that was not measured its neighbour's ratio."""
+    return {cell: known[_nearest(cell, known, axes)] for cell in missing}
 
 
 def _nearest(cell: tuple, known: Mapping[tuple, float], axes: Sequence[Mapping[str, Any]]) -> tuple:

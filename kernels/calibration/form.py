@@ -24,7 +24,8 @@ p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
                         pairs'  = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
                         work    = 4 * kv_heads * group * head_dim * pairs'
                                   * max(1, multiprocessors / (tiles * kv_heads))
-    product  bytes  2 * (inputs * outputs + tokens * inputs + tokens * outputs)
+    product  bytes  weight_bytes * inputs * outputs + input_bytes * tokens * inputs + 2 * tokens * outputs
+                    (both constants are 2 where they are not there)
              work   2 * inputs * token_tile * output_tile * tiles', of whole tiles in waves of one a
                     multiprocessor. What the last wave leaves idle counts for the share `whole_waves` of it,
                     but not in a first wave: libraries then cut the inputs too, as far as to `least_wave` of
@@ -32,6 +33,13 @@ p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
                         tiles  = ceil(tokens / token_tile) * ceil(outputs / output_tile)
                         tiles' = tiles + whole_waves * (-tiles mod multiprocessors), of more than one wave
                         tiles' = max(tiles, least_wave * multiprocessors), else
+    experts  bytes  of the experts that n tokens are expected to choose, k each out of E, and rows in and out
+                        active = local * (1 - (1 - k / E)^n)        local: of this GPU
+                        rows   = n * k * local / E
+                        bytes  = weight_bytes * active * matrices * hidden * inner
+                                 + 2 * rows * (2 * hidden + 3 * inner)
+             work   flops of whole tiles of rows in each chosen expert
+                        2 * matrices * hidden * inner * active * token_tile * ceil(rows / active / token_tile)
     all_reduce      2 * (gpus - 1) / gpus * bytes of one GPU's input (a ring); the axis is that of the input
     others   bytes  see profile.py; no work
 
@@ -168,9 +176,10 @@ def prefill_features(
 def product_features(
     constants: Mapping[str, Any], *, tokens: int, inputs: int, outputs: int
 ) -> tuple[float, float]:
-    """(bytes, work) of [tokens, inputs] times [inputs, outputs] in 16 bits."""
+    """(bytes, work) of [tokens, inputs] times [inputs, outputs], in 16 bits unless constants say other."""
     rows, columns = constants["token_tile"], constants["output_tile"]
-    moved = 2 * (inputs * outputs + tokens * inputs + tokens * outputs)
+    weight, given = constants.get("weight_bytes", 2), constants.get("input_bytes", 2)
+    moved = weight * inputs * outputs + given * tokens * inputs + 2 * tokens * outputs
     tiles: float = ceil(tokens / rows) * ceil(outputs / columns)
     wave = constants.get("multiprocessors", 0)
     if tiles > wave > 0:
@@ -178,3 +187,23 @@ def product_features(
     else:
         tiles = max(tiles, constants.get("least_wave", 0) * wave)
     return moved, 2 * inputs * rows * columns * tiles
+
+
+def expert_features(
+    constants: Mapping[str, Any],
+    *,
+    tokens: int,
+    hidden: int,
+    inner: int,
+    top_k: int,
+    experts: int,
+    local: int,
+    **_: float,
+) -> tuple[float, float]:
+    """(bytes, work) of the experts of a layer on one GPU, which holds `local` of them."""
+    matrices, rows = constants["matrices"], tokens * top_k * local / experts
+    active = max(local * (1 - (1 - top_k / experts) ** tokens), min(1, rows))
+    moved = constants["weight_bytes"] * active * matrices * hidden * inner
+    moved += 2 * rows * (2 * hidden + 3 * inner)
+    tile = constants["token_tile"]
+    return moved, 2 * matrices * hidden * inner * active * tile * ceil(rows / active / tile)

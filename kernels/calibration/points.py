@@ -102,7 +102,17 @@ def lengths_of(x: Arguments) -> list[int]:
 
 
 def features(point: Point, constants: Mapping[str, Any]) -> Features:
-    """What a point of a part moves and computes, and where it lies on the part's axes."""
+    """What a point of a part moves and computes, and where it lies on the part's axes.
+
+    The constant `axes` names those of a part whose tables have others than profile.py says.
+    """
+    moved, work, place = _features(point, constants)
+    if "axes" in constants:
+        place = {name: place.get(name, point.x.get(name)) for name in constants["axes"]}
+    return moved, work, place
+
+
+def _features(point: Point, constants: Mapping[str, Any]) -> Features:
     x = point.x
     if point.part == "decode":
         return _decode(x, constants)
@@ -111,6 +121,8 @@ def features(point: Point, constants: Mapping[str, Any]) -> Features:
     if point.part in {"product", "lm_head"}:
         place = {name: x[name] for name in ("tokens", "inputs", "outputs")}
         return *form.product_features(constants, **place), place
+    if point.part == "experts":
+        return *form.expert_features(constants, **x), x
     moved = BYTES[point.part](x)
     place = {"bytes": moved}
     if point.part == "all_reduce":

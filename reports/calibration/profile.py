@@ -193,7 +193,7 @@ def fit_of(found: ProfileFile) -> Fit:
                 raise TypeError(f"{group} must hold names and values")
         for group in ("limits", "ceilings", "launch"):
             for value in content[group].values():
-                _number(value, none=True)
+                _number(value, least=0.0, none=True)
         _check_origin(content["device"], content["measured"])
         for row in content["refused"]:
             str(row["reason"])
@@ -229,7 +229,7 @@ def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
         return Analytic(analytic_profile(text))
     if text.strip().lower() in gpu_names():
         return gpu_named(text)
-    yours = [each.name for each in profile_files() if isinstance(each, ProfileFile)]
+    yours = [one.name for one in profile_files() if isinstance(one, ProfileFile) and not one.elsewhere]
     raise unknown("profile", text, list(dict.fromkeys([*yours, *profile_names(), *gpu_names()])))
 
 

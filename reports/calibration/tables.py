@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.calibration.elsewhere import elsewhere_report
 from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
 from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
 from kvsim.reports.palette import count
@@ -35,7 +36,7 @@ _JOINED = {1: "sum", "max": "longer"}
 def report_of(found: Fit | Analytic | GpuSpec) -> RenderableType:
     """Whatever is known of it."""
     if isinstance(found, Fit):
-        return profile_report(found)
+        return elsewhere_report(found) if found.file.elsewhere else profile_report(found)
     return analytic_report(found.content) if isinstance(found, Analytic) else datasheet_report(found)
 
 

@@ -26,17 +26,20 @@ def _both(summary: Mapping[str, Any], name: str) -> str:
 
 def run_cell(summary: Mapping[str, Any]) -> str:
     """One run."""
-    return f"<div><p><b>{html.escape(headline(summary))}</b></p>{_bar(summary)}{_table([summary])}</div>"
+    table = _table([summary], [str(summary["label"])])
+    return f"<div><p><b>{html.escape(headline(summary))}</b></p>{_bar(summary)}{table}</div>"
 
 
-def comparison_cell(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Runs side by side, a column each, with a bar each."""
-    bars = "".join(f"<p>{html.escape(str(each['label']))}</p>{_bar(each)}" for each in summaries)
-    return f"<div>{_table(summaries)}{bars}</div>"
+def comparison_cell(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
+    """Runs side by side, a column each, with a bar each, under labels that tell them apart."""
+    bars = "".join(
+        f"<p>{html.escape(label)}</p>{_bar(each)}" for each, label in zip(summaries, labels, strict=True)
+    )
+    return f"<div>{_table(summaries, labels)}{bars}</div>"
 
 
-def _table(summaries: Sequence[Mapping[str, Any]]) -> str:
-    heads = "".join(f"<th>{html.escape(str(each['label']))}</th>" for each in summaries)
+def _table(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
+    heads = "".join(f"<th>{html.escape(label)}</th>" for label in labels)
     rows = "".join(
         f"<tr><th style='text-align:left'>{name}</th>"
         + "".join(f"<td>{html.escape(said(each))}</td>" for each in summaries)

@@ -78,7 +78,8 @@ def _of_scenario(scenario: Scenario) -> Iterator[str]:
     other_gpu = scenario.gpu.name != _USUAL["gpu"]
     if other_gpu:
         yield _plain(scenario.gpu.name)
-    if scenario.cost != _USUAL["cost"] and not (other_gpu and scenario.cost == "calibrated"):
+    by_itself = other_gpu and scenario.cost in ("calibrated", "measured-elsewhere")
+    if scenario.cost != _USUAL["cost"] and not by_itself:
         yield _plain(scenario.cost)
     undecided = replace(scenario, engine=replace(engine, async_scheduling=None))
     usual = {

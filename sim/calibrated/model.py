@@ -3,8 +3,11 @@
     GPU     all that n tokens need beside attention + decode attention + prefill attention (step.py)
     graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture,
             unless they are told to launch all kernels one by one (enforce_eager)
+    pieces  steps of vLLM V1 with prompts, of at most 512 tokens: a graph between every two attentions, so
+            max(GPU, attention kernels * host time of a launch)
     eager   max(GPU, kernels * host time of a launch), for all others
-    step    graph or eager, + copies within the GPU, + blocks from and to the host
+    step    one of these, + copies within the GPU, + blocks from and to the host, and the host's own work
+            (sim/host.py): added, or, with asynchronous scheduling, what a step takes at least
 
 Decode attention follows the sum of the contexts, the longest of them and their sum in whole tiles
 (decode.py), which all grow by the same in every step. It is computed where the mean context is a multiple
@@ -24,6 +27,7 @@ from kvsim.sim.calibrated.parts import Place, Priced
 from kvsim.sim.calibrated.step import StepParts
 from kvsim.sim.config import Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.host import engine_of, host_of, host_words
 from kvsim.sim.profile_checks import check_profile
 from kvsim.sim.profile_files import REHEARSAL, Profile
 from kvsim.sim.reading import understood
@@ -72,6 +76,14 @@ class Calibrated(CostModel):
         self._layers, self._tp = scenario.model.layers, scenario.tensor_parallel_size
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
+        self._pieces_least_ps = [int(self._layers * (1 + seqs) * self._eager_ps) for seqs in (0, 1)]
+        in_pieces = engine_of(scenario) == "vllm-v1" and not scenario.engine.enforce_eager
+        self._pieces_tokens = GRAPH_SEQS if in_pieces else 0
+        host = host_of(scenario)
+        base_ps, each_ps = (host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S) if host else (0.0, 0.0)
+        overlapped = host is not None and host.overlapped
+        self._added_ps = (0.0, 0.0) if overlapped else (base_ps, each_ps)
+        self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
         self._graph_seqs = 0 if scenario.engine.enforce_eager else GRAPH_SEQS
         self._decode_ends_ps = parts.decode_pricer()
@@ -91,7 +103,12 @@ class Calibrated(CostModel):
         duration = least = 0
         if prompts:
             duration, _ = self._beside_decode(shape)
-            least = self._prompts_least_ps[seqs > 0]
+            pieces = prompts + seqs <= self._pieces_tokens
+            least = (self._pieces_least_ps if pieces else self._prompts_least_ps)[seqs > 0]
+            base, each = self._hidden_ps
+            hidden = int(base + each * (shape.prefill_seqs + seqs))
+            if least < hidden:
+                least = hidden
         elif seqs:
             duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         if seqs:
@@ -171,7 +188,8 @@ class Calibrated(CostModel):
             parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
             prompts = parts.prefill(sequences, tokens, pairs)
             products, heads = parts.tokens(tokens + seqs), parts.rows(sequences + seqs)
-            beside = int(products.ps + heads.ps + prompts.ps)
+            base, each = self._added_ps
+            beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
             outside = [each for each in (products, heads, prompts) if each.outside_ps]
             self._last = shape, beside, outside
         return beside, outside
@@ -181,8 +199,9 @@ class Calibrated(CostModel):
         if known is None:
             some = self._parts.tokens(seqs), self._parts.rows(seqs)
             graph = seqs <= self._graph_seqs
-            beside = int(some[0].ps + some[1].ps + (self._replay_ps if graph else 0.0))
-            least = 0 if graph else self._launches_ps(seqs, prompts=False)
+            added, hidden = (base + each * seqs for base, each in (self._added_ps, self._hidden_ps))
+            beside = int(some[0].ps + some[1].ps + (self._replay_ps if graph else 0.0) + added)
+            least = max(0 if graph else self._launches_ps(seqs, prompts=False), int(hidden))
             outside = tuple(each for each in some if each.outside_ps)
             places = tuple(self._parts.decode_outside(seqs))
             known = self._decoding[seqs] = Decoding(max(beside, 1), least, outside, places)
@@ -272,16 +291,21 @@ def _later(steps: int, seqs: int, total: int, longest: int, rounded: int) -> tup
 
 
 def source(profile: Profile, scenario: Scenario) -> str:
-    """Which profile, of when and by which versions; that it is a rehearsal where it is one."""
+    """Which profile, of when and by which versions; whose it is; that it is a rehearsal where it is one."""
     tp, measured, error = scenario.tensor_parallel_size, profile["measured"], profile["composed_error"]
+    what = f"{scenario.model.name} on {f'{tp} x ' if tp > 1 else ''}{scenario.gpu.name}"
+    date, host = str(measured["date"])[:10], host_words(scenario)
+    if profile["kind"] == "elsewhere":
+        engine = str(profile["engine"]["decode"]).partition(":")[0]
+        tabled = f"kernels of {engine} as tabled by {profile['source']}"
+        said = ", ".join(filter(None, [tabled, date, host]))
+        return f"measured elsewhere: {what}; profile {profile['name']}, {said}"
     facts = [f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key)]
     if error is not None:
         facts.append(f"error {100 * error:.1f} % on composed steps")
     kind = REHEARSAL if profile["kind"] == "rehearsal" else "measured"
-    return (
-        f"calibrated: {scenario.model.name} on {f'{tp} x ' if tp > 1 else ''}{scenario.gpu.name}; "
-        f"profile {profile['name']}, {kind}, {str(measured['date'])[:10]}, {', '.join(facts)}"
-    )
+    said = ", ".join(filter(None, [kind, date, *facts, host]))
+    return f"calibrated: {what}; profile {profile['name']}, {said}"
 
 
 def step_shapes(seqs: int, total: int, steps: int, spread: Spread | None) -> Iterator[StepShape]:

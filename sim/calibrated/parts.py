@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, inf, log2, sqrt
 from typing import Any, NamedTuple
 
+from kvsim.sim.calibrated.layer import Experts
 from kvsim.sim.workload import PS_PER_S
 
 Axis = Mapping[str, Any]
@@ -158,12 +159,19 @@ class Along:
 
 
 class Product:
-    """Weights of a known shape, times any number of tokens, in 16 bits."""
+    """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
 
-    def __init__(self, part: Part, inputs: int, outputs: int) -> None:
+    `weight_bytes` is given where the weights are smaller than what the part computes with; that was never
+    measured, and counts as outside.
+    """
+
+    def __init__(self, part: Part, inputs: int, outputs: int, weight_bytes: float | None = None) -> None:
         constants = part.constants
+        own: float = constants.get("weight_bytes", 2)
         self._along = Along(part, "tokens", inputs=inputs, outputs=outputs)
-        self._weight_bytes, self._token_bytes = 2 * inputs * outputs, 2 * (inputs + outputs)
+        self._weight_bytes = (weight_bytes or own) * inputs * outputs
+        self._token_bytes = constants.get("input_bytes", 2) * inputs + 2 * outputs
+        self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
         self._rows, self._columns = constants["token_tile"], ceil(outputs / constants["output_tile"])
         self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
         self._wave = constants.get("multiprocessors", 0)
@@ -177,7 +185,50 @@ class Product:
         elif tiles < self._least:
             tiles = self._least
         moved = self._weight_bytes + tokens * self._token_bytes
-        return self._along.priced(moved, tiles * self._tile_work, tokens)
+        found = self._along.priced(moved, tiles * self._tile_work, tokens)
+        return Priced.of(found.ps, self._never) if self._never else found
+
+
+def unmeasured_bits(weight_bytes: float | None) -> str:
+    """What is not measured of a product whose weights have so many bytes."""
+    return f"weights of {8 * (weight_bytes or 0):g} bits"
+
+
+class ExpertsPart:
+    """The routed experts of a layer on one GPU, with any number of tokens.
+
+    Parameters
+    ----------
+    skew : float
+        How uneven the routing is, on the axis of the part: 0 even, 1.2 a power law.
+    weight_bytes : float
+        Of a weight, where that is not the part's own.
+    """
+
+    def __init__(self, part: Part, layer: Experts, skew: float, weight_bytes: float | None = None) -> None:
+        constants, self._layer = part.constants, layer
+        own: float = constants["weight_bytes"]
+        self._along = Along(part, "rows", skew=skew, local=layer.local, matrix=layer.hidden * layer.inner)
+        self._matrices = constants["matrices"] * layer.hidden * layer.inner
+        self._weight_bytes, self._tile = weight_bytes or own, constants["token_tile"]
+        self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
+
+    def priced(self, tokens: int) -> Priced:
+        """Both products of the chosen experts, and the rows in and out."""
+        layer = self._layer
+        active, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts
+        moved = self._weight_bytes * active * self._matrices
+        moved += 2 * rows * (2 * layer.hidden + 3 * layer.inner)
+        work = 2 * self._matrices * active * self._tile * ceil(rows / active / self._tile)
+        found = self._along.priced(moved, work, tokens * layer.top_k / layer.experts)
+        return Priced.of(found.ps, self._never) if self._never else found
+
+
+def chosen_experts(layer: Experts, tokens: int) -> float:
+    """How many experts of a GPU so many tokens choose in the mean, each choosing by itself and evenly."""
+    rows = tokens * layer.top_k * layer.local / layer.experts
+    expected: float = layer.local * (1 - (1 - layer.top_k / layer.experts) ** tokens)
+    return max(expected, min(1.0, rows))
 
 
 class Surface:

@@ -1,6 +1,7 @@
 """Prefill attention of a calibrated profile: its duration over the chunks of prompts that a step computes.
 
-The form, and a ratio by the tokens of all chunks and by what is cached before a chunk in the mean:
+The form, and a ratio by the tokens of all chunks and by what is cached before a chunk in the mean, or, in
+profiles that were measured without anything cached, by the number of chunks:
 
     bytes   queries and outputs, and each key and value once
     work    flops of both products, of whole tiles of queries and keys, stretched where there are too few
@@ -29,7 +30,8 @@ class PrefillPart:
         block_size: int,
     ) -> None:
         self.part = Part("prefill", part, block_size=block_size, group=group, head_dim=head_dim)
-        self._ratio = Surface(self.part, "tokens", "prefix_tokens")
+        self._by_prompts = any(axis["name"] == "sequences" for axes, _ in self.part.tables for axis in axes)
+        self._ratio = Surface(self.part, "tokens", "sequences" if self._by_prompts else "prefix_tokens")
         always = self.part.outside_always
         self._least, self._most = (inf, -inf) if always else self.part.covered("tokens")
         self._shortest, self._longest = self.part.covered("prefix_tokens")
@@ -54,7 +56,8 @@ class PrefillPart:
         prefix = seen - (chunk + 1) / 2
         if prefix < 0:
             prefix = 0.0
-        ps = self._layers * part.form_ps(moved, self._pair_flops * padded) * self._ratio.at(tokens, prefix)
+        ratio = self._ratio.at(tokens, sequences if self._by_prompts else prefix)
+        ps = self._layers * part.form_ps(moved, self._pair_flops * padded) * ratio
         if self._least <= tokens <= self._most and self._shortest <= prefix <= self._longest:
             return Priced(ps)
         place = {"tokens": tokens, "prefix_tokens": prefix}

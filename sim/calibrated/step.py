@@ -5,30 +5,49 @@
     decode, prefill  attention in all layers
     copies           copy-on-write; blocks from and to the host: one copy for keys, one for values, a layer
 
-Beside its price each part tells how much of it lies outside what was measured, and on which axes. What no
-calibration measures is outside throughout, and priced so: layers of experts, or of weights that have not 16
-bits, by the form of matrix products, all experts read; multi-head latent attention by the bandwidth of the
-products and their peak; all-reduces and copies to and from the host, if this profile has none, as in the
-roofline.
+Which products and experts a layer has, and in which precision, says layer.py; a profile may have a part for
+each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Beside its price each part tells how much of it
+lies outside what was measured, and on which axes. What a profile lacks is outside throughout, and priced so:
+experts, where it has no part for them, by the form of matrix products, those read that the tokens are
+expected to choose; weights of other bits by the products in 16 bits, with fewer bytes to read; multi-head
+latent attention by the bandwidth of the products and their peak; all-reduces and copies to and from the host
+as in the roofline.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvsim.sim.calibrated.decode import DecodePart
-from kvsim.sim.calibrated.parts import Along, Part, Place, Priced, Product, total
+from kvsim.sim.calibrated.layer import (
+    Layer,
+    dense_precision,
+    expert_precision,
+    layer_of,
+)
+from kvsim.sim.calibrated.parts import (
+    Along,
+    ExpertsPart,
+    Part,
+    Place,
+    Priced,
+    Product,
+    chosen_experts,
+    total,
+)
 from kvsim.sim.calibrated.prefill import PrefillPart
-from kvsim.sim.config import ModelSpec, Scenario
+from kvsim.sim.config import Scenario
 from kvsim.sim.registry import allocator_class
-from kvsim.sim.roofline import ALL_REDUCE_LATENCY_S, TRANSFER_LATENCY_S
+from kvsim.sim.roofline import TRANSFER_LATENCY_S, all_reduce_s
 from kvsim.sim.step_cost import StepShape
 from kvsim.sim.workload import PS_PER_S
 
 BLOCK_SIZE = 16
 """Of those that keep keys and values in one piece: what the profile's main tables were measured with."""
 PROMPTS_KEPT = 1 << 16
-ATTENTION = ("decode", "prefill")
-PRODUCTS = ("product", "lm_head")
+BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", "all_reduce")
+"""Parts that only move bytes."""
+SKEW = 1.2
+"""Of the routing of tokens to experts where nothing else is said: the exponent of a power law."""
 LATENT = ("multi-head latent attention", "", 0.0)
 
 
@@ -48,15 +67,17 @@ class StepParts:
     def __init__(self, scenario: Scenario, parts: Mapping[str, Any]) -> None:
         model, tp, engine = scenario.served_model, scenario.tensor_parallel_size, scenario.engine
         self._model, self._tp, self._gpu = model, tp, scenario.gpu
+        self._skew, self._shares_experts = expert_skew(scenario), scenario.enable_expert_parallel
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
         has_blocks = allocator_class(engine.allocator).has_blocks
         self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
-        self._parts = {name: Part(name, part) for name, part in parts.items() if name not in ATTENTION}
+        self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
+        self._product = self._part("product", parts)
+        self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}
         self._by_size = {
             name: Along(part, "bytes", **({"gpus": tp} if name == "all_reduce" else {}))
             for name, part in self._parts.items()
-            if name not in PRODUCTS
         }
         group = self._heads // self._kv_heads
         geometry = {
@@ -66,20 +87,36 @@ class StepParts:
             "element_bytes": self._element,
             "block_size": self._block_size,
         }
-        self._prefill = PrefillPart(parts["prefill"], layers=model.layers, **geometry)
+        prefill = in_precision(parts, "prefill", "_fp8" if self._element == 1 else "")
+        full = model.layers - model.window_layers
+        self._prefill = PrefillPart(parts[prefill], layers=full or model.layers, **geometry)
+        self._windowed_prefill = (
+            PrefillPart(parts[prefill], layers=model.window_layers, **geometry)
+            if full < model.layers
+            else None
+        )
+        self._full_prefill = bool(full)
         self.decode = self._decode(parts, model.layers - model.window_layers, geometry)
         self.windowed = self._decode(parts, model.window_layers, geometry)
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
-        self._products = self._layer_products()
-        self._head = Product(self._parts["lm_head"], model.hidden_size, -(-model.vocab_size // tp))
+        self._products = self._layer_products(parts)
+        head = self._part("lm_head", parts) if "lm_head" in parts else self._product
+        self._head = Product(head, model.hidden_size, -(-model.vocab_size // tp))
         self._tokens: dict[int, Priced] = {}
         self._rows: dict[int, Priced] = {}
         self._prompts: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
 
+    def _part(self, name: str, parts: Mapping[str, Any]) -> Part:
+        """A part whose limits may be asked for."""
+        found = Part(name, parts[name])
+        self._limits[name] = found.limits
+        return found
+
     def _decode(self, parts: Mapping[str, Any], layers: int, own: Mapping[str, int]) -> DecodePart | None:
         if not layers or self._model.kv_latent_dim:
             return None
-        return DecodePart(parts["decode"], layers=layers, **own)
+        name = in_precision(parts, "decode", "_fp8" if self._element == 1 else "")
+        return DecodePart(parts[name], layers=layers, **own)
 
     # -- all but attention --------------------------------------------------------------------
 
@@ -117,22 +154,41 @@ class StepParts:
     def _by_bytes(self, name: str, moved: float) -> Priced:
         return self._by_size[name].priced(moved, 0.0, moved)
 
-    def _layer_products(self) -> list[Product] | None:
-        """The four matrix products of a layer; None where it has others."""
-        model = self._model
-        if not self._plain():
+    def _layer_products(self, parts: Mapping[str, Any]) -> list[Product | ExpertsPart] | None:
+        """What a layer computes with its weights; None where this profile cannot say."""
+        model, tp = self._model, self._tp
+        layer = layer_of(model, tp, self._shares_experts)
+        if layer is None:
             return None
-        hidden, attention = model.hidden_size, self._heads * model.head_dim
-        qkv, inner = attention + 2 * self._kv_heads * model.head_dim, model.intermediate_size // self._tp
-        upward = (_matrices(model) - 1) * inner
-        shapes = ((hidden, qkv), (attention, hidden), (hidden, upward), (inner, hidden))
-        return [Product(self._parts["product"], *shape) for shape in shapes]
+        precision = dense_precision(model)
+        dense = in_precision(parts, "product", *precision.parts)
+        own = parts[dense].get("constants", {}).get("weight_bytes", 2)
+        small = None if dense != "product" or precision.weight_bytes == own else precision.weight_bytes
+        part = self._part(dense, parts)
+        found: list[Product | ExpertsPart] = [Product(part, *shape, small) for shape in layer.products]
+        if layer.experts is None:
+            return found
+        return self._with_experts(parts, layer, found)
+
+    def _with_experts(
+        self, parts: Mapping[str, Any], layer: Layer, found: list[Product | ExpertsPart]
+    ) -> list[Product | ExpertsPart] | None:
+        precision = expert_precision(self._model)
+        name = in_precision(parts, "experts", *precision.parts)
+        if layer.experts is None or name not in parts:
+            return None
+        small = precision.weight_bytes if name == "experts" else None
+        return [*found, ExpertsPart(self._part(name, parts), layer.experts, self._skew, small)]
 
     def _unmeasured_products(self, n: int) -> Priced:
-        """Those of other layers, by the form: all weights read, the chosen ones computed with."""
-        model, form, share = self._model, self._parts["product"], 1 / (self._model.layers * self._tp)
+        """Those of other layers, by the form: what is needed is read, what is chosen computed with."""
+        model, form, share = self._model, self._product, 1 / (self._model.layers * self._tp)
         idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
-        moved = model.body_parameters * model.dtype_bytes * share
+        moved = model.body_weight_bytes * share
+        layer = layer_of(model, self._tp)
+        if layer is not None and layer.experts is not None:
+            unread = 1 - chosen_experts(layer.experts, n) / layer.experts.local
+            moved -= unread * model.expert_parameters * expert_precision(model).weight_bytes * share
         ps = 3 * form.t0_ps + form.form_ps(moved, 2 * (model.body_parameters - idle) * share * n)
         return Priced.of(ps, [(self._unmeasured_layers(), "", 0.0)])
 
@@ -141,8 +197,8 @@ class StepParts:
         if "all_reduce" in self._by_size:
             size = 2 * n * model.hidden_size
             return self._by_size["all_reduce"].priced(2 * (tp - 1) / tp * size, 0.0, size)
-        moved = 2 * (tp - 1) / tp * n * model.hidden_size * model.dtype_bytes
-        seconds = ALL_REDUCE_LATENCY_S + moved / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s)
+        least_s, each_s = all_reduce_s(gpu, tp)
+        seconds = least_s + n * model.hidden_size * model.dtype_bytes * each_s
         return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {tp} GPUs", "", 0.0)])
 
     # -- attention ----------------------------------------------------------------------------
@@ -168,7 +224,7 @@ class StepParts:
     def _decode_ps(self, seqs: int, total: int, longest: int, rounded: int) -> float:
         model = self._model
         if model.kv_latent_dim:
-            product = self._parts["product"]
+            product = self._product
             read = model.kv_bytes_per_token_per_gpu(self._tp) * product.byte_ps
             computed = model.decode_pair_flops / self._tp * product.work_ps
             return model.layers * self._prefill.part.t0_ps + total * max(read, computed)
@@ -205,8 +261,16 @@ class StepParts:
         if found is None:
             if len(self._prompts) == PROMPTS_KEPT:
                 self._prompts.clear()
-            found = self._prompts[chunks] = self._prefill.priced(*chunks)
+            found = self._prompts[chunks] = self._prefill_of(sequences, tokens, pairs)
         return found
+
+    def _prefill_of(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """Layers that see everything, and windowed ones: no token of theirs sees more than the window."""
+        found = [self._prefill.priced(sequences, tokens, pairs)] if self._full_prefill else []
+        if self._windowed_prefill is not None and self._model.window:
+            seen = min(pairs, tokens * self._model.window)
+            found.append(self._windowed_prefill.priced(sequences, tokens, seen))
+        return total(found)
 
     # -- copies -------------------------------------------------------------------------------
 
@@ -234,19 +298,11 @@ class StepParts:
 
     # -- what the model is --------------------------------------------------------------------
 
-    def _plain(self) -> bool:
-        """Whether a layer is four dense products of 16 bits."""
-        model = self._model
-        dense = model.active_parameters in (None, model.parameters) and not model.kv_latent_dim
-        return dense and model.dtype_bytes == 2 and _matrices(model) in (2, 3)
-
     def _unmeasured_layers(self) -> str:
         """What makes its layers others than those that are measured."""
         model = self._model
         if model.active_parameters not in (None, model.parameters):
             return "mixture of experts"
-        if model.dtype_bytes != 2:
-            return f"weights of {8 * model.dtype_bytes} bits"
         return "layers of unusual matrices"
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
@@ -254,11 +310,16 @@ class StepParts:
         if part == "decode":
             found = self.decode or self.windowed
             return found.limits if found else {}
-        return self._prefill.part.limits if part == "prefill" else self._parts[part].limits
+        if part == "prefill":
+            return self._prefill.part.limits
+        return self._limits[part] if part in self._limits else self._parts[part].limits
 
 
-def _matrices(model: ModelSpec) -> int:
-    """Matrices of hidden x intermediate in a layer: 2, or 3 with a gate; more with experts."""
-    attention = 2 * model.hidden_size * model.head_dim * (model.heads + model.kv_heads)
-    rest = model.body_parameters / model.layers - attention
-    return round(rest / (model.hidden_size * model.intermediate_size))
+def expert_skew(scenario: Scenario) -> float:
+    """How uneven the tokens of a scenario choose their experts."""
+    return SKEW if scenario.expert_skew is None else scenario.expert_skew
+
+
+def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:
+    """The first of a part's names in these precisions that the profile has; else its name in 16 bits."""
+    return next((name + each for each in suffixes if name + each in parts), name)

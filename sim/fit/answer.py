@@ -15,8 +15,10 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.blocks import KvSettings, Paged, paged
 from kvsim.sim.fit.budget import MemoryLine, budget
 from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, request_blocks
+from kvsim.sim.fit.groups import groups_of
 from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
-from kvsim.sim.fit.pages import Group, Request, groups_of
+from kvsim.sim.fit.notes import Numbers, notes_of
+from kvsim.sim.fit.pages import Group, Request, scheduler_block_sizes
 from kvsim.sim.options import option
 from kvsim.sim.vllm_defaults import MODES, USES, Asked, VllmDefaults, vllm_defaults
 
@@ -83,7 +85,7 @@ class FitOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit:
     """The answer.
 
@@ -122,12 +124,24 @@ class Fit:
         return -(-self.model.weight_bytes // self.options.tensor_parallel_size)
 
     @property
+    def cache_hit_alignment_tokens(self) -> int:
+        """Tokens of whose multiples prefix hits are: what every group's blocks divide."""
+        return scheduler_block_sizes(self.groups, self.paged.block_size, self.engine.enable_prefix_caching)[0]
+
+    @property
     def log_line(self) -> str:
         """What vLLM prints of this pool."""
         tokens, times = self.capacity.kv_tokens, self.capacity.max_concurrency
         return (
             f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for "
             f"{self.request.max_model_len:,} tokens per request: {times:.2f}x"
+        )
+
+    def __repr__(self) -> str:
+        split = self.options.tensor_parallel_size
+        gpus = f"{split} x {self.gpu.name}" if split > 1 else self.gpu.name
+        return (
+            f"<kvsim.Fit {self.model.name} on {gpus}: {self.capacity.num_blocks:,} blocks; {self.log_line}>"
         )
 
     def as_json(self) -> dict[str, object]:
@@ -148,6 +162,7 @@ class Fit:
             "max_concurrency": self.capacity.max_concurrency,
             "max_model_len": self.request.max_model_len,
             "max_in_flight_tokens": self.request.in_flight_tokens,
+            "cache_hit_alignment_tokens": self.cache_hit_alignment_tokens,
             "blocks_per_request": self.capacity.blocks_per_request,
             "longest_request": self.capacity.longest,
             "refused": self.capacity.refusal,
@@ -206,10 +221,10 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
 
 def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     """The answer to a whole question."""
-    from kvsim.sim.fit.notes import notes_of
-
     answer = _answered(model, gpu, options)
-    notes = [*notes_of(answer), *_refused(answer)]
+    numbers = Numbers(answer.engine, answer.paged, answer.groups, answer.capacity, answer.request)
+    notes = [f"{model.name}: {note}" for note in model.notes]
+    notes += [*notes_of(numbers, answer.cache_hit_alignment_tokens), *_refused(answer)]
     asked = parse_lengths(options.lengths) if options.lengths else ()
     pool = answer.capacity
     fits = length_fits(answer.groups, pool.num_blocks, pool.bytes_per_block, asked)

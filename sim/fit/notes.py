@@ -1,24 +1,38 @@
 """What surprises in the numbers of a fit, said in a sentence each."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kvsim.sim.fit.answer import Fit
+from kvsim.sim.fit.blocks import Paged
+from kvsim.sim.fit.capacity import Capacity
+from kvsim.sim.fit.pages import Group, Request
+from kvsim.sim.vllm_defaults import VllmDefaults
 
-GIB = 2**30
+USUAL_BLOCK_TOKENS = 64
+"""The largest block of models whose layers are alike."""
 
 
-def notes_of(fit: "Fit") -> tuple[str, ...]:
-    """The notes of an answer, those of its model first."""
-    notes = [f"{fit.model.name}: {note}" for note in fit.model.notes]
-    if fit.kv_memory_bytes > 0:
-        notes += _printed_size(fit)
+class Numbers(NamedTuple):
+    """What the notes are about: the settings, the pages, their groups and what the pool holds."""
+
+    engine: VllmDefaults
+    paged: Paged
+    groups: Sequence[Group]
+    capacity: Capacity
+    request: Request
+
+
+def notes_of(fit: Numbers, hit_step_tokens: int) -> list[str]:
+    """The notes of an answer; prefixes hit in steps of so many tokens."""
+    notes = _printed_size(fit) if fit.capacity.num_blocks else []
     notes += _alignment(fit)
     notes += _groups(fit)
-    return tuple(notes)
+    if fit.engine.enable_prefix_caching and hit_step_tokens > USUAL_BLOCK_TOKENS:
+        notes.append(f"prefixes hit in steps of {hit_step_tokens:,} tokens: shorter ones are computed again")
+    return notes
 
 
-def _printed_size(fit: "Fit") -> list[str]:
+def _printed_size(fit: Numbers) -> list[str]:
     """That the size in the log is derived, and from what."""
     capacity, request = fit.capacity, fit.request
     slots = capacity.num_blocks * fit.groups[0].page.block_size
@@ -41,7 +55,7 @@ def _printed_size(fit: "Fit") -> list[str]:
     return notes
 
 
-def _alignment(fit: "Fit") -> list[str]:
+def _alignment(fit: Numbers) -> list[str]:
     """How a recurrent state made the block large."""
     paged = fit.paged
     if paged.aligned_from is None:
@@ -55,7 +69,7 @@ def _alignment(fit: "Fit") -> list[str]:
     ]
 
 
-def _groups(fit: "Fit") -> list[str]:
+def _groups(fit: Numbers) -> list[str]:
     """What short groups waste, and what unequal pages led to."""
     widest = max(group.bytes for group in fit.groups)
     short = [group for group in fit.groups if group.bytes < widest]

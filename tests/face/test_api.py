@@ -103,6 +103,13 @@ def test_a_class_that_no_import_finds_is_accepted_too():
     assert "slots_add_up" in kvsim.check_allocator(Local, calls=20)
 
 
+def test_a_class_of_a_notebook_goes_by_its_own_name():
+    Cell = type("Cell", (Paged,), {"__module__": "__main__"})
+    runs = kvsim.compare(["paged", Cell], scheduler="vllm-v1", **SMALL)
+    assert runs["Cell"].summary.memory == runs["paged"].summary.memory
+    assert "Cell" in runs._repr_html_()
+
+
 def test_a_broken_allocator_is_told_by_its_rule():
     class Greedy(Paged):
         def can_admit(self, tokens, bound, content=None):
@@ -122,6 +129,15 @@ def test_the_table_has_a_row_per_run_and_names_what_differs():
     assert table["seed"].tolist() == [0, 1, 0, 1]
     assert "request_rate" not in table
     assert table["latency.ttft_s.p99"].tolist() == [run.summary.latency.ttft_s.p99 for run in runs]
+
+
+def test_the_table_names_models_and_gpus_and_not_their_numbers():
+    small = kvsim.compare(
+        [{"gpu": "l40s"}, {"gpu": "h100", "tensor_parallel_size": 2}], model="llama-3.1-8b", **SMALL
+    )
+    assert list(small.table)[:3] == ["label", "gpu", "tensor_parallel_size"]
+    assert small.table["gpu"].tolist() == ["l40s", "h100"]
+    assert "memory_bytes" not in small.table
 
 
 def test_systems_may_be_scenarios_mappings_names_or_classes():
@@ -170,6 +186,29 @@ def test_a_figure_is_returned_and_shows_in_a_notebook(recorded, figure):
     assert drawn._repr_png_().startswith(b"\x89PNG")
 
 
+def test_a_notebook_shows_each_run_of_one_allocator_by_the_setting_that_differs():
+    names = ("contiguous", "paged")
+    runs = kvsim.compare(
+        [
+            {"allocator": name, "request_rate": rate}
+            for rate in (1.0, 4.0)
+            for name in ("contiguous", "paged")
+        ],
+        num_prompts=40,
+    )
+    cell = runs._repr_html_()
+    for name in names:
+        for rate in ("1.0", "4.0"):
+            assert f"<th>{name}, request rate {rate}</th>" in cell
+
+
+def test_an_answer_of_fit_is_shown_in_a_line():
+    answer = kvsim.fit("llama-3.1-8b", "h100", tensor_parallel_size=2)
+    assert repr(answer).startswith("<kvsim.Fit llama-3.1-8b on 2 x h100: ")
+    assert f"{answer.capacity.kv_tokens:,} tokens" in repr(answer)
+    assert "\n" not in repr(answer)
+
+
 def test_several_rates_are_drawn_as_curves():
     rates = [kvsim.simulate(num_prompts=40, request_rate=rate) for rate in (1.0, 4.0)]
     runs = kvsim.Comparison(rates)
@@ -214,6 +253,11 @@ def test_a_guessed_name_is_suggested():
     [
         (lambda: kvsim.simulate(policy="lifo"), "policy must be one of fcfs, priority, sjf, got 'lifo'"),
         (lambda: kvsim.simulate(model="gpt-5"), "model 'gpt-5' is unknown"),
+        (
+            lambda: kvsim.simulate("paged"),
+            "scenario must be a kvsim.Scenario, got 'paged'; options are keywords",
+        ),
+        (lambda: kvsim.compare(["paged"], "sharegpt"), "traffic must be a kvsim.Traffic, got 'sharegpt'"),
         (lambda: kvsim.compare("paged"), "systems to compare must be a list, got 'paged'"),
         (lambda: kvsim.compare([]), "runs to compare must be at least one, got 0"),
         (lambda: kvsim.compare(["paged"], seeds=0), "seeds must be at least 1, got 0"),

@@ -49,6 +49,13 @@ def test_a_name_that_is_not_there_suggests_one_that_is(run):
         run.summary.latency.tftt_s  # noqa: B018
 
 
+def test_a_shell_shows_a_line_for_each_group_of_numbers(run):
+    lines = repr(run.summary).splitlines()
+    p99 = run.summary.latency.ttft_s.p99
+    (ttft,) = [line for line in lines if line.startswith("  latency.ttft_s: ")]
+    assert f"p99={p99:.4g}" in ttft
+
+
 def test_an_editor_is_offered_the_names(run):
     assert {"ttft_s", "itl_s"} <= set(dir(run.summary.latency))
 

@@ -157,7 +157,8 @@ def test_every_option_has_help_and_is_described_with_its_default(command):
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_where_a_scheduler_has_another_default_it_stands_beside_the_common_one(name):
-    lines = [line for line in named("commands").splitlines() if line.startswith("| `--")]
+    text = sections(named("commands"))[SHARED_OPTIONS]
+    lines = [line for line in text.splitlines() if line.startswith("| `--")]
     for version in scheduler(name).VERSIONS or ("",):
         for key, value in scheduler(name).defaults(version, 2048).items():
             option = f"| `--{key.replace('_', '-')}"

@@ -1,5 +1,6 @@
 """Installed from a wheel: one package, no neighbour harmed, nothing run from the working directory."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -35,6 +36,13 @@ def wheel(tmp_path_factory):
     return found
 
 
+def environment(home):
+    """A Python of its own without pip: its site-packages, and the pip of this one that works on it."""
+    run(sys.executable, "-m", "venv", "--without-pip", str(home))
+    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--quiet"]
+    return next((home / "lib").glob("python*/site-packages")), pip
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory, wheel):
     """A Python of its own with a package `kernels` that was there first, then kvsim.
@@ -42,13 +50,11 @@ def installed(tmp_path_factory, wheel):
     What kvsim depends on comes from this environment.
     """
     home = tmp_path_factory.mktemp("installed")
-    run(sys.executable, "-m", "venv", "--without-pip", str(home))
-    site = next((home / "lib").glob("python*/site-packages"))
+    site, pip = environment(home)
     other = tmp_path_factory.mktemp("other")
     (other / "kernels").mkdir()
     (other / "kernels/__init__.py").write_text("def get_kernel():\n    return 'the other one'\n")
     (other / "pyproject.toml").write_text('[project]\nname = "kernels"\nversion = "0.1"\n')
-    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--quiet"]
     run(*pip, "install", "--no-deps", "--no-build-isolation", str(other), env=_with_setuptools(site))
     before = {path.name for path in site.iterdir()}
     run(*pip, "install", "--no-deps", str(wheel))
@@ -98,3 +104,53 @@ def test_uninstalling_leaves_the_neighbour_alone(installed, tmp_path):
     assert not (site / "kvsim").exists()
     code = "import kernels; print(kernels.get_kernel())"
     assert run(str(home / "bin/python"), "-c", code, cwd=tmp_path) == "the other one\n"
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory):
+    """A Python of its own with Hugging Face's package `kernels`, without what that depends on."""
+    home = tmp_path_factory.mktemp("hugging-face")
+    site, pip = environment(home)
+    command = [
+        *pip,
+        "install",
+        "--no-deps",
+        "--retries",
+        "1",
+        "--timeout",
+        "10",
+        "--disable-pip-version-check",
+    ]
+    answer = subprocess.run([*command, "kernels"], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        other = tmp_path_factory.mktemp("anything") / "there"
+        reached = subprocess.run([*command, "--target", other, "simpy"], capture_output=True, check=False)
+        last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
+        if os.environ.get("CI") and not reached.returncode:
+            pytest.fail(f"pip installs simpy, but not kernels: {last}")
+        pytest.skip(f"pip cannot install Hugging Face's kernels here: {last}")
+    return home, site, pip
+
+
+def contents(site, package):
+    """File -> digest of everything that a package and its metadata hold; compiled files aside."""
+    return {
+        path.relative_to(site).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for top in (site / package, *site.glob(f"{package}-*.dist-info"))
+        for path in sorted(top.rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+def test_hugging_faces_kernels_is_untouched(hugging_face, wheel, tmp_path):
+    home, site, pip = hugging_face
+    before = contents(site, "kernels")
+    assert {"kernels/__init__.py"} < before.keys()
+    run(*pip, "install", "--no-deps", str(wheel))
+    assert contents(site, "kernels") == before
+    code = "from importlib.util import find_spec as f; print(f('kernels').origin, f('kvsim.kernels').origin)"
+    origins = f"{site / 'kernels/__init__.py'} {site / 'kvsim/kernels/__init__.py'}\n"
+    assert run(str(home / "bin/python"), "-c", code, cwd=tmp_path) == origins
+    run(*pip, "uninstall", "--yes", "kvsim")
+    assert not (site / "kvsim").exists()
+    assert contents(site, "kernels") == before

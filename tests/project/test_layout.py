@@ -1,6 +1,7 @@
 """Who imports whom, what every module says of itself, and what a wheel must hold."""
 
 import ast
+import graphlib
 import sys
 import tomllib
 from importlib import resources
@@ -92,6 +93,53 @@ def parsed(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+def module_name(path):
+    """The name by which a file is imported: kvsim.sim.engine, kvsim.cli; a package by its own."""
+    parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
+    return ".".join(parts if parts[0] == "kvsim" else ["kvsim", *parts])
+
+
+def above(name):
+    """The packages that Python imports before the module of that name."""
+    parts = name.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts))}
+
+
+def run_at_once(statements):
+    """The statements that importing a module runs: none of a function's, none for the type checker alone."""
+    for node in statements:
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from run_at_once(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            for block in ("body", "orelse", "handlers", "finalbody"):
+                yield from run_at_once(getattr(node, block, []))
+
+
+def needed(name, tree, modules):
+    """Which of `modules` the module of that name waits for; packages that it lies in only if it says so."""
+    said = set()
+    for node in run_at_once(tree.body):
+        if isinstance(node, ast.Import):
+            said |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            said |= whole
+            if not whole <= modules:
+                said.add(node.module)
+    with_packages = said | {package for one in said for package in above(one) - above(name)}
+    return with_packages & modules - {name}
+
+
+def circle(graph):
+    """Modules that import each other in a circle, none if there is no circle."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_imports_go_one_way(path):
     part = relative(path).partition("/")[0].removesuffix(".py")
@@ -99,64 +147,33 @@ def test_imports_go_one_way(path):
     assert {name for name, _ in imports(parsed(path))} <= allowed
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    trees = {module_name(path): parsed(path) for path in (*MODULES, *FACE)}
+    graph = {name: needed(name, tree, trees.keys()) for name, tree in trees.items()}
+    assert sum(len(names) for names in graph.values()) > len(graph)
+    assert not circle(graph)
+
+
+def test_a_circle_of_imports_is_found():
+    sources = {
+        "kvsim": "",
+        "kvsim.one": "from kvsim.two import name",
+        "kvsim.two": "if True:\n    from kvsim import three",
+        "kvsim.three": "try:\n    import kvsim.one\nexcept ImportError:\n    pass",
+        "kvsim.late": "from kvsim.early import name\ndef function():\n    import kvsim.late",
+        "kvsim.early": "if TYPE_CHECKING:\n    from kvsim import late",
+    }
+    graph = {name: needed(name, ast.parse(text), sources.keys()) for name, text in sources.items()}
+    assert set(circle(graph)) == {"kvsim.one", "kvsim.two", "kvsim.three"}
+    graph["kvsim.three"].clear()
+    assert not circle(graph)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_nobody_below_imports_the_face(path):
     faces = {each.stem for each in FACE}
     found = {name for name, _ in imports(parsed(path))} & faces
     assert not found or relative(path) == "cli.py"
-
-
-def module_name(path):
-    """A module as imports name it."""
-    return ".".join(["kvsim", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
-
-
-def imported_modules(path, known):
-    """Which of the known modules a file imports, wherever it does; those in `if TYPE_CHECKING` count too."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in known else node.module for name in names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return (found & known) - {module_name(path)}
-
-
-def circles(graph):
-    """Groups of modules that import each other, directly or not: those that Tarjan's algorithm finds."""
-    numbers, lowest, stack, found = {}, {}, [], []
-
-    def visit(module):
-        numbers[module] = lowest[module] = len(numbers)
-        stack.append(module)
-        for other in sorted(graph[module]):
-            if other not in numbers:
-                visit(other)
-                lowest[module] = min(lowest[module], lowest[other])
-            elif other in stack:
-                lowest[module] = min(lowest[module], numbers[other])
-        if lowest[module] == numbers[module]:
-            at = stack.index(module)
-            if len(stack) - at > 1:
-                found.append(sorted(stack[at:]))
-            del stack[at:]
-
-    for module in sorted(graph):
-        if module not in numbers:
-            visit(module)
-    return found
-
-
-def test_no_modules_import_each_other_in_a_circle():
-    paths = {module_name(path): path for path in MODULES}
-    graph = {name: imported_modules(path, paths.keys()) for name, path in paths.items()}
-    assert sum(map(len, graph.values())) > len(MODULES)
-    assert circles(graph) == []
-
-
-def test_a_circle_of_imports_is_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
 
 
 @pytest.mark.parametrize("library", ONLY_IN)
@@ -183,6 +200,14 @@ def test_each_part_is_the_one_of_this_checkout(name):
 @pytest.mark.parametrize("path", [*MODULES, *FACE, *sorted((ROOT / "tests").rglob("*.py"))], ids=relative)
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(parsed(path))
+
+
+def test_the_tests_have_a_folder_for_each_package():
+    """And few others; every test lies in one, beside the helpers and the data."""
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] not in "._"}
+    assert folders == {*TOPS, "cli", "face", "project", "fuzz", "support", "data"}
+    assert not list((ROOT / "tests").glob("*.py"))
+    assert not [path for place in ("support", "data") for path in (ROOT / "tests" / place).rglob("test_*.py")]
 
 
 def test_the_wheel_has_every_package_and_the_command():
@@ -222,4 +247,4 @@ def test_the_licence_is_part_of_it():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text and "Copyright 2026 The kvsim authors" in text
     assert PROJECT["project"]["license"] == "Apache-2.0"
-    assert PROJECT["project"]["license-files"] == ["LICENSE"]
+    assert PROJECT["project"]["license-files"] == ["LICENSE", "NOTICE"]

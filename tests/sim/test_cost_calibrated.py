@@ -34,6 +34,7 @@ def scenario(model="llama-3.1-8b", tp=1, profile=PROFILE, **choices):
         tensor_parallel_size=tp,
         cost="calibrated",
         profile=profile,
+        host_time="none",
     )
 
 
@@ -369,7 +370,9 @@ def test_what_no_calibration_measures_counts_with_its_own_time():
 def dense():
     """Models of four products a layer, and how many GPUs of 141 GB they can be spread over."""
     models = [model_named(name) for name in model_names()]
+    recurrent = {model.name for model in models if any(layers.state for layers in model.kv_layers)}
     plain = [model for model in models if not (model.kv_latent_dim or model.active_parameters)]
+    plain = [model for model in plain if model.name not in recurrent]
     return [
         (model.name, tp)
         for model, tp in product(plain, (1, 2, 4, 8))

@@ -18,7 +18,8 @@ SMALL = ("--model", "llama-3.1-8b", "--num-prompts", "20", "--request-rate", "in
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
-    """The user's own directory, empty; and nothing around."""
+    """The user's own directory, empty; and nothing around, nor any profile that ships."""
+    monkeypatch.setattr("kvsim.sim.profile_files._shipped", lambda gpu=None: iter(()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "own"))
     monkeypatch.setenv("COLUMNS", "80")
@@ -84,7 +85,7 @@ def damaged(change):
 
 DAMAGES = {
     "no json": ("{", "is not valid JSON: Expecting property name"),
-    "a list": ("[]", "is not one of sim calibrate: its kind is not calibrated or rehearsal"),
+    "a list": ("[]", "is not one of sim calibrate: its kind is not calibrated, elsewhere or rehearsal"),
     "another kind": ('{"kind": "analytic"}', "is not one of sim calibrate"),
     "another format": (damaged(lambda c: c.update(format=9)), "has format 9, this kvsim reads 1"),
     "no parts": (damaged(lambda c: c.pop("parts")), "is damaged: it lacks 'parts'"),

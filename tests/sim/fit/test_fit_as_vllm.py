@@ -51,6 +51,7 @@ def recorded(variant, memory):
         "block_size": variant["cache_config"]["block_size"],
         "bytes_per_block": variant["bytes_per_block"],
         "max_in_flight_tokens": variant["max_in_flight_tokens"],
+        "cache_hit_alignment_tokens": variant["cache_hit_alignment_tokens"],
         "num_blocks": memory["num_blocks"],
         "kv_tokens": memory["gpu_kv_cache_size_tokens"],
         "max_concurrency": memory["max_concurrency"],

@@ -1,0 +1,238 @@
+"""Profiles of GPUs that somebody else measured, from public tables of kernel times.
+
+    python benchmarks/elsewhere ../shared/data/kernel_tables [--out sim/profiles] [--gpu h100 ...]
+
+The fit is that of `sim calibrate` (kernels/calibration/fit.py). What this adds: the rows of the tables as
+its points (parts.py), which rows are refused (tables.py), how gaps in a table are bridged (fill.py), and what
+the tables lack, from datasheets, marked as such. Errors are those of a fit without 15 of 100 rows, 15 of 100
+shapes (heads, experts) and every row between the cells of a table; what ships is the same fit with the first
+two as well. The same tables give the same files, byte for byte.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+
+import parts as tabled
+from fill import relaxed
+from tables import GPUS, Gpu, Sieve, Timed, release
+
+from kvsim.kernels.calibration.fit import Bounds, Measured, error_of, fit_part
+from kvsim.kernels.calibration.profile import FORMAT, rounded
+
+SOURCE = "ai-dynamo/aiconfigurator at 095f58a"
+LICENCE = "Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES; see NOTICE"
+DATE = "2026-11-21"
+"""When the tables were taken; of the measurements they tell only the engine's release."""
+
+HEADS = (32, 64, 128, 256)
+SMALL_KERNEL_S = 2.6e-6
+"""Of a norm, rotary embedding, activation or KV write that has next to nothing to do: the smallest of the
+layer times that casys-kaist/LLMServingSim 5daddb2 (MIT) measured with vLLM 0.19 on an RTX 4090."""
+DATASHEET_SHARE = 0.89
+"""Of the bandwidth, for kernels that only move bytes and are in no table: as in the roofline."""
+FILES = {
+    "product": "gemm",
+    "decode": "generation_attention",
+    "prefill": "context_attention",
+    "experts": "moe",
+    "all_reduce": "all_reduce_custom",
+}
+
+
+def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], float, dict]]:
+    """(part, its name in the profile, rows, peak, constants) of all that the tables may have of a GPU."""
+    multiprocessors = {"multiprocessors": gpu.multiprocessors}
+    tiles = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
+    for dtype, (weight, given) in tabled.PRODUCT_BYTES.items():
+        peak = gpu.tflops.get(given)
+        if peak is not None:
+            constants = tiles | multiprocessors | {"weight_bytes": weight, "input_bytes": given}
+            yield "product", named("product", dtype), tabled.products(tables, gpu, dtype), peak, constants
+    for dtype in ("bfloat16", "fp8"):
+        constants = multiprocessors | {
+            "programs": 4 * gpu.multiprocessors,
+            "least_piece_tokens": 256,
+            "tile_tokens": dict.fromkeys(map(str, HEADS), 64),
+            "axes": ["head_dim", "group", "sequence_heads", "context_tokens"],
+        }
+        yield "decode", named("decode", dtype), tabled.decode(tables, gpu, dtype), 1e9, constants
+        constants = multiprocessors | {
+            "rows": dict.fromkeys(map(str, HEADS), 128),
+            "key_tile": dict.fromkeys(map(str, HEADS), 128),
+            "axes": ["head_dim", "group", "tokens", "sequences"],
+        }
+        peak = gpu.tflops.get(1, gpu.tflops[2]) if dtype == "fp8" else gpu.tflops[2]
+        yield "prefill", named("prefill", dtype), tabled.prefill(tables, gpu, dtype), peak, constants
+    for dtype, (weight, given) in tabled.EXPERT_BYTES.items():
+        constants = {"matrices": 3, "weight_bytes": weight, "axes": ["skew", "local", "matrix", "rows"]}
+        peak = gpu.tflops.get(given, gpu.tflops[2])
+        yield "experts", named("experts", dtype), tabled.experts(tables, gpu, dtype), peak, constants
+    yield "all_reduce", "all_reduce", tabled.all_reduce(tables, gpu), 1e9, {}
+
+
+def named(part: str, dtype: str) -> str:
+    """`product` in 16 bits, `product_fp8` in others."""
+    return part if dtype == "bfloat16" else f"{part}_{dtype}"
+
+
+def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
+    """The profile of a GPU of the tables."""
+    sieve, found = Sieve(gpu), {}
+    for part, name, rows, peak, constants in wanted(gpu, tables):
+        measured = sieve.kept(part, rows, peak)
+        memory = part in {"product", "decode", "prefill", "experts"}
+        bounds = Bounds(gpu.gb_per_s * 1e9 if memory else None, peak * 1e12 if peak < 1e9 else None)
+        fitted = fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
+        if fitted is not None:
+            every = [whole_grid(one) for one in measured]
+            shipped = fit_part([one.point for one in every], every, constants, bounds, relaxed)
+            found[name] = slim(shipped, fitted)
+    bandwidth = DATASHEET_SHARE * gpu.gb_per_s * 1e9
+    for name in ("sampling", "elementwise", "kv_write", "block_copy"):
+        found[name] = by_datasheet(bandwidth)
+    return {
+        "format": FORMAT,
+        "kind": "elsewhere",
+        "name": f"{gpu.name}-vllm",
+        "gpu": gpu.name,
+        "source": SOURCE,
+        "licence": LICENCE,
+        "engine": engines(gpu, tables),
+        "device": {
+            "name": gpu.table,
+            "memory_bytes": gpu.memory_gib * 2**30,
+            "capability": list(gpu.capability),
+            "multiprocessors": gpu.multiprocessors,
+            "count": 8,
+            "link_bytes_per_s": gpu.link_gb_per_s and gpu.link_gb_per_s * 1e9,
+            "pcie_bytes_per_s": gpu.pcie_gb_per_s * 1e9,
+        },
+        "measured": {"date": DATE, "driver": None, "torch": None, "triton": None, "quick": False},
+        "limits": {"bandwidth_bytes_per_s": gpu.gb_per_s * 1e9, "flops_per_s": gpu.tflops[2] * 1e12},
+        "ceilings": {"copy_bytes_per_s": bandwidth, "matrix_flops_per_s": gpu.tflops[2] * 1e12},
+        "launch": {"eager_s": 4e-6, "replay_s": 0.0},
+        "parts": found,
+        "composed": {"points": [], "error": None},
+        "refused": [
+            {"part": part, "x": {}, "median_s": None, "reason": f"{count:,} rows: {reason}"}
+            for part, reasons in sieve.refused.items()
+            for reason, count in reasons.items()
+        ],
+    }
+
+
+def whole_grid(one: Measured) -> Measured:
+    """A point that was held out, as the cell that it is; one that is none stays."""
+    return replace(one, point=replace(one.point, role="grid")) if one.point.cell else one
+
+
+def slim(part: Mapping[str, object], tried: Mapping[str, object]) -> dict[str, object]:
+    """A part without its points, with the errors of the same fit without what was held out."""
+    kept = {key: part[key] for key in ("form", "constants", "base", "tables", "range")}
+    apart = [one for one in tried["points"] if one["role"] == "held_out"]
+    errors = {
+        "fitted": tried["error"]["fitted"],
+        "held_out": error_of(one for one in apart if not one["x"]["new_shape"]),
+        "new_shapes": error_of(one for one in apart if one["x"]["new_shape"]),
+    }
+    return kept | {"error": errors, "points": [], "unmeasured": [], "bridged": len(part["unmeasured"])}
+
+
+def by_datasheet(bandwidth: float) -> dict[str, object]:
+    """A part that only moves bytes and is in no table."""
+    form = {"t0_s": SMALL_KERNEL_S, "bandwidth_bytes_per_s": bandwidth, "work_per_s": None, "p": 1}
+    return {
+        "form": form, "constants": {}, "base": {}, "tables": [], "range": {}, "points": [], "unmeasured": [],
+        "error": {"fitted": None, "held_out": None}, "measured": False,
+    }  # fmt: skip
+
+
+def engines(gpu: Gpu, tables: Path) -> dict[str, str]:
+    """Part -> release and kernels that its rows were measured with."""
+    found = {}
+    for part, file in FILES.items():
+        rows = pq.read_table(
+            tables / f"{file}.parquet",
+            columns=["version", "kernel_source"],
+            filters=[("gpu", "=", gpu.table)],
+        ).to_pylist()
+        newest = max(map(release, rows), default=())
+        kernels = sorted({str(row["kernel_source"]) for row in rows if release(row) == newest})
+        found[part] = f"vLLM {'.'.join(map(str, newest))}: {', '.join(kernels)}"
+    return found
+
+
+def text_of(profile: Mapping[str, object]) -> str:
+    """One line a part, ratios to three digits: small enough to ship."""
+    lines = []
+    for key, value in profile.items():
+        if key != "parts":
+            lines.append(f"{json.dumps(key)}: {short(rounded(value))}")
+            continue
+        inner = ",\n".join(f"  {json.dumps(name)}: {short(part_of(part))}" for name, part in value.items())
+        lines.append(f'"parts": {{\n{inner}\n }}')
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def part_of(part: Mapping[str, object]) -> dict[str, object]:
+    """A part with its ratios to three digits."""
+    tables = [{"axes": whole(table["axes"]), "ratio": digits(table["ratio"])} for table in part["tables"]]
+    return {**rounded(part), "tables": tables, "range": whole(part["range"])}
+
+
+def digits(ratio: object) -> object:
+    """Nested lists of numbers to three digits."""
+    return [digits(row) for row in ratio] if isinstance(ratio, list) else whole(float(f"{ratio:.3g}"))
+
+
+def whole(value: object) -> object:
+    """The same with numbers that are whole as whole numbers."""
+    if isinstance(value, Mapping):
+        return {key: whole(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def short(value: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def main() -> None:
+    """Write a profile for every GPU asked for; print the errors on what was held out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", type=Path, help="directory of the tables, as parquet")
+    parser.add_argument("--out", type=Path, default=Path("sim/profiles"), help="directory of the profiles")
+    parser.add_argument("--gpu", nargs="*", help="names, as in sim gpus; all")
+    given = parser.parse_args()
+    for gpu in GPUS:
+        if given.gpu and gpu.name not in given.gpu:
+            continue
+        profile = profile_of(gpu, given.tables)
+        path = given.out / f"{profile['name']}.json"
+        path.write_text(text_of(profile), encoding="utf-8")
+        print(f"{path}  {path.stat().st_size / 1e3:.0f} kB")
+        for one in profile["refused"]:
+            print(f"    refused, {one['part']}: {one['reason']}")
+        for name, part in profile["parts"].items():
+            for kind in ("held_out", "new_shapes"):
+                error = part["error"].get(kind)
+                if error:
+                    words = f"{error['points']:7} {kind.replace('_', ' ')}"
+                    print(f"    {name:26}{words:20} median {100 * error['median']:5.1f} %, "
+                          f"mean {100 * error['mean']:5.1f} %")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""truth-points: measured beside simulated, a dot a server; truth-requests: the same, request by request.
+
+points     TPOT and TTFT, simulated over measured, with the lines of equality and of 10 % off
+requests   the distributions of TTFT, TPOT and E2E of each run, measured and simulated
+"""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures.style import Style
+from kvsim.reports.truth import Grouped, Validation, groups, model_only, off
+from kvsim.sim.validate import Compared
+
+BAND = 1.1
+WAYS = ("measured", "simulated")
+
+
+def draw_truth(found: Validation, directory: Path, style: Style, fmt: str) -> None:
+    """Draw what there is to draw into a directory."""
+    if found.points:
+        save(directory / f"truth-points.{fmt}", style, partial(_points, found, style))
+    if found.runs:
+        save(directory / f"truth-requests.{fmt}", style, partial(_requests, found, style))
+
+
+def _points(found: Validation, style: Style) -> Figure:
+    by_model = groups(found, model_only)
+    size, bias = off([each for group in by_model.values() for each in group["TPOT"]])
+    figure = new_sheet(
+        style, 5.2, f"{len(found.points)} servers: median error of TPOT {size:.1f} %, bias {bias:+.1f} %"
+    )
+    panels = figure.subplots(1, 2)
+    for axes, what in zip(panels, ("TPOT", "TTFT"), strict=True):
+        for place, (key, group) in enumerate(by_model.items()):
+            look = style.look(place)
+            measured, simulated = (
+                [1e3 * value for value in values]
+                for values in zip(*((each.measured, each.simulated) for each in group[what]), strict=True)
+            )
+            axes.plot(measured, simulated, look.marker, color=look.colour, ms=3, label=key[0], alpha=0.7)
+        every = [1e3 * value for one in group_of(by_model, what) for value in (one.measured, one.simulated)]
+        _equal(axes, style, min(every) / 1.3, max(every) * 1.3)
+        axes.set(title=what, xlabel="measured, ms", ylabel="simulated, ms")
+    names, words = panels[0].get_legend_handles_labels()
+    figure.legend(names, words, loc="outside lower center", ncols=3, fontsize=style.small_pt, frameon=False)
+    return figure
+
+
+def group_of(by_model: Grouped, what: str) -> list[Compared]:
+    """One quantity of all models."""
+    return [each for group in by_model.values() for each in group[what]]
+
+
+def _equal(axes: Axes, style: Style, low: float, high: float) -> None:
+    """The same logarithmic scale on both axes, and the line of equality between two of 10 % off."""
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_formatter(NullFormatter())
+    ends = np.array([low, high])
+    axes.plot(ends, ends, "-", color=style.muted, lw=style.line / 2, zorder=0)
+    for share in (BAND, 1 / BAND):
+        axes.plot(ends, share * ends, ":", color=style.muted, lw=style.line / 2, zorder=0)
+
+
+def _requests(found: Validation, style: Style) -> Figure:
+    throughputs = [
+        f"{run.name} {100 * each.off:+.1f} %"
+        for run, compared, _ in found.runs
+        for each in compared
+        if each.what == "throughput"
+    ]
+    headline = f"Throughput, simulated over measured: {'; '.join(throughputs)}" if throughputs else "Requests"
+    figure = new_sheet(style, 0.8 + 2.3 * len(found.runs), headline)
+    rows = figure.subplots(len(found.runs), 3, squeeze=False)
+    for row, (run, compared, columns) in zip(rows, found.runs, strict=True):
+        means = {each.what: each.off for each in compared if each.statistic == "mean"}
+        for axes, (what, pair) in zip(row, columns.items(), strict=True):
+            scale = 1e3 if what == "TPOT" else 1.0
+            share = np.linspace(0, 1, len(pair[0]))
+            for place, (name, values) in enumerate(zip(WAYS, pair, strict=True)):
+                look = style.look(place)
+                axes.plot(
+                    scale * np.sort(values), share, color=look.colour, ls=look.dash, lw=style.line, label=name
+                )
+            axes.set_title(f"{what}: mean {100 * means[what]:+.1f} %", fontsize=style.small_pt)
+            axes.set_xlabel("ms" if what == "TPOT" else "s")
+            axes.set_xlim(left=0)
+        row[0].set_ylabel(f"{run.name.partition(' ')[0]}\nshare of requests")
+    rows[0][0].legend(fontsize=style.small_pt, frameon=False)
+    return figure

@@ -1,0 +1,163 @@
+"""What `sim validate` says: measured beside simulated, by model and GPU, and what was refused or assumed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.validate import (
+    ASSUMED,
+    Compared,
+    Floats,
+    Point,
+    Run,
+    against_physics,
+    compare_point,
+    compare_run,
+    not_simulated,
+)
+
+Grouped = Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
+"""Key of a group -> quantity -> what was compared of each of its points."""
+WHATS = ("TTFT", "TPOT", "E2E", "throughput")
+LOADS = ((1, 8), (9, 32), (33, 128), (129, 100_000))
+"""Clients, least and most of a row."""
+
+
+@dataclass
+class Validation:
+    """Everything that was compared.
+
+    Attributes
+    ----------
+    points : list of (Point, [Compared])
+    runs : list of (Run, [Compared], columns)
+        Columns: what -> (measured, simulated), request by request.
+    left_out : dict
+        Reason -> names of points.
+    refused : list of (name, arithmetic)
+        Against physics.
+    """
+
+    points: list[tuple[Point, list[Compared]]] = field(default_factory=list)
+    runs: list[tuple[Run, list[Compared], Mapping[str, tuple[Floats, Floats]]]] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def validate(
+    points: Iterable[Point],
+    runs: Iterable[Run],
+    cost: str | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> Validation:
+    """Simulate them all; `done` is called after each."""
+    found = Validation()
+    for run in runs:
+        found.runs.append((run, *compare_run(run)))
+        done()
+    for point in points:
+        reason = not_simulated(point)
+        try:
+            arithmetic = None if reason else against_physics(point)
+            if arithmetic:
+                found.refused.append((point.name, arithmetic))
+            elif reason is None:
+                found.points.append((point, compare_point(point, cost)))
+        except KvsimError as error:
+            reason = str(error).partition(";")[0]
+        if reason:
+            found.left_out.setdefault(reason, []).append(point.name)
+        done()
+    return found
+
+
+def off(some: Sequence[Compared]) -> tuple[float, float]:
+    """(median of the error's size, median error), in percent."""
+    errors = [100 * each.off for each in some]
+    return median(map(abs, errors)), median(errors)
+
+
+def groups(
+    found: Validation, key: Callable[[Point], Sequence[str]]
+) -> dict[Sequence[str], dict[str, list[Compared]]]:
+    """The points by a key, and of each group what was compared."""
+    grouped: dict[Sequence[str], dict[str, list[Compared]]] = {}
+    for point, compared in found.points:
+        group = grouped.setdefault(key(point), {})
+        for each in compared:
+            group.setdefault(each.what, []).append(each)
+    return dict(sorted(grouped.items()))
+
+
+def model_and_gpu(point: Point) -> tuple[str, ...]:
+    """Its model, GPU and precision, and the engine's release."""
+    release = ".".join(point.version.split(".")[:2]) if "." in point.version else "unknown"
+    return (point.model.rpartition("/")[2], point.gpu, point.precision or "bf16", release)
+
+
+def model_only(point: Point) -> tuple[str, ...]:
+    """Its model."""
+    return (point.model.rpartition("/")[2],)
+
+
+def load(point: Point) -> tuple[str, ...]:
+    """How many clients, roughly."""
+    low, high = next(each for each in LOADS if point.clients <= each[1])
+    return (f"{low:>3} to {high}" if high < 100_000 else f"{low:>3} and more",)
+
+
+def truth_report(found: Validation) -> RenderableType:
+    """Tables of all that was compared, and what was left out."""
+    parts: list[RenderableType] = []
+    for run, compared, _ in found.runs:
+        parts += [Text(run.name, style="bold"), _run_table(compared), ""]
+    if found.points:
+        by = (("model", "GPU", "precision", "vLLM"), ("model",), ("clients",))
+        keys = (model_and_gpu, model_only, load)
+        for names, key in zip(by, keys, strict=True):
+            parts += [_points_table(names, groups(found, key)), ""]
+        parts.append(Text("Errors: median size (median). Assumed of points: " + "; ".join(ASSUMED) + "."))
+    for name, arithmetic in found.refused:
+        parts.append(Text(f"refused: {name}: {arithmetic}", style="yellow"))
+    for reason, names in found.left_out.items():
+        parts.append(Text(f"left out: {len(names)} points: {reason}", style="yellow"))
+    for run, _, _ in found.runs:
+        parts += [Text(f"assumed of {run.name}: {each}") for each in run.assumed]
+    return Group(*parts)
+
+
+def _run_table(compared: Sequence[Compared]) -> Table:
+    table = _table(("",), "measured", "simulated", "off")
+    for each in compared:
+        unit, scale = (" tokens/s", 1.0) if each.what == "throughput" else (" ms", 1e3)
+        values = [f"{scale * value:,.1f}{unit}" for value in (each.measured, each.simulated)]
+        table.add_row(f"{each.what} {each.statistic}", *values, f"{100 * each.off:+.1f} %")
+    return table
+
+
+def _points_table(
+    names: Sequence[str], grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
+) -> Table:
+    table = _table(names, "points", *WHATS)
+    for key, compared in grouped.items():
+        cells = []
+        for what in WHATS:
+            size, bias = off(compared[what])
+            cells.append(f"{size:.1f} % ({bias:+.1f})")
+        table.add_row(*key, str(len(compared[WHATS[0]])), *cells)
+    return table
+
+
+def _table(words: Sequence[str], *numbers: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for name in words:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,1 @@
+"""Servers that others measured, points and requests (see NOTICE); sim/validate.py reads them."""

@@ -1,0 +1,408 @@
+"""Measured servers beside the same servers simulated.
+
+    Point   a closed loop: model, GPUs, lengths, clients -> mean TTFT and TPOT
+    Run     requests with arrivals and lengths           -> TTFT and E2E of each
+
+What a source does not say of its engine is assumed, and told: `ASSUMED`. A point that contradicts physics is
+refused with the arithmetic (`against_physics`). Sources: sim/measured (ships), a table of points in CSV with
+the columns of `Point`, or what `vllm bench serve --save-result --save-detailed` writes.
+"""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.allocators.base import Content
+from kvsim.sim.catalog import GIB, model_named
+from kvsim.sim.config import EngineConfig, ModelSpec, Scenario
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.run import prepare
+from kvsim.sim.workload import PS_PER_S, Clients, Workload
+
+Floats = npt.NDArray[np.float64]
+
+ASSUMED = (
+    "lengths are drawn evenly from 0.8 to 1 of the nominal ones",
+    "measured TTFT and TPOT are means",
+    "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
+    "releases from 0.14 on, and those that are not told, schedule asynchronously",
+    "the cache is 16-bit; of fp8 and fp4 models all layers are quantised",
+)
+RANGE = 0.8
+ROUNDS = 6
+"""Requests of each client, as far as MOST_TOKENS allow."""
+MOST_TOKENS = 4_000_000
+SEQS, TOKENS = 1024, 8192
+ASYNCHRONOUS_SINCE = (0, 14)
+PRECISIONS = {"fp8": ("fp8", 8.0), "fp4": ("nvfp4", 4.5)}
+MODELS = {
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+    "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+}
+GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A closed loop that was measured: so many clients, each asking again when it has its answer."""
+
+    name: str
+    model: str
+    gpu: str
+    precision: str
+    version: str
+    tp: int
+    dp: int
+    ep: int
+    input_tokens: int
+    output_tokens: int
+    clients: int
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Of one quantity of one server: what was measured, and what is simulated."""
+
+    what: str
+    statistic: str
+    measured: float
+    simulated: float
+
+    @property
+    def off(self) -> float:
+        """Simulated over measured, less 1."""
+        return self.simulated / self.measured - 1
+
+
+# -- points ---------------------------------------------------------------------------------------
+
+
+def points(text: str | None = None) -> list[Point]:
+    """The points of a table in CSV, those that ship if none is given."""
+    rows = csv.DictReader(io.StringIO(_shipped("points") if text is None else text))
+    lacking = [each.name for each in fields(Point) if each.name not in (rows.fieldnames or ())]
+    if lacking:
+        raise KvsimError(f"a table of points must have the columns {', '.join(lacking)}")
+    return [_point(row) for row in rows]
+
+
+def _point(row: Mapping[str, str]) -> Point:
+    found: dict[str, Any] = {name: row[name] for name in ("name", "model", "gpu", "precision", "version")}
+    try:
+        for name in ("tp", "dp", "ep", "input_tokens", "output_tokens", "clients"):
+            found[name] = int(float(row[name] or 1))
+        return Point(**found, ttft_s=float(row["ttft_s"]), tpot_s=float(row["tpot_s"]))
+    except ValueError as error:
+        raise KvsimError(f"point {row['name']!r} has {error}") from error
+
+
+def model_of(point: Point) -> ModelSpec:
+    """The model in the precision that was served."""
+    model = model_named(MODELS.get(point.model, point.model))
+    if point.precision not in PRECISIONS or model.quantization == "mxfp4":
+        return model
+    name, bits = PRECISIONS[point.precision]
+    if model.quantization == name:
+        return model
+    return replace(model, quantization=name, weight_bits=bits, quantized_parameters=model.body_parameters)
+
+
+def scenario_of(point: Point, cost: str | None = None) -> Scenario:
+    """The server of a point; what it does not say is assumed."""
+    gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
+    model = model_of(point)
+    longest = min(model.max_model_len, 2 * (point.input_tokens + point.output_tokens))
+    asynchronous = _asynchronous(point.version)
+    engine = EngineConfig(
+        scheduler="vllm-v1@0.33.0" if asynchronous else "vllm-v1",
+        max_num_seqs=SEQS,
+        max_num_batched_tokens=TOKENS,
+        max_model_len=longest,
+        async_scheduling=asynchronous,
+        disable_hybrid_kv_cache_manager=True,
+    )
+    specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
+    specs["enable_expert_parallel"] = point.ep > 1
+    return Scenario(engine=engine, tensor_parallel_size=point.tp, **specs)  # type: ignore[arg-type]
+
+
+def _asynchronous(version: str) -> bool:
+    numbers = version.split(".")[:2]
+    known = len(numbers) == 2 and all(each.isdecimal() for each in numbers)
+    return not known or tuple(map(int, numbers)) >= ASYNCHRONOUS_SINCE
+
+
+def workload_of(point: Point, seed: int = 0) -> Workload:
+    """Its clients' requests."""
+    rng = np.random.default_rng(seed)
+    most = MOST_TOKENS // (point.input_tokens + point.output_tokens)
+    n = max(min(ROUNDS * point.clients, most), 2 * point.clients, 16)
+    lengths = [
+        rng.integers(max(int(RANGE * nominal), 1), nominal + 1, n)
+        for nominal in (point.input_tokens, point.output_tokens)
+    ]
+    none = np.zeros(n, dtype=np.int64)
+    return Workload(point.name, none, lengths[0], lengths[1], waits=Clients(point.clients, none))
+
+
+def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
+    """Mean TTFT, TPOT and E2E of a point, and its throughput, all by the same closed-loop arithmetic."""
+    done = prepare(scenario_of(point, cost), workload_of(point), {}).outcome().requests
+    ttft, tpot = (float(np.nanmean(done[name].astype(np.float64))) for name in ("ttft_s", "tpot_s"))
+    steps = (1 + RANGE) / 2 * point.output_tokens - 1
+    e2e = point.ttft_s + steps * point.tpot_s, ttft + steps * tpot
+    return [
+        Compared("TTFT", "mean", point.ttft_s, ttft),
+        Compared("TPOT", "mean", point.tpot_s, tpot),
+        Compared("E2E", "mean", *e2e),
+        Compared("throughput", "mean", *(point.clients / each for each in e2e)),
+    ]
+
+
+def not_simulated(point: Point) -> str | None:
+    """What a point has that this simulator has not; None where it has all."""
+    if point.dp > 1:
+        return "data-parallel attention"
+    if point.ep not in (1, point.tp):
+        return "experts over other GPUs than attention"
+    if not point.ttft_s > 0 or not point.tpot_s > 0:
+        return "no times"
+    return None
+
+
+def against_physics(point: Point) -> str | None:
+    """Why a point cannot be as it is told; None where it can."""
+    scenario = scenario_of(point, "roofline")
+    model, gpu = scenario.model, scenario.gpu
+    held = model.weight_bytes / (point.tp * point.dp)
+    if held > gpu.memory_bytes:
+        return (
+            f"{model.weight_bytes / GIB:.0f} GiB of weights on {point.tp * point.dp} GPUs of "
+            f"{gpu.memory_bytes / GIB:.0f} GiB"
+        )
+    read = (model.body_weight_bytes - _expert_bytes(model)) / (point.tp * point.dp)
+    least = read / gpu.bandwidth_bytes_per_s
+    if point.tpot_s < least:
+        return (
+            f"TPOT {1e3 * point.tpot_s:.2f} ms: reading {read / 1e9:.1f} GB of dense weights a GPU at "
+            f"{gpu.bandwidth_bytes_per_s / 1e9:,.0f} GB/s takes {1e3 * least:.2f} ms"
+        )
+    return None
+
+
+def _expert_bytes(model: ModelSpec) -> float:
+    bits = model.weight_bits or 8 * model.dtype_bytes
+    return model.expert_parameters * bits / 8
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Requests of a server that were measured one by one.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        The server.
+    workload : Workload
+        The requests.
+    ttft_s, e2e_s : arrays of float
+        Measured.
+    assumed : tuple of str
+        What the source does not say.
+    """
+
+    name: str
+    scenario: Scenario
+    workload: Workload
+    ttft_s: Floats
+    e2e_s: Floats
+    assumed: tuple[str, ...] = ()
+
+
+def runs() -> list[Run]:
+    """Those that ship: vLLM 0.19 AsyncLLM, called directly, on two GPUs, the same 300 requests."""
+    rows = list(csv.DictReader(io.StringIO(_shipped("requests"))))
+    names = dict.fromkeys(row["run"] for row in rows)
+    return [_run(name, [row for row in rows if row["run"] == name]) for name in names]
+
+
+def _run(name: str, rows: Sequence[Mapping[str, str]]) -> Run:
+    rows = sorted(rows, key=lambda row: float(row["arrival_s"]))
+    gpu, cost, profile = gpu_and_cost(name, None)
+    small = name == "rtx-4090"  # its log says 2,588 blocks
+    engine = EngineConfig(
+        scheduler="vllm-v1@0.33.0",
+        max_num_seqs=256 if small else 128,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=True,
+        async_scheduling=True,
+    )
+    scenario = Scenario(
+        model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile,
+        num_gpu_blocks=2588 if small else None, frontend_latency=0.0,
+    )  # fmt: skip
+    column = {
+        key: np.array([float(row[key]) for row in rows])
+        for key in ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
+    }
+    workload = Workload(
+        name,
+        np.round(column["arrival_s"] * PS_PER_S).astype(np.int64),
+        column["input_tokens"].astype(np.int64),
+        column["output_tokens"].astype(np.int64),
+        content=_contents(rows),
+    )
+    return Run(f"{name} llama-3.1-8b vLLM 0.19", scenario, workload, column["ttft_s"], column["e2e_s"])
+
+
+def _contents(rows: Sequence[Mapping[str, str]]) -> list[Content]:
+    """The prefixes that requests share, each with an earlier one, as streams."""
+    texts: dict[int, list[tuple[int, int, int]]] = {}
+    most: dict[int, int] = {}
+    for row in sorted(rows, key=lambda row: int(row["request"])):
+        number, tokens, shared = (int(row[key]) for key in ("request", "input_tokens", "shared_tokens"))
+        begun: list[tuple[int, int, int]] = []
+        if shared:
+            parent = int(row["shared_with"])
+            begun = _cut(texts[parent], shared)
+            most[parent] = max(most.get(parent, 0), shared)
+            most[number] = shared
+        texts[number] = [*begun, (number, shared, tokens - shared)] if tokens > shared else begun
+    numbers = [int(row["request"]) for row in rows]
+    return [tuple(_cut(texts[number], most.get(number, 0))) for number in numbers]
+
+
+def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, int, int]]:
+    """The first tokens of a text."""
+    found = []
+    for stream, first, length in text:
+        if tokens <= 0:
+            break
+        found.append((stream, first, min(length, tokens)))
+        tokens -= length
+    return found
+
+
+def bench_serve(path: Path, scenario: Scenario) -> Run:
+    """What `vllm bench serve --save-result --save-detailed` wrote, for a server that the user describes."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        inputs, outputs = (np.array(content[key], dtype=np.int64) for key in ("input_lens", "output_lens"))
+        ttft = np.array(content["ttfts"], dtype=np.float64)
+        e2e = ttft + np.array([sum(each) for each in content["itls"]], dtype=np.float64)
+    except OSError as error:
+        raise KvsimError(f"measurement {path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise KvsimError(f"measurement {path} is damaged: {error}") from error
+    except KeyError as error:
+        raise KvsimError(f"measurement {path} lacks {error}: was it written with --save-detailed?") from error
+    done = (outputs > 0) & (ttft > 0)
+    inputs, outputs, ttft, e2e = inputs[done], np.maximum(outputs[done], 1), ttft[done], e2e[done]
+    n, assumed = len(inputs), ["prompts share nothing"]
+    none, clients = np.zeros(n, dtype=np.int64), content.get("max_concurrency")
+    order: npt.NDArray[np.int64] = np.arange(n)
+    waits, arrivals = None, none
+    if clients:
+        waits = Clients(int(clients), none)
+    elif content.get("start_times"):
+        begun: Floats = np.array(content["start_times"], dtype=np.float64)[done]
+        order = np.argsort(begun, kind="stable").astype(np.int64)
+        arrivals = np.round((begun[order] - begun.min()) * PS_PER_S).astype(np.int64)
+    else:
+        arrivals = _poisson(content.get("request_rate"), n)
+        assumed.append("arrivals are drawn by the request rate, as the file does not hold them")
+    workload = Workload(path.stem, arrivals, inputs[order], outputs[order], waits=waits)
+    return Run(path.stem, scenario, workload, ttft[order], e2e[order], tuple(assumed))
+
+
+def _poisson(rate: object, n: int) -> npt.NDArray[np.int64]:
+    if not isinstance(rate, int | float) or not np.isfinite(rate):
+        return np.zeros(n, dtype=np.int64)
+    gaps = np.random.default_rng(0).exponential(1 / rate, n)
+    found: npt.NDArray[np.int64] = np.round((np.cumsum(gaps) - gaps[0]) * PS_PER_S).astype(np.int64)
+    return found
+
+
+def compare_run(run: Run) -> tuple[list[Compared], dict[str, tuple[Floats, Floats]]]:
+    """Mean, p50 and p99 of a run, and both columns of each quantity, request by request."""
+    done = prepare(run.scenario, run.workload, {}).outcome().requests
+    columns = {name: done[name].astype(np.float64) for name in ("ttft_s", "tpot_s", "e2e_s")}
+    tokens = np.maximum(run.workload.output_tokens - 1, 1)
+    pairs = {
+        "TTFT": (run.ttft_s, columns["ttft_s"]),
+        "TPOT": ((run.e2e_s - run.ttft_s) / tokens, columns["tpot_s"]),
+        "E2E": (run.e2e_s, columns["e2e_s"]),
+    }
+    found = [
+        Compared(what, name, float(statistic(measured)), float(statistic(simulated)))
+        for what, (measured, simulated) in pairs.items()
+        for name, statistic in (("mean", np.mean), ("p50", np.median), ("p99", _p99))
+    ]
+    ends = [float(np.max(run.workload.arrival_ps / PS_PER_S + e2e)) for e2e in (run.e2e_s, columns["e2e_s"])]
+    if run.workload.waits is None:
+        rates = [float(run.workload.output_tokens.sum()) / end for end in ends]
+        found.append(Compared("throughput", "mean", *rates))
+    return found, pairs
+
+
+def _p99(values: Floats) -> float:
+    return float(np.quantile(values, 0.99))
+
+
+def _shipped(name: str) -> str:
+    data = resources.files("kvsim.sim.measured").joinpath(f"{name}.csv.gz").read_bytes()
+    return gzip.decompress(data).decode()
+
+
+def sources(
+    source: str | None, model: str | None, gpu: str | None, tensor_parallel_size: int, cost: str | None
+) -> tuple[list[Point], list[Run]]:
+    """The points and runs that a name or a file stands for; all that ship without one."""
+    if source in (None, "points", "requests"):
+        some = points() if source != "requests" else []
+        return some, runs() if source != "points" else []
+    path = Path(str(source)).expanduser()
+    if path.suffix == ".csv":
+        try:
+            return points(path.read_text(encoding="utf-8")), []
+        except OSError as error:
+            raise KvsimError(f"measurement {path} cannot be read: {error.strerror}") from error
+    if path.suffix != ".json":
+        kinds = "points, requests, a .csv of points or a .json of vllm bench serve"
+        raise KvsimError(f"source must be {kinds}, got {source!r}")
+    if model is None or gpu is None:
+        raise KvsimError("a .json of vllm bench serve needs --model and --gpu, which it does not hold")
+    spec, cost, profile = gpu_and_cost(gpu, cost)
+    engine = EngineConfig(
+        scheduler="vllm-v1@0.33.0",
+        max_num_seqs=SEQS,
+        max_num_batched_tokens=TOKENS,
+        async_scheduling=True,
+    )
+    scenario = Scenario(
+        model=model_named(model),
+        gpu=spec,
+        engine=engine,
+        tensor_parallel_size=tensor_parallel_size,
+        cost=cost,
+        profile=profile,
+    )
+    return [], [bench_serve(path, scenario)]

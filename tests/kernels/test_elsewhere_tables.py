@@ -1,0 +1,51 @@
+"""Making profiles from public tables: how gaps are bridged, and which rows are refused."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "elsewhere"))
+from fill import relaxed
+from tables import GPUS, Sieve, Timed, drawn
+
+sys.path.pop(0)
+
+AXES = [{"name": "a", "values": [1, 2, 4]}, {"name": "b", "values": [10, 20, 40]}]
+
+
+def test_a_gap_between_two_cells_gets_their_geometric_mean():
+    known = {(a, b): 2.0 if a == 1 else 8.0 for a in (1, 4) for b in (10, 20, 40)}
+    filled = relaxed([(2, b) for b in (10, 20, 40)], known, AXES)
+    assert filled == pytest.approx({(2, 10): 4.0, (2, 20): 4.0, (2, 40): 4.0})
+
+
+def test_a_corner_that_nothing_surrounds_gets_what_is_next_to_it():
+    filled = relaxed(
+        [(4, 40)], {(a, b): 3.0 for a in (1, 2, 4) for b in (10, 20, 40) if (a, b) != (4, 40)}, AXES
+    )
+    assert filled == pytest.approx({(4, 40): 3.0})
+
+
+def timed(seconds, read, flops=0.0, replayed=None):
+    replayed = read if replayed is None else replayed
+    return Timed({}, {"cell": 1}, seconds, read, replayed, flops, held_out=False, new_shape=False)
+
+
+def test_what_is_faster_than_the_gpu_or_was_read_from_its_cache_is_refused():
+    h100 = next(gpu for gpu in GPUS if gpu.name == "h100")
+    sieve = Sieve(h100)
+    slow = [timed(1e-3, 2.5e9)] * 50  # 2.5 TB/s of 3.35, far beyond the cache
+    rows = [*slow, timed(1e-5, 3.0e7), timed(1e-5, 2.0e7), timed(1e-5, 4.0e7), timed(1e-3, 1e6, flops=1e15)]
+    assert len(sieve.kept("decode", iter(rows), 989)) == 51
+    assert sieve.refused["decode"] == {
+        "read from the L2 cache: more than any larger row reaches": 1,
+        "more than the bandwidth of the datasheet": 1,
+        "more than the peak": 1,
+    }
+
+
+def test_what_is_held_out_is_the_same_every_time_and_about_as_much_as_said():
+    chosen = [drawn("bfloat16", number) for number in range(2000)]
+    assert chosen == [drawn("bfloat16", number) for number in range(2000)]
+    assert 0.12 < sum(chosen) / 2000 < 0.18

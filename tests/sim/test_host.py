@@ -1,0 +1,115 @@
+"""The host's time of a step and the front end of a request: what they add, and what hides."""
+
+import numpy as np
+import pytest
+
+from kvsim import workloads
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.cost import cost_named
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.host import Host, frontend_s, host_of
+from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.run import prepare
+from kvsim.sim.step_cost import StepShape
+
+MS, US = 1_000_000_000, 1_000_000
+DECODE = StepShape(decode_seqs=20, context_tokens=20 * 500)
+MIXED = StepShape(300, 300 * 301 // 2, 2, 20, 20 * 500)
+
+
+def scenario(cost="roofline", async_scheduling=False, **facts):
+    engine = EngineConfig(async_scheduling=async_scheduling)
+    gpu, cost, profile = gpu_and_cost("h100", cost)
+    return Scenario(
+        model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile, **facts
+    )
+
+
+def step_ps(where, shape):
+    return cost_named(where.cost, where).step_ps(shape)
+
+
+@pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
+def test_a_synchronous_host_is_added_to_every_step(cost):
+    bare, hosted = (scenario(cost, host_time=text) for text in ("none", "2+50"))
+    assert step_ps(hosted, DECODE) - step_ps(bare, DECODE) == pytest.approx(2 * MS + 20 * 50 * US, abs=2)
+    assert step_ps(hosted, MIXED) - step_ps(bare, MIXED) == pytest.approx(2 * MS + 22 * 50 * US, abs=2)
+
+
+@pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
+def test_an_overlapped_host_hides_behind_the_gpu_until_it_is_longer(cost):
+    def overlapped(text):
+        return scenario(cost, async_scheduling=True, host_time=text)
+
+    for shape, sequences in ((DECODE, 20), (MIXED, 22)):
+        bare = step_ps(overlapped("none"), shape)
+        assert step_ps(overlapped("2+50"), shape) == bare
+        assert step_ps(overlapped("80+500"), shape) == 80 * MS + sequences * 500 * US
+
+
+@pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("text", ["0.8+41", "7.1+0", "9+900"])
+def test_the_steps_of_a_span_have_the_host_of_single_steps(cost, overlapped, text):
+    where = scenario(cost, async_scheduling=overlapped, host_time=text)
+    model = cost_named(where.cost, where)
+    spans = list(model.span_ps(20, 20 * 500, 128))
+    assert spans[0] == model.step_ps(DECODE)
+    assert spans[64] == model.step_ps(DECODE._replace(context_tokens=20 * 564))
+
+
+def test_a_host_belongs_to_measured_gpu_times_unless_it_is_asked_for():
+    assert host_of(scenario("roofline")) is None
+    assert frontend_s(scenario("roofline")) == 0
+    usual = host_of(scenario("measured-elsewhere"))
+    assert usual.base_s > 0 and usual.per_sequence_s > 0 and not usual.overlapped
+    assert host_of(scenario("measured-elsewhere", async_scheduling=True)).overlapped
+    assert frontend_s(scenario("measured-elsewhere")) > 0
+    assert frontend_s(scenario("measured-elsewhere", frontend_latency=0)) == 0
+    assert host_of(scenario(host_time="1.5")) == Host(1.5e-3, 0)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1+", "1+x", "-1", "nan", "1+2+3"])
+def test_a_host_time_that_is_none_is_refused(text):
+    if text == "1+":
+        assert host_of(scenario(host_time=text)) == Host(1e-3, 0)
+        return
+    with pytest.raises(KvsimError, match=r"host_time must be auto, none, or ms and us a sequence as in 0.8"):
+        host_of(scenario(host_time=text))
+
+
+def test_a_constant_cost_has_no_place_for_a_host():
+    with pytest.raises(KvsimError, match=r"host_time must be auto or none for cost constant:0.03"):
+        cost_named("constant:0.03", scenario("constant:0.03", host_time="1+1"))
+
+
+def requests_of(where, **how):
+    usual = {"num_prompts": 50, "seed": 1, "request_rate": None, "burstiness": None}
+    work = workloads.build("sharegpt", **usual | how)
+    return prepare(where, work, {}).outcome().requests
+
+
+def test_the_front_end_is_in_ttft_and_e2e_but_not_in_tpot():
+    bare, behind = (requests_of(scenario(frontend_latency=s), request_rate=3.0) for s in (None, 0.25))
+    for name in ("ttft_s", "e2e_s"):
+        assert np.allclose(behind[name] - bare[name], 0.25)
+    assert np.allclose(behind["tpot_s"], bare["tpot_s"])
+    assert np.array_equal(behind["finish_s"], bare["finish_s"])
+
+
+def test_a_client_that_waits_for_its_answer_waits_for_the_front_end_too():
+    bare, behind = (requests_of(scenario(frontend_latency=s), clients=1) for s in (0, 0.25))
+    assert np.allclose(np.diff(behind["arrival_s"]) - np.diff(bare["arrival_s"]), 0.25)
+
+
+def test_a_front_end_is_at_least_0():
+    with pytest.raises(KvsimError, match="frontend_latency must be a finite number above 0"):
+        scenario(frontend_latency=-1)
+
+
+def test_without_options_the_papers_server_has_neither():
+    default = Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
+    assert host_of(default) is None and frontend_s(default) == 0
+    assert cost_named("roofline", default).step_ps(DECODE) == 26_208_245_930
+    assert cost_named("roofline", default).step_ps(MIXED) == 42_826_866_266

@@ -1,0 +1,163 @@
+"""Measured servers beside simulated ones: what ships is read and held to, what cannot be is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kvsim import cli
+from kvsim.reports.truth import validate
+from kvsim.sim.catalog import gpu_named, model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.run import prepare
+from kvsim.sim.validate import (
+    Point,
+    against_physics,
+    bench_serve,
+    compare_point,
+    compare_run,
+    points,
+    runs,
+    scenario_of,
+    sources,
+    workload_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "none"))
+
+
+def point(**facts):
+    usual = {
+        "name": "one",
+        "model": "meta-llama/Llama-3.1-70B",
+        "gpu": "h200_sxm",
+        "precision": "fp8",
+        "version": "0.19.0",
+        "tp": 4,
+        "dp": 1,
+        "ep": 1,
+        "input_tokens": 1024,
+        "output_tokens": 128,
+        "clients": 4,
+        "ttft_s": 0.1,
+        "tpot_s": 0.012,
+    }
+    return Point(**usual | facts)
+
+
+def off(compared, what, statistic="mean"):
+    return next(each.off for each in compared if (each.what, each.statistic) == (what, statistic))
+
+
+def test_a_4090_is_met_within_2_percent_request_by_request():
+    compared, columns = compare_run(next(run for run in runs() if run.name.startswith("rtx-4090")))
+    for what in ("TTFT", "TPOT", "E2E", "throughput"):
+        assert abs(off(compared, what)) < 0.02, what
+    assert all(len(measured) == len(simulated) == 300 for measured, simulated in columns.values())
+
+
+def test_an_rtx_pro_6000_is_met_within_10_percent_but_for_its_ttft():
+    compared, _ = compare_run(next(run for run in runs() if run.name.startswith("rtx-pro")))
+    assert abs(off(compared, "TPOT")) < 0.10
+    assert abs(off(compared, "throughput")) < 0.10
+    assert -0.25 < off(compared, "TTFT") < -0.15  # a miss: its KV pool is not known
+
+
+def test_the_requests_share_what_they_shared():
+    shared = [sum(length for _, _, length in each) for each in runs()[0].workload.content]
+    assert sum(1 for each in shared if each) == 62
+    assert max(shared) == 1320
+
+
+def test_dense_points_that_ship_are_met():
+    some = [each for each in points() if each.model.endswith("Llama-3.1-70B") and each.gpu == "h200_sxm"][::6]
+    errors = [off(compare_point(each), "TPOT") for each in some]
+    assert len(errors) >= 6 and np.median(np.abs(errors)) < 0.05
+
+
+def test_a_release_before_0_14_waits_for_its_host():
+    assert not scenario_of(point(version="0.12.0")).engine.async_scheduling
+    assert scenario_of(point(version="0.14.1")).engine.async_scheduling
+    assert scenario_of(point(version="")).engine.async_scheduling
+
+
+def test_clients_ask_with_lengths_within_the_range():
+    work = workload_of(point(clients=3, input_tokens=1000, output_tokens=100))
+    assert work.waits.clients == 3 and len(work) == 18
+    assert work.prompt_tokens.min() >= 800 and work.prompt_tokens.max() <= 1000
+    assert work.output_tokens.min() >= 80 and work.output_tokens.max() <= 100
+
+
+def test_what_contradicts_physics_is_refused_with_the_arithmetic():
+    assert against_physics(point()) is None
+    assert against_physics(point(tpot_s=0.002)) == (
+        "TPOT 2.00 ms: reading 17.1 GB of dense weights a GPU at 4,800 GB/s takes 3.57 ms"
+    )
+    assert (
+        against_physics(point(precision="", tp=1, gpu="h100_sxm")) == "131 GiB of weights on 1 GPUs of 80 GiB"
+    )
+    found = validate([point(tpot_s=0.002), point(dp=2), point(model="mine"), point()], [])
+    assert [name for name, _ in found.refused] == ["one"]
+    assert sorted(map(len, found.left_out.values())) == [1, 1] and len(found.points) == 1
+
+
+def bench_file(path, requests, **facts):
+    """What `vllm bench serve --save-detailed` writes, of simulated requests."""
+    content = {
+        "input_lens": [int(each) for each in requests["prompt_tokens"]],
+        "output_lens": [int(each) for each in requests["output_tokens"]],
+        "ttfts": [float(each) for each in requests["ttft_s"]],
+        "itls": [
+            [float(tpot)] * (int(tokens) - 1)
+            for tpot, tokens in zip(requests["tpot_s"], requests["output_tokens"], strict=True)
+        ],
+    }
+    path.write_text(json.dumps(content | facts))
+    return path
+
+
+def server():
+    engine = EngineConfig(max_num_seqs=64)
+    return Scenario(model=model_named("llama-3.1-8b"), gpu=gpu_named("l4"), engine=engine)
+
+
+def test_a_users_own_measurement_is_met_where_it_is_the_simulation_itself(tmp_path):
+    work = workload_of(point(clients=5))
+    requests = prepare(server(), work, {}).outcome().requests
+    compared, _ = compare_run(
+        bench_serve(bench_file(tmp_path / "b.json", requests, max_concurrency=5), server())
+    )
+    assert compared and all(abs(each.off) < 1e-9 for each in compared)
+
+
+def test_a_measurement_that_is_none_gets_one_line(tmp_path, capsys):
+    file = tmp_path / "b.json"
+    for text, words in (
+        ("{", "is damaged"),
+        ("{}", "lacks 'input_lens': was it written with --save-detailed?"),
+    ):
+        file.write_text(text)
+        with pytest.raises(KvsimError, match=words.replace("?", r"\?")):
+            bench_serve(file, server())
+    for arguments, words in (
+        (["mine.txt"], "source must be points, requests, a .csv of points or a .json of vllm bench serve"),
+        (["b.json"], "needs --model and --gpu"),
+        (["none.csv"], "cannot be read: No such file or directory"),
+    ):
+        assert cli.main(["validate", *arguments]) == 2
+        assert words in capsys.readouterr().err
+    (tmp_path / "t.csv").write_text("name,model\n")
+    with pytest.raises(KvsimError, match="a table of points must have the columns gpu, precision"):
+        sources(str(tmp_path / "t.csv"), None, None, 1, None)
+
+
+def test_the_command_prints_and_draws(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert cli.main(["validate", "requests", "--out", str(tmp_path / "pictures")]) == 0
+    out = capsys.readouterr().out
+    assert "rtx-4090 llama-3.1-8b vLLM 0.19" in out and "throughput mean" in out
+    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["truth-requests.png"]

@@ -1,0 +1,33 @@
+"""Prompts in windowed layers of a measured profile: no token sees more than the window."""
+
+from dataclasses import replace
+
+from kvsim.sim.catalog import model_named
+from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.cost import cost_named
+from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.step_cost import StepShape
+
+WINDOWS = ({"window": 512, "window_layers": 16}, {"window": 512, "window_layers": 32})
+PROMPT = StepShape(8192, 8192 * 8193 // 2, 1)
+
+
+def step_ps(**facts):
+    gpu, cost, profile = gpu_and_cost("h100", "measured-elsewhere")
+    model = replace(model_named("llama-3.1-8b"), **facts)
+    scenario = Scenario(model=model, gpu=gpu, engine=EngineConfig(), cost=cost, profile=profile)
+    return cost_named(cost, scenario).step_ps(PROMPT)
+
+
+def test_a_window_shortens_a_long_prompt_in_the_layers_that_have_one():
+    full, some, every = (
+        step_ps(),
+        step_ps(window=512, window_layers=16),
+        step_ps(window=512, window_layers=32),
+    )
+    assert full > some > every
+    assert abs((full - some) - (some - every)) < 1e-6 * full
+
+
+def test_a_window_that_nothing_reaches_beyond_changes_nothing():
+    assert abs(step_ps(window=8192, window_layers=32) - step_ps()) <= 2
