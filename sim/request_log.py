@@ -65,10 +65,11 @@ class RequestLog:
     def on_the_clock(self, now_ps: int, steps: int) -> int:
         """The same time, after so many steps; KvsimError if it is later than the clock goes."""
         if now_ps > LATEST_PS:
+            goes_s, ends_s = now_ps / PS_PER_S, LATEST_PS / PS_PER_S
             raise KvsimError(
                 f"the simulation takes too long: with {self.finished_count:,} of {len(self.workload):,} "
-                f"requests served and {steps:,} steps done it goes to {now_ps / PS_PER_S:,.0f} s, the "
-                f"clock only to {LATEST_PS / PS_PER_S:,.0f} s (106 days); take fewer requests, or another gpu or cost"
+                f"requests served and {steps:,} steps done it goes to {goes_s:,.0f} s, the clock only to "
+                f"{ends_s:,.0f} s (106 days); take fewer requests, or another gpu or cost"
             )
         return now_ps
 
