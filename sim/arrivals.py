@@ -131,7 +131,8 @@ class Arrivals:
         heappop(self._coming)
         self.next_ps = self._coming[0] if self._coming else NEVER_PS
         workload = self.workload
-        self.now_ps = int(self.env.now)
+        steps = sum(door.server.steps for door in self._doors)
+        self.now_ps = self.log.on_the_clock(int(self.env.now), steps)
         self.log.arrive(row, self.now_ps)
         self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
 

@@ -124,10 +124,11 @@ def build_engine(
 ) -> Engine:
     """The engine of a scenario, ready to run the workload once; 0 `map_instants`: without a map."""
     log = RequestLog(workload, fleet.replicas)
-    cost = cost_named(scenario.cost, scenario)
+    schedulers = [build_scheduler(scenario) for _ in range(fleet.replicas)]
+    decided = replace(scenario.engine, async_scheduling=schedulers[0].asynchronous)
+    cost = cost_named(scenario.cost, replace(scenario, engine=decided))
     replicas = []
-    for _ in range(fleet.replicas):
-        scheduler = build_scheduler(scenario)
+    for scheduler in schedulers:
         if workload.beam is not None:
             scheduler.search(workload.beam)
         allocator = build_allocator(scenario, scheduler)

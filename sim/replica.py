@@ -24,7 +24,6 @@ from simpy.events import EventPriority
 
 from kvsim.allocators.base import InvariantError
 from kvsim.sim.arrivals import NEVER_PS, Arrivals
-from kvsim.sim.errors import KvsimError
 from kvsim.sim.events import NO_ROOM, Events
 from kvsim.sim.limits import limit
 from kvsim.sim.memory_map import MemoryMap
@@ -35,7 +34,7 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.server import Server
 from kvsim.sim.step_cost import CostModel
 from kvsim.sim.step_row import end_of_step, start_of_step
-from kvsim.sim.workload import LATEST_PS, PS_PER_S
+from kvsim.sim.workload import LATEST_PS
 
 AFTER_ARRIVALS = EventPriority(2)
 """SimPy's priority of a replica: at the same instant after arrivals, which have 1."""
@@ -198,15 +197,7 @@ class Replica:
 
     def _on_the_clock(self, now_ps: int) -> int:
         """The same, unless it is later than the clock goes."""
-        if now_ps > LATEST_PS:
-            log = self.recorder.log
-            finished, count = log.finished_count, len(log.workload)
-            raise KvsimError(
-                f"the simulation takes too long: with {finished:,} of {count:,} requests served and "
-                f"{self.server.steps:,} steps done it goes to {now_ps / PS_PER_S:,.0f} s, the clock only to "
-                f"{LATEST_PS / PS_PER_S:,.0f} s (106 days); take fewer requests, or another gpu or cost"
-            )
-        return now_ps
+        return self.recorder.log.on_the_clock(now_ps, self.server.steps)
 
     # -- who comes ----------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from array import array
 
 import numpy as np
 
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.request import Request
-from kvsim.sim.workload import Int64Column, Workload
+from kvsim.sim.workload import LATEST_PS, PS_PER_S, Int64Column, Workload
 
 REQUEST_COLUMNS = (
     "first_scheduled_ps",
@@ -60,6 +61,17 @@ class RequestLog:
                 "finish_ps": array("q", bytes(8 * len(samples.tokens))),
                 "finish_step": array("q", bytes(8 * len(samples.tokens))),
             }
+
+    def on_the_clock(self, now_ps: int, steps: int) -> int:
+        """The same time, after so many steps; KvsimError if it is later than the clock goes."""
+        if now_ps > LATEST_PS:
+            goes_s, ends_s = now_ps / PS_PER_S, LATEST_PS / PS_PER_S
+            raise KvsimError(
+                f"the simulation takes too long: with {self.finished_count:,} of {len(self.workload):,} "
+                f"requests served and {steps:,} steps done it goes to {goes_s:,.0f} s, the clock only to "
+                f"{ends_s:,.0f} s (106 days); take fewer requests, or another gpu or cost"
+            )
+        return now_ps
 
     def truncate(self, index: int, output_tokens: int) -> None:
         """Note that an answer ends early, at the model's maximum length."""
