@@ -108,7 +108,11 @@ def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment,
     with understood(what, "cannot be used"):
         found = json_in(config.read_text(encoding="utf-8"), what)
         deployment, traffic = deployment_of(found, what, trusted)
-        return deployment, fleet_of(found, what), Traffic.from_json(traffic)
+        fleet = fleet_of(found, what)
+        try:
+            return deployment, fleet, Traffic.from_json(traffic)
+        except KvsimError as error:
+            raise KvsimError(f"{what} cannot be used: {error}") from error
 
 
 # -- earlier runs -------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
     except KvsimError:
         raise
     except OSError as error:
-        raise KvsimError(f"{what} cannot be read: {error.strerror or error}") from error
+        raise KvsimError(f"{what} cannot be read: {error.strerror or shortened(error)}") from error
     except KeyError as error:
         raise KvsimError(f"{what} {verdict}: it lacks {shortened(error)}") from error
     except RecursionError as error:

@@ -46,6 +46,8 @@ def read_own(path: str, columns: str | None = None) -> Rows:
     dates = False
     values: dict[str, list[object]] = {}
     for name, column in found.columns.items():
+        if name in rows.nanoseconds and column.field != ARRIVAL:
+            raise KvsimError(f"{where}: {column.field} must not be times, got the times of {printable(name)}")
         values[column.field] = _of_cells(rows, name, column.field) if rows.texts else rows.columns[name]
         if column.field == ARRIVAL:
             dates = name in rows.nanoseconds or any(isinstance(value, str) for value in values[ARRIVAL])

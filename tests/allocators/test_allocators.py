@@ -40,6 +40,7 @@ def test_the_contract_rule_by_rule(rule, case):
         check([rule], step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids=named)
 def test_the_whole_contract_and_determinism_on_every_arena(case):
     check_allocator(case.make, seed=11, arenas=[case.arena], calls=case.calls)

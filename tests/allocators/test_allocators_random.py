@@ -3,6 +3,7 @@
 Hypothesis makes the calls; after each of them addresses, counters, ledger and reference counts are compared.
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +13,8 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
+
+pytestmark = pytest.mark.slow
 
 MODERATE = settings(
     max_examples=100,

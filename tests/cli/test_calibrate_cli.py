@@ -25,6 +25,8 @@ from kvsim.reports.figures import calibration
 from kvsim.reports.figures.style import SCREEN, STYLES
 from kvsim.sim.profile_files import find_profile, read_profile
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(cli.__file__).resolve().parent
 
 
@@ -139,7 +141,8 @@ def gpu(monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
     from support.synthetic_gpu import H200, SyntheticGpu
 
-    from kvsim.kernels.calibration import bench, calibrate, overview, plan
+    from kvsim import calibrating
+    from kvsim.kernels.calibration import bench, calibrate, plan
 
     state = SimpleNamespace(asked=[], stop_after=None, device=H200)
 
@@ -151,7 +154,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(plan, "found_device", lambda interpret: state.device)
     monkeypatch.setattr(bench, "Bench", made)
-    monkeypatch.setattr(overview, "held_by_others", lambda planned: 7 * 2**30)
+    monkeypatch.setattr(calibrating, "held_by_others", lambda planned: 7 * 2**30)
     monkeypatch.setattr(calibrate, "clocks", dict)
     return state
 

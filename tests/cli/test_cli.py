@@ -20,6 +20,7 @@ from kvsim import cli
 from kvsim.reports import progress
 from kvsim.reports.rundir import claims, writing
 from kvsim.sim import __version__
+from kvsim.sim.catalog import model_names
 from kvsim.sim.errors import KvsimError
 from kvsim.workloads import TRACES
 
@@ -377,6 +378,7 @@ def test_each_allocator_may_name_its_reserve_and_the_others_take_the_common_one(
     ]
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
     assert sim("compare", *SMALL, "--out", "all", "--allocator", "buddy,paged", "--quiet")[0] == 0
     before = files_of("all")
@@ -397,11 +399,7 @@ def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
 
 # -- mistakes -------------------------------------------------------------------------------------
 
-MODELS = (
-    "opt-13b, opt-66b, opt-175b, llama-2-7b, llama-2-13b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, "
-    "mistral-7b, qwen2.5-7b, qwen2.5-72b, gemma-3-4b, gemma-3-12b, gemma-3-27b, deepseek-v2-lite, "
-    "deepseek-v3"
-)
+MODELS = ", ".join(model_names())
 GPUS = (
     "a100-40gb, a100-80gb, h100, h100-pcie, h100-nvl, h200, h20, b200, b300, gb200, l4, l40s, a10g, a10, t4, "
     "rtx-4090, rtx-5090, rtx-pro-6000, mi300x, mi325x"

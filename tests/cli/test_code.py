@@ -11,6 +11,8 @@ import pytest
 
 from kvsim import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(cli.__file__).resolve().parent
 SMALL = ("--cost", "constant:0.03", "--num-prompts", "20", "--no-plots", "--quiet")
 RAN = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"

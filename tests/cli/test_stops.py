@@ -20,7 +20,10 @@ SHORT = ("--cost", "constant:0.03", "--num-prompts", "20", "--no-plots", "--quie
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 ENOUGH_S = 60
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes in /proc"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from support.attack import attack, tried
 
 from kvsim import cli
 
+pytestmark = pytest.mark.slow
+
 SMALL = "--cost constant:0.03 --num-prompts 5 --no-plots --out out --force"
 GOOD = {
     "run": SMALL.split(),

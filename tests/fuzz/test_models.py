@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from support.attack import attack, tried
 from support.mutations import mutated_json
+
+pytestmark = pytest.mark.slow
 
 LLAMA = {
     "_name_or_path": "meta-llama/Llama-3.1-8B",

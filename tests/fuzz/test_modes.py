@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from support.attack import attack, tried
+
+pytestmark = pytest.mark.slow
 
 SCHEDULERS = {
     "static": ["--allocator=buddy", "--allocator=dynamic", "--allocator=contiguous"],

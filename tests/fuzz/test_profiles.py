@@ -3,8 +3,11 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from support.attack import attack, tried
 from support.mutations import mutated_json
+
+pytestmark = pytest.mark.slow
 
 EXAMPLE = (Path(__file__).parents[1] / "data" / "calibrated-example.json").read_text(encoding="utf-8")
 SMALL = "--num-prompts 3 --no-plots --quiet --out out --force --kv-tokens 9000"

@@ -9,6 +9,8 @@ from support.mutations import mutated_folder
 
 from kvsim import cli
 
+pytestmark = pytest.mark.slow
+
 SMALL = "--cost constant:0.03 --num-prompts 12 --request-rate 4 --kv-tokens 5000 --no-plots --quiet"
 READERS = (
     "explain {} slowest",

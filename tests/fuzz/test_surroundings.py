@@ -21,6 +21,8 @@ from support.attack import Told, check, tried
 from kvsim import cli
 from kvsim.reports.rundir.run import read_runs
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "--cost constant:0.03 --num-prompts 20 --record-map 3 --step-log"
 WRITERS = (

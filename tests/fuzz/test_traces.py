@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from support.attack import attack, tried
 from support.mutations import mutated_bytes, mutated_json, mutated_table, write_table
 from support.trace_files import TABLES, TEXTS
+
+pytestmark = pytest.mark.slow
 
 SMALL = "--cost constant:0.001 --num-prompts 4 --no-plots --quiet --out out --force --kv-tokens 40000"
 

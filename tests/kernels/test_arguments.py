@@ -14,6 +14,8 @@ from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks
 from kvsim.kernels.write import write_kv
 
+pytestmark = pytest.mark.slow
+
 AMPERE = Gpu((8, 0), 108)
 
 

@@ -26,6 +26,8 @@ from kvsim.kernels.calibration.plan import Plan, plan
 from kvsim.kernels.calibration.points import Point, components
 from kvsim.kernels.calibration.room import Room
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 INTERPRETED = DEVICE.type == "cpu"
 

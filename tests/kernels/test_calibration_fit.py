@@ -32,6 +32,8 @@ from kvsim.kernels.calibration.timing import (
 )
 from kvsim.sim.catalog import gpu_named
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 TILES = {"token_tile": 64, "output_tile": 128}
 """Of products, without waves."""

@@ -19,6 +19,8 @@ from support.paged_case import (
 from kvsim.kernels.decode import decode_attention
 from kvsim.kernels.launch import Tiling
 
+pytestmark = pytest.mark.slow
+
 HALVES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp16", "bf16"])
 
 

@@ -9,6 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "els
 from fill import relaxed
 from tables import GPUS, Sieve, Timed, drawn
 
+pytestmark = pytest.mark.slow
+
 sys.path.pop(0)
 
 AXES = [{"name": "a", "values": [1, 2, 4]}, {"name": "b", "values": [10, 20, 40]}]

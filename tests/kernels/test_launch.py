@@ -16,6 +16,8 @@ from kvsim.kernels.launch import (
     split_count,
 )
 
+pytestmark = pytest.mark.slow
+
 H200 = Gpu((9, 0), 132)
 
 

@@ -12,6 +12,8 @@ from kvsim.kernels.copy import POOL_DTYPES, copy_blocks
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
 from kvsim.kernels.write import write_kv
 
+pytestmark = pytest.mark.slow
+
 ALL = pytest.mark.parametrize("dtype", POOL_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 SHAPES = pytest.mark.parametrize(
     "shape", [(7, 16, 2, 64), (9, 1, 1, 80), (5, 3, 3, 96), (4, 64, 1, 256)], ids=str

@@ -11,6 +11,8 @@ from kvsim.kernels.decode import decode_attention
 from kvsim.kernels.launch import Tiling
 from kvsim.kernels.prefill import prefill_attention
 
+pytestmark = pytest.mark.slow
+
 HALVES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp16", "bf16"])
 
 SMALL = Tiling(16, 4, 1, rows=16)

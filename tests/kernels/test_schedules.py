@@ -20,6 +20,8 @@ from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
 from kvsim.kernels.write import write_kv
 
+pytestmark = pytest.mark.slow
+
 BLOCK, HEADS, KV_HEADS, HEAD_DIM, DTYPE = 4, 4, 2, 32, torch.float16
 
 

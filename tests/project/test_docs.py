@@ -31,6 +31,8 @@ from kvsim.sim.scenario import Scenario
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(cli.__file__).resolve().parent
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

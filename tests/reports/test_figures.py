@@ -30,6 +30,8 @@ from kvsim.reports.seeds.intervals import Interval
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.summary import Summary
 
+pytestmark = pytest.mark.slow
+
 USUAL = ["memory.png", "waste.png", "requests.png", "latency.png"]
 PICKY = {
     "throughput": "two or more request rates",

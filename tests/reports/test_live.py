@@ -29,6 +29,8 @@ from kvsim.sim.scenario import Scenario
 from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(cli.__file__).resolve().parent
 S = 10**12
 

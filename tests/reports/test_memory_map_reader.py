@@ -10,6 +10,8 @@ from kvsim.reports.memory_map import MemoryMap, Range, owners_of
 from kvsim.reports.rundir.formats import write_columns
 from kvsim.sim.errors import KvsimError
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ("time_s", "start", "size", "owners", "filled", "cached")
 
 

@@ -27,6 +27,8 @@ from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.rundir.writing import write_comparison, write_run
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--num-prompts", 30, "--num-gpu-blocks", 160, "--max-model-len", 1024)
 KINDS_OF_RUNS = {
     "paged": ("--request-rate", "inf"),

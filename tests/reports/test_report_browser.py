@@ -21,6 +21,8 @@ from kvsim.reports.lives.story import story
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.rundir.writing import write_comparison, write_run
 
+pytestmark = pytest.mark.slow
+
 PLACES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

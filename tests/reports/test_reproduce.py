@@ -18,6 +18,8 @@ from kvsim.sim.catalog import model_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 PAPER = read_paper("pagedattention")
 SLOTS, LONGEST = 15_744, 2_048
 ORCAS = ("Orca (Max)", "Orca (Pow2)", "Orca (Oracle)")

@@ -14,6 +14,8 @@ from kvsim.reports.papers.report import claims
 from kvsim.reports.papers.running import Findings
 from kvsim.reports.papers.series import Found, all_series, find
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(cli.__file__).resolve().parent / "docs"
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 PAGE = (DOCS / "reproduce.md").read_text(encoding="utf-8")

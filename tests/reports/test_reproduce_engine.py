@@ -7,6 +7,8 @@ from support.stories import Story, workload
 
 from kvsim.sim.errors import KvsimError
 
+pytestmark = pytest.mark.slow
+
 
 def paper(blocks, rows, version="0.1.0", **settings):
     return Story(

@@ -10,6 +10,8 @@ from kvsim.sim.cost import cost_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.step_cost import StepShape
 
+pytestmark = pytest.mark.slow
+
 PAPER = read_paper("pagedattention")
 
 

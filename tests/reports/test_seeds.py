@@ -26,6 +26,8 @@ from kvsim.reports.seeds.tables import seeds_table, with_spread
 from kvsim.reports.seeds.words import difference_lines, differences
 from kvsim.reports.terminal import count, figures, percent_text, run_table, seconds
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--cost", "constant:0.03", "--num-prompts", "20", "--no-plots")
 
 T_TABLE = {

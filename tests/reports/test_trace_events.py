@@ -12,7 +12,7 @@ from support.lives import run_of, served
 from support.stories import workload
 from support.trace_format import check_trace
 
-from kvsim import cli
+from kvsim import cli, jobs
 from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.words import STATES
 from kvsim.reports.timeline.events import MOST_REQUESTS, Traced, chosen_requests, write_trace
@@ -299,7 +299,7 @@ def test_steps_are_left_out_or_repeated_for_as_asked(sim, directories, monkeypat
     code, _, err = sim("both/paged", "--out", "steps.json")
     assert (code, err) == (0, "paged: no steps were recorded: repeating the run\n")
     assert "engine" in {e.get("cat") for e in read(directories / "steps.json")}
-    monkeypatch.setattr(cli, "MANY_STEPS", 10)
+    monkeypatch.setattr(jobs, "MANY_STEPS", 10)
     code, _, err = sim("both/paged", "--out", "few.json")
     assert (code, err) == (0, "paged: its steps are many, and none were recorded: see --steps\n")
     assert "engine" not in {e.get("cat") for e in read(directories / "few.json")}

@@ -380,6 +380,7 @@ def dense():
     ]
 
 
+@pytest.mark.slow
 def test_a_full_grid_covers_every_dense_model_and_what_schedulers_do_with_it():
     """The example has its ranges: steps of 1 to 8,192 prompt tokens, batches of 1 to 256, short contexts."""
     shapes = [

@@ -188,6 +188,7 @@ def test_fast_forward_step_mode_and_reference_agree(allocator, scheduler, load):
     assert_equals_reference(work, make, slots, scheduler, "pow2", fast, fast_log)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from kvsim.sim.histogram import Histogram
 
+pytestmark = pytest.mark.slow
+
 VALUES = st.one_of(st.integers(0, 3_000), st.integers(0, 2**50))
 GAPS = st.lists(st.tuples(st.lists(VALUES, min_size=1, max_size=8), st.integers(1, 50)), min_size=1)
 

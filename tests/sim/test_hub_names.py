@@ -9,6 +9,8 @@ from kvsim import cli
 from kvsim.sim.catalog import hub_names, model_named, model_names
 from kvsim.sim.errors import KvsimError
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_name_of_the_hub_finds_the_built_in_model():
     found = model_named("meta-llama/Llama-3.1-70B-Instruct")

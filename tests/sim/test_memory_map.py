@@ -16,6 +16,8 @@ from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.memory_map import MemoryMap
 from kvsim.sim.metrics import event_table, map_table
 
+pytestmark = pytest.mark.slow
+
 CAUSES = {"refuse", "admit", "decode", "finish"}
 
 

@@ -9,6 +9,8 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = [(i // 3, 1 + i % 20, 1 + i % 30) for i in range(300)]
 
 

@@ -108,7 +108,7 @@ def test_what_is_missing_is_named(field):
 
 def test_a_file_that_is_none_is_refused():
     assert complaint("memory_gib: 48").startswith("gpu 'x.toml' is no valid TOML: ")
-    assert complaint("{", "x.json").startswith("profile x.json is damaged: ")
+    assert complaint("{", "x.json").startswith("profile x.json is not valid JSON: ")
     with pytest.raises(KvsimError, match=r"gpu 'none.toml' cannot be read: No such file"):
         gpu_and_cost("none.toml", None)
 

@@ -124,7 +124,9 @@ def test_a_refused_growth_frees_nothing():
 
 @pytest.mark.parametrize("order", [Order.STACK, Order.QUEUE])
 @pytest.mark.parametrize("groups", [EXAMPLE, Groups(0, 1, 20), Groups(2, 1, 1), Groups(1, 6, 100)])
-@pytest.mark.parametrize("size", [1, 4, 16])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 16]
+)
 def test_the_contract_holds(groups, size, order):
     make = partial(Windowed, groups=groups, block_size=size, order=order)
     arenas = [arena for arena in (37, 1_000, 4_096) if arena >= groups.each * size]

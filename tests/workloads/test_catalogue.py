@@ -20,6 +20,8 @@ from kvsim.workloads.delimited import csv_parts
 from kvsim.workloads.statistics import statistics
 from kvsim.workloads.tokenized import load_counted
 
+pytestmark = pytest.mark.slow
+
 ORIGINALS = [
     "azure2023_code_head199.csv",
     "azure2023_conv_head199.csv",

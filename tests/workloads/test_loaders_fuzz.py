@@ -17,6 +17,8 @@ from kvsim.workloads import build
 from kvsim.workloads.delimited import _cell_by_cell, _well_formed
 from kvsim.workloads.formats import FORMATS, load_file, recognised
 
+pytestmark = pytest.mark.slow
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
