@@ -1,7 +1,8 @@
 """The documents say what the program does: every name, option, column and number, and every example runs.
 
-Examples are the fenced `sh` blocks; each line that starts with `sim ` is carried out, in the order of its
-file and in one directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
+Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
+`text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
+directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
 `my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
 get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
 `--num-prompts 20`, which replaces their own.
@@ -35,7 +36,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(cli.__file__).resolve().parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+HOW_TOS = sorted((ROOT / "docs").glob("how-to-*.md"))
 COMMANDS = typer.main.get_command(cli.app).commands
 ALL_COMMANDS = {
     **COMMANDS,
@@ -159,8 +161,8 @@ def test_every_option_has_help_and_is_described_with_its_default(command):
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_where_a_scheduler_has_another_default_it_stands_beside_the_common_one(name):
-    text = sections(named("commands"))[SHARED_OPTIONS]
-    lines = [line for line in text.splitlines() if line.startswith("| `--")]
+    shared = sections(named("commands"))[SHARED_OPTIONS]
+    lines = [line for line in shared.splitlines() if line.startswith("| `--")]
     for version in scheduler(name).VERSIONS or ("",):
         for key, value in scheduler(name).defaults(version, 2048).items():
             option = f"| `--{key.replace('_', '-')}"
@@ -301,13 +303,45 @@ def examples(page):
     return [line for line in lines if line.startswith("sim ")]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if examples(page) and page not in HOW_TOS], ids=lambda page: page.name
+)
 def test_every_example_runs(page, workplace, capsys):
     for command in examples(page):
-        short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
-        whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
-        few = " --num-prompts 20" if short and not whole else ""
-        carry_out(command + short + few, capsys)
+        carry_out(shortened(command), capsys)
+
+
+def shortened(command):
+    """A command of a page with few requests and no figures."""
+    short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
+    whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
+    return command + short + (" --num-prompts 20" if short and not whole else "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
+def test_a_how_to_works_from_top_to_bottom(page, workplace, capsys):
+    """Commands and Python in one directory; a `text` block is what the Python above it printed."""
+    shell, printed = {"__name__": "__main__"}, ""
+    for language, block in re.findall(
+        r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S
+    ):
+        if language == "sh":
+            for command in block.splitlines():
+                carry_out(shortened(command), capsys)
+        elif language == "python":
+            exec(compile(block, page.name, "exec"), shell)
+            printed = capsys.readouterr().out
+        elif language == "text":
+            assert [line.rstrip() for line in printed.splitlines()] == block.splitlines()
+
+
+@pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
+def test_a_how_to_begins_with_the_task_and_is_short(page):
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    assert lines[2].startswith("You ")
+    assert len(lines) < 130
 
 
 def test_the_output_in_the_readme_is_what_the_program_prints(workplace, capsys):
@@ -361,9 +395,11 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
-def test_every_page_is_linked_from_the_readme():
-    text = README.read_text(encoding="utf-8")
-    assert all(f"({page.relative_to(ROOT).as_posix()})" in text for page in PAGES if page != README)
+def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme():
+    index = ROOT / "docs/index.md"
+    links = re.findall(r"\]\(([^)#]+)", index.read_text(encoding="utf-8"))
+    assert {(index.parent / link).resolve() for link in links} >= {*PAGES} - {index}
+    assert "(docs/index.md)" in README.read_text(encoding="utf-8")
 
 
 def test_the_readme_is_short_and_its_picture_small():
@@ -375,10 +411,13 @@ def test_the_readme_is_short_and_its_picture_small():
 
 def test_the_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["dynamic"] == ["version"]
+    assert project["project"]["dynamic"] == ["version", "readme"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "kvsim.sim.__version__"}
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest[1] == __version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in citation
+    assert f"\nrepository-code: {project['project']['urls']['Repository']}\n" in citation
 
 
 def test_the_readme_has_one_block_for_each_step_of_ci():

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,17 @@ def test_the_wheel_puts_nothing_but_kvsim_into_site_packages(wheel, installed):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"kvsim"}
     _, _, _, added = installed
     assert {name for name in added if not name.endswith(".dist-info")} == {"kvsim"}
+
+
+def test_links_and_pictures_of_the_index_page_are_whole(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = file.read(name).decode()
+    targets = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert "https://github.com/kvsim/kvsim/raw/main/docs/images/waste.png" in targets
+    assert all(target.startswith("https://") for target in targets)
+    assert "\nDescription-Content-Type: text/markdown\n" in metadata
+    assert "\nAuthor: kvsim contributors\n" in metadata
 
 
 def test_both_packages_work(installed, tmp_path):
