@@ -98,7 +98,7 @@ class Decoding(ABC):
     def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
         """Decode steps, this one included, in which nobody ends early and all growth is guaranteed.
 
-        With `keeping_cached` none of that growth may take a block whose text can still be found.
+        With `keeping_cached` there is none that might take a block whose text can still be found.
         """
         progress = self.progress
         steps = progress.next_finish - progress.clock
@@ -106,8 +106,8 @@ class Decoding(ABC):
             steps = at_most
         if steps > 1:
             budget, unit = self.allocator.growth_budget() - self.margin, self._growth.unit
-            if keeping_cached and unit:
-                budget -= self.allocator.cached_slots // unit
+            if keeping_cached and self.allocator.cached_slots:
+                budget = 0  # which block goes first is the allocator's secret
             if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew at once
                 return self._growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
