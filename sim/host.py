@@ -14,6 +14,7 @@ from math import isfinite
 
 from kvsim.sim.config import Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.registry import allocator_class
 from kvsim.sim.workload import PS_PER_S, Workload
 
 AUTO, NONE = "auto", "none"
@@ -51,7 +52,7 @@ FRONTENDS_S = {"vllm-v1": 9.5e-3}
 def engine_of(scenario: Scenario) -> str:
     """The scheduler's name without its release."""
     engine = scenario.engine
-    usual = "vllm-v1" if engine.allocator in ("paged", "radix") else "orca"
+    usual = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
     return (engine.scheduler or usual).partition("@")[0]
 
 
