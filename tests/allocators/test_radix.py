@@ -501,7 +501,9 @@ def test_a_run_with_shared_text_is_the_same_step_by_step_and_hits_as_often_as_it
     answers = np.array([random.randrange(1, 200) for _ in prompts])
     arrival = np.cumsum([random.randrange(200_000_000_000) for _ in prompts])
     work = Workload("test", arrival, np.array(prompts), answers, content=contents)
-    engine = EngineConfig(allocator="radix", max_num_seqs=5, max_num_batched_tokens=512)
+    engine = EngineConfig(
+        allocator="radix", max_num_seqs=5, max_num_batched_tokens=512, async_scheduling=False
+    )
     model, gpu = model_named("opt-13b"), gpu_named("h100")
     scenario = Scenario(model=model, gpu=gpu, engine=engine, kv_tokens=3000, cost="constant:0.02")
     assert scheduler_name(scenario) == "vllm-v1"
