@@ -45,6 +45,11 @@ def names():
     return [file.name.removesuffix(".json.gz") for file in files]
 
 
+def marked(name):
+    """The recordings that take longer are slow tests."""
+    return name if "__a_tiny" in name else pytest.param(name, marks=pytest.mark.slow)
+
+
 def read(path):
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return json.load(file)
@@ -140,7 +145,7 @@ def differences(case):
     return wrong
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", map(marked, names()))
 def test_every_step_group_request_and_table_is_as_in_vllm(name):
     assert differences(read(place() / "hybrid/v033_hybrid" / f"{name}.json.gz")) == []
 

@@ -28,7 +28,7 @@ def run(*command, **options):
 def wheel(tmp_path_factory):
     """The wheel of this checkout, built without the network."""
     source = tmp_path_factory.mktemp("source") / "kvsim"
-    ignored = shutil.ignore_patterns(".venv*", ".git", "build", "*.egg-info", "__pycache__", "runs", "tests")
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "runs", "tests")
     shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
     out = tmp_path_factory.mktemp("wheels")
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(out)]
