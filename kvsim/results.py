@@ -157,7 +157,19 @@ class Run(Stored):
         return Comparison([self]).plot(figure, style=style, at=at, latency=latency)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Make the page for the browser, with memory map, charts and every request; returns its file."""
+        """Make the page for the browser, with charts, every request and what `record_map` recorded.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            The file; None: `report.html` beside the run, which for a run that was not saved is a temporary
+            directory that goes away with it.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         return Comparison([self]).report(path)
 
     def explain(self, request: int | str, *, allow_code: bool = False) -> "Told":
@@ -198,7 +210,10 @@ class Run(Stored):
 
         if self.outcome is None:
             raise KvsimError(f"run {self.label} is saved already, in {self.path}")
-        write_run(Path(directory), **vars(self.outcome), draw=plots, force=force)
+        try:
+            write_run(Path(directory), **vars(self.outcome), draw=plots, force=force)
+        except KvsimError as error:
+            raise KvsimError(str(error).replace("--force", "force=True")) from error
         return Path(directory)
 
     def stored(self) -> Stored:
@@ -289,12 +304,13 @@ class Comparison(Sequence[Run]):
         return picture([run.stored() for run in self._told_apart()], figure, choices)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Make one page for the browser of all runs; returns its file."""
-        from kvsim.reports.html.report import write_report
+        """Make one page for the browser of all runs, see `Run.report`; returns its file."""
+        from kvsim.reports.html.report import write_page
+        from kvsim.reports.rundir.run import read_run
 
         runs = [run.stored() for run in self._told_apart()]
         target = runs[0].path / "report.html" if path is None else Path(path)
-        return write_report([run.path for run in runs], target)
+        return write_page([replace(read_run(run.path), label=run.label) for run in runs], target)
 
     def _told_apart(self) -> list[Run]:
         """The runs under labels of their own, as far as their settings differ."""

@@ -32,7 +32,11 @@ def write_report(directories: Sequence[Path], out: Path, force: bool = False) ->
 
     It takes the place of an earlier page, of any other file only with `force`.
     """
-    runs = words.distinct([run for directory in directories for run in read_runs(directory)])
+    return write_page(words.distinct([run for each in directories for run in read_runs(each)]), out, force)
+
+
+def write_page(runs: Sequence[Run], out: Path, force: bool = False) -> Path:
+    """Write the page about runs whose labels differ, as `write_report` does."""
     if out.is_dir():
         raise KvsimError(f"out must be a file, got the directory {out}")
     check_file(out, force=force, ours=_is_page)

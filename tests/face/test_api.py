@@ -225,6 +225,22 @@ def test_a_page_is_made_and_a_life_is_told(tmp_path, recorded):
     assert kvsim.simulate(**SMALL).explain(told.request).lines == told.lines
 
 
+def test_the_page_of_a_comparison_names_runs_by_the_setting_that_differs(tmp_path):
+    runs = kvsim.compare([{"request_rate": rate} for rate in (1.0, 4.0)], num_prompts=40)
+    page = runs.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    for rate in ("1.0", "4.0"):
+        assert f"paged, request rate {rate}" in page
+    assert not any(run.path.parent.name in page for run in runs)
+
+
+def test_saving_over_a_run_says_how_to_replace_it(tmp_path):
+    run = kvsim.simulate(**SMALL)
+    run.save(tmp_path / "out")
+    with pytest.raises(kvsim.KvsimError, match="exists; pass force=True to replace it"):
+        run.save(tmp_path / "out")
+    assert run.save(tmp_path / "out", force=True) == tmp_path / "out"
+
+
 def test_what_a_notebook_shows_of_a_run_names_its_numbers(recorded):
     assert "served 40 requests" in repr(recorded)
     cell = recorded._repr_html_()
