@@ -47,7 +47,7 @@ def read_own(path: str, columns: str | None = None) -> Rows:
     values: dict[str, list[object]] = {}
     for name, column in found.columns.items():
         if name in rows.nanoseconds and column.field != ARRIVAL:
-            raise KvsimError(f"{where}: {column.field} must not be times, got the times of {printable(name)}")
+            raise KvsimError(f"{where}, row 0: {column.field} must be a number, got a time")
         values[column.field] = _of_cells(rows, name, column.field) if rows.texts else rows.columns[name]
         if column.field == ARRIVAL:
             dates = name in rows.nanoseconds or any(isinstance(value, str) for value in values[ARRIVAL])

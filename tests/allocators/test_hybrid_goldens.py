@@ -145,7 +145,7 @@ def differences(case):
     return wrong
 
 
-@pytest.mark.parametrize("name", map(marked, names()))
+@pytest.mark.parametrize("name", [marked(name) for name in names()])
 def test_every_step_group_request_and_table_is_as_in_vllm(name):
     assert differences(read(place() / "hybrid/v033_hybrid" / f"{name}.json.gz")) == []
 

@@ -12,6 +12,8 @@ import pytest
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.paged import Paged
 
+pytestmark = pytest.mark.slow
+
 BLOCK = 4
 FAMILIES = 3  # texts that begin alike
 

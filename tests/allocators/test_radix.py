@@ -815,7 +815,7 @@ class RadixMachine(RuleBasedStateMachine):
         assert sorted(radix.slots(0)) == list(range(radix.capacity_slots))
 
 
-TestRadix = RadixMachine.TestCase
+TestRadix = pytest.mark.slow(RadixMachine.TestCase)
 TestRadix.settings = settings(
     max_examples=150,
     stateful_step_count=50,

@@ -24,6 +24,8 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Beam, Clients, Workload
 
+pytestmark = pytest.mark.slow
+
 
 def life(scheduler, blocks, work, request, **settings):
     """Its lines as "seconds text", and its parts as (state, reason, seconds)."""

@@ -20,6 +20,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.spread import Contexts
 from kvsim.sim.step_cost import StepShape
 
+pytestmark = pytest.mark.slow
+
 PROFILE = settings()
 PARTS = PROFILE["parts"]
 H200 = gpu_named("h200")

@@ -16,6 +16,8 @@ from kvsim.sim.fleet import FleetConfig
 from kvsim.sim.fleet_result import part, requests_of
 from kvsim.sim.routers.base import Router
 
+pytestmark = pytest.mark.slow
+
 ROUTERS = ("round-robin", "random", "least-requests", "least-requests:2", "least-kv", "prefix")
 SCHEDULERS = ("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v0", "nano-vllm", "orca", "static")
 

@@ -23,6 +23,8 @@ from kvsim.sim.server import Server
 from kvsim.sim.step_cost import CostModel, StepShape
 from kvsim.sim.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 MAX_LEN = 256
 ALLOCATORS = {
     "paged of 16": lambda slots: Paged(slots, 16),
