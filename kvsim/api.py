@@ -1,9 +1,11 @@
 """The public functions: simulate, compare, load what was saved, try an allocator or a scheduler."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, unknown
@@ -241,9 +243,23 @@ def _described(
     for name in options:
         if name not in of_server | of_traffic:
             raise unknown("option", name, sorted(of_server | of_traffic))
+    options = {
+        name: os.fspath(value) if isinstance(value, Path) else value for name, value in options.items()
+    }
+    kinds = get_type_hints(Scenario) | get_type_hints(Traffic)
+    for name, value in options.items():
+        _check_kind(name, value, get_args(kinds[name]) or (kinds[name],))
     own = {name: value for name, value in options.items() if name in of_server}
     others = {name: value for name, value in options.items() if name in of_traffic}
     return replace(scenario or Scenario(), **own), replace(traffic or Traffic(), **others)
+
+
+def _check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    """A value of the types that the option takes; any whole number is an int, any real one a float."""
+    wider = tuple({int: Integral, float: Real}.get(kind, kind) for kind in kinds)
+    if not isinstance(value, wider):
+        allowed = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise KvsimError(f"{name} must be {allowed}, got {type(value).__name__}")
 
 
 def _check(field: str, given: object, kind: type, instead: str) -> None:
