@@ -2,9 +2,11 @@
 
 import os
 import sys
+from contextlib import suppress
 
-if not sys.flags.safe_path and sys.path[0] == os.getcwd():
-    del sys.path[0]  # the working directory, which Python puts first for -m: what lies there is not ours
+with suppress(FileNotFoundError):  # there may be no working directory any more
+    if not sys.flags.safe_path and sys.path[0] == os.getcwd():
+        del sys.path[0]  # Python puts it first for -m, but what lies there is not ours
 
 from kvsim.cli import main
 

@@ -43,6 +43,8 @@ class Host:
         return self.base_s + sequences * self.per_sequence_s
 
 
+PIECEWISE = ("vllm-v1",)
+"""Engines whose mixed steps run in piecewise CUDA graphs."""
 HOSTS = {"vllm-v1": Host(1.15e-3, 48e-6)}
 """Engine -> its host, fitted to measured servers."""
 FRONTENDS_S = {"vllm-v1": 9.5e-3}

@@ -11,13 +11,13 @@ TOML or JSON, told apart by content, as is a calibrated profile, which is JSON t
 kernels reach may be stated; otherwise it is as for all GPUs (GpuSpec).
 """
 
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from kvsim.sim.config import GpuSpec
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.reading import json_in
 
 GIB = 2**30
 
@@ -96,8 +96,8 @@ def read_own_gpu(path: Path) -> GpuSpec | None:
         raise KvsimError(f"gpu {str(path)!r} must be a text, TOML or JSON") from error
     is_json = text.lstrip()[:1] == "{" or path.suffix == ".json"
     try:
-        found = json.loads(text) if is_json else tomllib.loads(text)
-    except ValueError as error:  # JSONDecodeError, TOMLDecodeError
+        found = json_in(text, "") if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         if is_json:
             return None  # whoever reads profiles says what is wrong
         raise KvsimError(f"gpu {str(path)!r} is no valid TOML: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 KINDS = ("calibrated", "elsewhere", "rehearsal")
 PARTS = ("decode", "prefill", "product", "sampling", "elementwise", "kv_write", "block_copy")
-"""Without these no step can be composed; `to_host`, `to_gpu` and `all_reduce` may be missing."""
+"""Without these, in some precision, no step can be composed; the others may be missing."""
 
 AXES: dict[str, tuple[str, ...]] = {
     "decode": ("sequence_heads", "context_tokens", "block_size", "group", "head_dim", "element_bytes"),
@@ -32,7 +32,7 @@ def check_profile(profile: Mapping[str, Any]) -> None:
     if profile["kind"] not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {profile['kind']!r}")
     parts = profile["parts"]
-    lacking = [name for name in PARTS if name not in parts]
+    lacking = [name for name in PARTS if not any(_is(part, name) for part in parts)]
     if lacking:
         raise ValueError(f"it lacks the parts {', '.join(lacking)}")
     for name, part in parts.items():
@@ -66,8 +66,13 @@ def _check_part(name: str, part: Mapping[str, Any]) -> None:
 
 def _axes(part: str) -> tuple[str, ...]:
     """What the tables of a part may go along; `product_fp8` is a product."""
-    of_part = [axes for name, axes in AXES.items() if part == name or part.startswith(f"{name}_")]
+    of_part = [axes for name, axes in AXES.items() if _is(part, name)]
     return of_part[0] if of_part else ("bytes",)
+
+
+def _is(part: str, name: str) -> bool:
+    """Whether a part is the one of that name, in any precision."""
+    return part == name or part.startswith(f"{name}_")
 
 
 def _check_ratio(axes: Sequence[Mapping[str, Any]], ratio: Any) -> None:  # noqa: ANN401 - nested lists

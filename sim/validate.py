@@ -11,7 +11,6 @@ the columns of `Point`, or what `vllm bench serve --save-result --save-detailed`
 import csv
 import gzip
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import resources
@@ -26,6 +25,7 @@ from kvsim.sim.catalog import GIB, model_named
 from kvsim.sim.config import EngineConfig, ModelSpec, Scenario
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.reading import read_object
 from kvsim.sim.run import prepare
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
@@ -303,14 +303,12 @@ def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, i
 
 def bench_serve(path: Path, scenario: Scenario) -> Run:
     """What `vllm bench serve --save-result --save-detailed` wrote, for a server that the user describes."""
+    content: dict[str, Any] = read_object(path, f"measurement {path}")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         inputs, outputs = (np.array(content[key], dtype=np.int64) for key in ("input_lens", "output_lens"))
         ttft = np.array(content["ttfts"], dtype=np.float64)
         e2e = ttft + np.array([sum(each) for each in content["itls"]], dtype=np.float64)
-    except OSError as error:
-        raise KvsimError(f"measurement {path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise KvsimError(f"measurement {path} is damaged: {error}") from error
     except KeyError as error:
         raise KvsimError(f"measurement {path} lacks {error}: was it written with --save-detailed?") from error

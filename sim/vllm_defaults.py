@@ -177,6 +177,8 @@ def _memory_class(gpu: GpuSpec, release: Release) -> str:
     return "large" if gib >= 70 and "a100" not in name and "gb10" not in name else "other"
 
 
+FAMILY = "vllm-v1"
+"""The scheduler whose releases have these defaults."""
 PAPERS_GPU = "a100-40gb"
 """The GPU of the paper's scenario, whose settings stay what they are."""
 
@@ -190,7 +192,7 @@ def release_settings(
     no prefixes (windows, recurrent layers).
     """
     name, _, release = (scheduler or "").partition("@")
-    if name != "vllm-v1" or not release or gpu.name == PAPERS_GPU:
+    if name != FAMILY or not release or gpu.name == PAPERS_GPU:
         return {}
     found = vllm_defaults(release, gpu, model, asked=asked)
     keeps_prefixes = not model.window_layers and all(

@@ -27,7 +27,7 @@ from kvsim.sim.calibrated.parts import Place, Priced
 from kvsim.sim.calibrated.step import StepParts
 from kvsim.sim.config import Scenario
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.host import engine_of, host_of, host_words
+from kvsim.sim.host import PIECEWISE, engine_of, host_of, host_words
 from kvsim.sim.profile_checks import check_profile
 from kvsim.sim.profile_files import REHEARSAL, Profile
 from kvsim.sim.reading import understood
@@ -77,7 +77,7 @@ class Calibrated(CostModel):
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
         self._pieces_least_ps = [int(self._layers * (1 + seqs) * self._eager_ps) for seqs in (0, 1)]
-        in_pieces = engine_of(scenario) == "vllm-v1" and not scenario.engine.enforce_eager
+        in_pieces = engine_of(scenario) in PIECEWISE and not scenario.engine.enforce_eager
         self._pieces_tokens = GRAPH_SEQS if in_pieces else 0
         host = host_of(scenario)
         base_ps, each_ps = (host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S) if host else (0.0, 0.0)

@@ -20,7 +20,7 @@ from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.notes import Numbers, notes_of
 from kvsim.sim.fit.pages import Group, Request, scheduler_block_sizes
 from kvsim.sim.options import option
-from kvsim.sim.vllm_defaults import MODES, USES, Asked, VllmDefaults, vllm_defaults
+from kvsim.sim.vllm_defaults import FAMILY, MODES, USES, Asked, VllmDefaults, vllm_defaults
 
 ENGINE = "vllm-v1@0.33.0"
 MOST_GPUS = 64
@@ -283,8 +283,8 @@ def _check(options: FitOptions) -> None:
 def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaults:
     """The engine's settings: what was asked, and the release's own for the rest."""
     name, _, release = options.engine.partition("@")
-    if name != "vllm-v1":
-        raise KvsimError(f"engine must be vllm-v1@RELEASE, got {options.engine!r}")
+    if name != FAMILY:
+        raise KvsimError(f"engine must be {FAMILY}@RELEASE, got {options.engine!r}")
     asked = Asked(**{each.name: getattr(options, each.name) for each in fields(Asked)})
     return vllm_defaults(
         release or "0.33.0", gpu, model, use=options.use, mode=options.performance_mode, asked=asked

@@ -60,7 +60,7 @@ def whole_or_not_there(directory):
         assert {"events.parquet", "map.parquet", "steps.parquet"} <= {
             path.name for path in run.path.iterdir()
         }
-        assert len(run.requests["request"]) == run.summary["requests"]["submitted"]
+        assert len(run.columns.requests["request"]) == run.summary["requests"]["submitted"]
     json.loads(Path(directory, "config.json").read_text(encoding="utf-8"))
 
 

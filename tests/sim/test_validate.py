@@ -137,7 +137,7 @@ def test_a_users_own_measurement_is_met_where_it_is_the_simulation_itself(tmp_pa
 def test_a_measurement_that_is_none_gets_one_line(tmp_path, capsys):
     file = tmp_path / "b.json"
     for text, words in (
-        ("{", "is damaged"),
+        ("{", "is not valid JSON"),
         ("{}", "lacks 'input_lens': was it written with --save-detailed?"),
     ):
         file.write_text(text)
@@ -160,4 +160,4 @@ def test_the_command_prints_and_draws(tmp_path, capsys, monkeypatch):
     assert cli.main(["validate", "requests", "--out", str(tmp_path / "pictures")]) == 0
     out = capsys.readouterr().out
     assert "rtx-4090 llama-3.1-8b vLLM 0.19" in out and "throughput mean" in out
-    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["truth-requests.png"]
+    assert [path.name for path in (tmp_path / "pictures").glob("*.png")] == ["truth-requests.png"]
