@@ -18,7 +18,6 @@ Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside
 """
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -196,28 +195,9 @@ def explain(
     allow_code: _AllowCode = False,
 ) -> None:
     """Tell the life of one request: what happened when, and why it waited."""
-    from kvsim.jobs import repeated
-    from kvsim.reports.lives.event_log import event_log, read_events
-    from kvsim.reports.lives.spans import lives
-    from kvsim.reports.lives.story import chosen, story
-    from kvsim.reports.rundir.run import read_runs
+    from kvsim.lives import explained
 
-    runs, number, how = chosen(read_runs(run), request)
-    stories = []
-    for each in runs:
-        log = read_events(each.path)
-        if log is None:
-            log = event_log(repeated(each, "events", allow_code).events)
-        stories.append(story(each, lives(log, each.columns.requests, str(each.path)), number, how))
-    if as_json:
-        import json
-
-        found = [each.as_json() for each in stories]
-        print(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
-    else:
-        from kvsim.reports.lives.view import stories_view, story_view
-
-        show(stories_view(stories) if len(stories) > 1 else story_view(stories[0]))
+    explained(run, request, as_json=as_json, allow_code=allow_code)
 
 
 @app.command("trace-events")
@@ -249,22 +229,9 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
     allow_code: _AllowCode = False,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
-    from kvsim.jobs import traced
-    from kvsim.reports.rundir.run import read_runs
-    from kvsim.reports.timeline.events import chosen_requests, is_timeline, write_trace
-    from kvsim.sim.whole_file import check_file
+    from kvsim.lives import written_timeline
 
-    first, last = chosen_requests(requests)
-    target = run / "trace-events.json" if out is None else out
-    runs = read_runs(run)
-    check_file(target, force=force, ours=is_timeline)
-    written = write_trace([traced(each, steps, allow_code) for each in runs], target, first, last, force)
-    if written.requests < written.submitted:
-        print(
-            f"requests {first:,} to {first + written.requests - 1:,} of {written.submitted:,}, and what the "
-            "engine did in their time; all: --requests all"
-        )
-    print(f"{written.events:,} events, {written.bytes / 1e6:.1f} MB: open it in ui.perfetto.dev\n{target}")
+    written_timeline(run, out, requests, steps, allow_code=allow_code, force=force)
 
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
@@ -285,42 +252,9 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier reproduction there.")] = False,
 ) -> None:
     """Simulate the figures of a paper, and put what was published beside them."""
-    from rich.console import Console
+    from kvsim.reproducing import reproduced
 
-    from kvsim import workloads
-    from kvsim.jobs import place
-    from kvsim.reports.papers import checks, declared, report, running, terminal
-    from kvsim.reports.papers.cells import cache_directory
-
-    found = declared.read_paper(paper)
-    figures = declared.chosen_figures(found, figure)
-    with place(Output(out=out, force=force), paper) as held:
-        assert held is not None
-        try:
-            findings = running.carry_out_all(
-                found,
-                figures,
-                workloads.build,
-                quick=quick,
-                jobs=(os.cpu_count() or 1) if jobs is None else jobs,
-                store=cache_directory(),
-            )
-        except KeyboardInterrupt as stop:
-            kept = "the simulations that are done are kept"
-            code = getattr(stop, "exit_code", 130)
-            raise Stopped(f"interrupted: {kept}; the same command goes on", code) from None
-        results = [checks.judged(found, each, findings) for each in figures]
-        report.write_report(held, found, findings, results, quick=quick)
-    console = Console(highlight=False)
-    console.print(terminal.figure_tables(results))
-    if quick:
-        console.print(f"\nQuick: {terminal.less(results)}. These verdicts are no verdicts.")
-    console.print(
-        f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s; spent now: "
-        f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {held.path}",
-        markup=False,
-        soft_wrap=True,
-    )
+    reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force))
 
 
 @app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.")
@@ -373,31 +307,9 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
         if extra := given(ctx):
             raise KvsimError(f"{', '.join(extra)} must be left out with calibrate {ctx.invoked_subcommand}")
         return
-    from kvsim.calibrating import measured
-    from kvsim.kernels.calibration.errors import CalibrationError, NoGpuError
-    from kvsim.reports.calibration.profile import fit_of
-    from kvsim.reports.calibration.watch import outcome
-    from kvsim.sim.profile_files import read_profile
-    from kvsim.sim.profile_place import called_by
+    from kvsim.calibrating import calibrated
 
-    try:
-        target, kept = measured(out, name, quick=quick, interpret=interpret, fresh=fresh)
-    except NoGpuError as error:
-        raise KvsimError(
-            f"{error}: use a datasheet by name, as in sim run --gpu h200, or rehearse with --interpret"
-        ) from error
-    except CalibrationError as error:
-        raise KvsimError(str(error)) from error
-    found = read_profile(target)
-    show(outcome(fit_of(found)))
-    called = shlex.quote(called_by(found))
-    for line in (
-        f"written to {target}",
-        *([f"the earlier profile is kept as {kept}"] if kept is not None else []),
-        f"next: sim calibrate show {called}",
-        f"      sim run --gpu {called}",
-    ):
-        print(line)
+    calibrated(out, name, quick=quick, interpret=interpret, fresh=fresh)
 
 
 @calibrate_app.command("show")
@@ -485,24 +397,9 @@ def models() -> None:
 @app.command(short_help="List the GPUs, and measured profiles.")
 def gpus() -> None:
     """List the GPUs: datasheets of those built in, and measured profiles."""
-    from kvsim.reports.listing import gpus_table, profiles_table
-    from kvsim.sim.cost_profile import profile_names
-    from kvsim.sim.profile_files import directory, profile_files
+    from kvsim.reports.listing import show_gpus
 
-    show(
-        gpus_table(),
-        "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n"
-        "Your own: --gpu FILE with six numbers, see the page on cost.",
-    )
-    published = ", ".join(f"--cost {name}" for name in profile_names())
-    show(f"Analytic too, from published figures, for a few models: {published}\n")
-    found = profile_files()
-    if found:
-        show(
-            profiles_table(found),
-            "Used for their GPU by themselves, yours before those measured elsewhere. Error: of composed\n"
-            f"steps, in the mean. Show one: sim calibrate show NAME. Yours, by sim calibrate: {directory()}",
-        )
+    show_gpus()
 
 
 @app.command()

@@ -1,16 +1,43 @@
 """What `sim calibrate` does: plan, measure while somebody watches, keep what is measured whatever happens."""
 
+import shlex
 from pathlib import Path
 
 from kvsim.kernels.calibration.calibrate import begin, finish
 from kvsim.kernels.calibration.earlier import kept_as, write_beside
+from kvsim.kernels.calibration.errors import CalibrationError, NoGpuError
 from kvsim.kernels.calibration.overview import held_by_others, left_out, overview
 from kvsim.kernels.calibration.plan import plan
 from kvsim.kernels.calibration.stopping import exit_code, terminable
-from kvsim.reports.calibration.watch import plan_report, watched
+from kvsim.reports.calibration.profile import fit_of
+from kvsim.reports.calibration.watch import outcome, plan_report, watched
 from kvsim.reports.listing import show
-from kvsim.sim.profile_place import new_profile
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.profile_files import read_profile
+from kvsim.sim.profile_place import called_by, new_profile
 from kvsim.sim.stopping import Stopped
+
+
+def calibrated(out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool) -> None:
+    """Measure this machine's GPU, and say what came out and what to do with it."""
+    try:
+        target, kept = measured(out, name, quick=quick, interpret=interpret, fresh=fresh)
+    except NoGpuError as error:
+        raise KvsimError(
+            f"{error}: use a datasheet by name, as in sim run --gpu h200, or rehearse with --interpret"
+        ) from error
+    except CalibrationError as error:
+        raise KvsimError(str(error)) from error
+    found = read_profile(target)
+    show(outcome(fit_of(found)))
+    called = shlex.quote(called_by(found))
+    for line in (
+        f"written to {target}",
+        *([f"the earlier profile is kept as {kept}"] if kept is not None else []),
+        f"next: sim calibrate show {called}",
+        f"      sim run --gpu {called}",
+    ):
+        print(line)
 
 
 def measured(

@@ -9,8 +9,9 @@ from rich.console import Console, RenderableType
 from kvsim.reports.fitting import FittingTable
 from kvsim.sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.config import ModelSpec
+from kvsim.sim.cost_profile import profile_names
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import ProfileFile
+from kvsim.sim.profile_files import ProfileFile, directory, profile_files
 
 
 def models_table() -> FittingTable:
@@ -128,3 +129,19 @@ def show(table: RenderableType, remark: str = "", *, stderr: bool = False) -> No
     console.print(table)
     if remark:
         console.print(f"\n{remark}", markup=False)
+
+
+def show_gpus() -> None:
+    """Print the datasheets of the built-in GPUs, and the measured profiles."""
+    show(
+        gpus_table(),
+        "Analytic: datasheet values, dense 16 bit, one direction; nothing is measured.\n"
+        "Your own: --gpu FILE with six numbers, see the page on cost.",
+    )
+    published = ", ".join(f"--cost {name}" for name in profile_names())
+    print(f"Analytic too, from published figures, for a few models: {published}\n")
+    show(
+        profiles_table(profile_files()),
+        "Used for their GPU by themselves, yours before those measured elsewhere. Error: of composed steps,\n"
+        f"in the mean. Show one: sim calibrate show NAME. Yours, by sim calibrate: {directory()}",
+    )

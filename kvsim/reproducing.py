@@ -1,0 +1,45 @@
+"""What `sim reproduce` does: simulate a paper's figures, judge them against its own, write and report."""
+
+import os
+
+from rich.console import Console
+
+from kvsim import workloads
+from kvsim.jobs import place
+from kvsim.reports.papers import checks, declared, report, running, terminal
+from kvsim.reports.papers.cells import cache_directory
+from kvsim.sim.outputs import Output
+from kvsim.sim.stopping import Stopped
+
+
+def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None, output: Output) -> None:
+    """Carry a reproduction out; one that is stopped keeps the simulations that are done."""
+    found = declared.read_paper(paper)
+    figures = declared.chosen_figures(found, figure)
+    with place(output, paper) as held:
+        assert held is not None
+        try:
+            findings = running.carry_out_all(
+                found,
+                figures,
+                workloads.build,
+                quick=quick,
+                jobs=(os.cpu_count() or 1) if jobs is None else jobs,
+                store=cache_directory(),
+            )
+        except KeyboardInterrupt as stop:
+            kept = "the simulations that are done are kept"
+            code = getattr(stop, "exit_code", 130)
+            raise Stopped(f"interrupted: {kept}; the same command goes on", code) from None
+        results = [checks.judged(found, each, findings) for each in figures]
+        report.write_report(held, found, findings, results, quick=quick)
+    console = Console(highlight=False)
+    console.print(terminal.figure_tables(results))
+    if quick:
+        console.print(f"\nQuick: {terminal.less(results)}. These verdicts are no verdicts.")
+    console.print(
+        f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s; spent now: "
+        f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {held.path}",
+        markup=False,
+        soft_wrap=True,
+    )
