@@ -139,7 +139,7 @@ def show_gpus() -> None:
         "Your own: --gpu FILE with six numbers, see the page on cost.",
     )
     published = ", ".join(f"--cost {name}" for name in profile_names())
-    print(f"Analytic too, from published figures, for a few models: {published}\n")
+    show(f"Analytic too, from published figures, for a few models: {published}\n")
     show(
         profiles_table(profile_files()),
         "Used for their GPU by themselves, yours before those measured elsewhere. Error: of composed steps,\n"

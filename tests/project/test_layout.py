@@ -22,19 +22,7 @@ FACE = [path for path in sorted((ROOT / "kvsim").glob("*.py")) if not path.is_sy
 MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))]
 
 OURS = {
-    "cli": {
-        "api",
-        "calibrating",
-        "flags",
-        "jobs",
-        "repeat",
-        "results",
-        "sim",
-        "allocators",
-        "workloads",
-        "kernels",
-        "reports",
-    },
+    "cli": {path.stem for path in FACE} | {"sim", "allocators", "workloads", "kernels", "reports"},
     "reports": {"sim"},
     "workloads": {"sim"},
     "sim": {"allocators"},
