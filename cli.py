@@ -33,7 +33,7 @@ from kvsim.sim import __version__
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.answer import FitOptions
+from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.outputs import Output, Seeds
 from kvsim.sim.scenario import Scenario
 from kvsim.sim.stopping import Stopped, Stopping

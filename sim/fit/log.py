@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.answer import Fit, FitOptions, fitted
+from kvsim.sim.fit.answer import Fit, fitted
+from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.capacity import GIB
 
 SIZE = r"([\d.]+) ?Gi?B"

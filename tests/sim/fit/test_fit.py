@@ -6,7 +6,7 @@ import pytest
 
 from kvsim.sim.catalog import model_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit import fit
+from kvsim.sim.fit.answer import fit
 from kvsim.sim.fit.blocks import KvSettings, paged
 from kvsim.sim.fit.capacity import GIB, capacity_of
 from kvsim.sim.fit.groups import groups_of

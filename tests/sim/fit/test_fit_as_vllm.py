@@ -10,7 +10,8 @@ from support.shared_data import shared
 
 from kvsim.sim.catalog import gpu_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.answer import FitOptions, fitted
+from kvsim.sim.fit.answer import fitted
+from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.huggingface import model_of
 
 pytestmark = pytest.mark.golden

@@ -1,0 +1,54 @@
+"""What `sim fit` is asked, beside the model and the GPU: its options."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvsim.sim.options import option
+from kvsim.sim.vllm_defaults import MODES, USES
+
+ENGINE = "vllm-v1@0.33.0"
+PANEL = "Engine"
+"""Where the options of `sim fit` are shown."""
+
+
+def _asked(default: Any, words: str, metavar: str = "", show_default: str = "", short: str = "") -> Any:  # noqa: ANN401
+    """A field that is an option of `sim fit`."""
+    return option(words, panel=PANEL, default=default, value=metavar, shown=show_default, short=short)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What is asked, beside the model and the GPU; None leaves it to the engine."""
+
+    tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
+    kv_cache_dtype: str = _asked("auto", "Type of a cached number.", metavar="auto|fp8|bf16|...")
+    block_size: int | None = _asked(None, "Tokens of a block.", show_default="the engine's")
+    max_model_len: int | None = _asked(None, "Most tokens of a request.", show_default="the model's")
+    gpu_memory_utilization: float | None = _asked(
+        None, "Share of the GPU's memory to use.", show_default="the release's: 0.92"
+    )
+    kv_memory: float | None = _asked(
+        None, "Memory of the cache on each GPU, given.", metavar="GIB", show_default="what is left"
+    )
+    max_num_batched_tokens: int | None = _asked(None, "Most tokens in a step.", show_default="the release's")
+    max_num_seqs: int | None = _asked(None, "Most requests at once.", show_default="the release's")
+    enable_prefix_caching: bool | None = _asked(None, "Keep prefixes.", show_default="the release's")
+    async_scheduling: bool | None = _asked(
+        None, "Decide a step before the last has ended.", show_default="the release's"
+    )
+    enable_chunked_prefill: bool | None = _asked(None, "Split prompts.", show_default="the release's")
+    enforce_eager: bool = _asked(False, "No CUDA graphs.")
+    disable_hybrid_kv_cache_manager: bool = _asked(
+        False,
+        "Windows and chunks keep every token.",
+        short="--no-hybrid-kv",
+    )
+    mamba_cache_mode: str | None = _asked(
+        None, "When recurrent states are kept.", metavar="none|align|all", show_default="align with prefixes"
+    )
+    use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
+    performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))
+    engine: str = _asked(ENGINE, "The engine and its release.")
+    lengths: str | None = _asked(
+        None, "Requests of these sizes, prompt + answer.", metavar="1000+200,...", show_default="none"
+    )
