@@ -35,7 +35,7 @@ OTHERS = {
     "cli": {"typer", "rich"},
     "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
-    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/tables.py, which all may use
+    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/files/tables.py, which all may use
     "allocators": set(),
     "kernels": {"numpy", "torch", "triton"},
 }
@@ -43,7 +43,7 @@ OTHERS = {
 
 ONLY_IN = {
     "matplotlib": ["reports/figures/"],
-    "simpy": ["sim/arrivals.py", "sim/engine.py", "sim/replica.py"],
+    "simpy": ["sim/serving/arrivals.py", "sim/serving/engine.py", "sim/serving/replica.py"],
 }
 """Library -> the files or folders that alone may import it: what draws; what keeps the time."""
 
@@ -82,7 +82,7 @@ def parsed(path):
 
 
 def module_name(path):
-    """The name by which a file is imported: kvsim.sim.engine, kvsim.cli; a package by its own."""
+    """The name by which a file is imported: kvsim.sim.serving.engine, kvsim.cli; a package by its own."""
     parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
     return ".".join(parts if parts[0] == "kvsim" else ["kvsim", *parts])
 
@@ -222,9 +222,9 @@ def test_the_wheel_has_every_data_file():
     }
     assert declared == there
     for package, name in (
-        ("kvsim.sim", "models.toml"),
-        ("kvsim.sim", "model_configs.toml"),
-        ("kvsim.sim", "gpus.toml"),
+        ("kvsim.sim.models", "models.toml"),
+        ("kvsim.sim.models", "model_configs.toml"),
+        ("kvsim.sim.models", "gpus.toml"),
         ("kvsim.workloads.data", "sharegpt.parquet"),
     ):
         assert f"{package.removeprefix('kvsim.').replace('.', '/')}/{name}" in declared
