@@ -8,7 +8,6 @@ Equal to the genuine code of July 2025 and of 2026, driven without a model (only
 
 from kvsim.allocators.llama.cache import CellCache, Placed, Slot
 from kvsim.allocators.llama.cells import Cells, Window
-from kvsim.allocators.llama.defrag import moves_of, worth_moving
 from kvsim.allocators.llama.window_pair import WindowPair
 
-__all__ = ["CellCache", "Cells", "Placed", "Slot", "Window", "WindowPair", "moves_of", "worth_moving"]
+__all__ = ["CellCache", "Cells", "Placed", "Slot", "Window", "WindowPair"]

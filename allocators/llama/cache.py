@@ -8,10 +8,13 @@ Waste: contiguous refuses although enough cells are free (external); both read e
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import NamedTuple
 
+from kvsim.allocators.llama import search
 from kvsim.allocators.llama.batches import Token, Ubatch, equal, simple
 from kvsim.allocators.llama.cells import EVERY, Cells, Window
+from kvsim.allocators.llama.defrag import Move
 
 
 class Slot(NamedTuple):
@@ -205,10 +208,12 @@ class CellCache:
         for cells in self.arrays:
             cells.rotated()
 
-    def moved(self, stream: int, moves: Iterable[tuple[int, int]]) -> None:
-        """Cells were moved: (from, to), in this order."""
-        for source, to in moves:
-            self.arrays[stream].move(source, to)
+    def moved(self, stream: int, moves: Iterable[Move]) -> None:
+        """Cells were moved, in this order."""
+        cells = self.arrays[stream]
+        for source, to, length in moves:
+            for at in range(length):
+                cells.move(source + at, to + at)
         self.heads[stream] = 0
 
     # -- searching ----------------------------------------------------------------------------
@@ -225,13 +230,13 @@ class CellCache:
         cells, head = self.arrays[stream], self.heads[stream]
         if count > self.size:
             return None
-        if head > cells.used + 2 * count:
-            head = 0
+        head = search.begin(head, cells.used, count)
         usable = cells.usable(self.window)
         if in_a_row:
-            start = _run(usable, count, head)
+            start = search.in_a_row(usable, count, head)
             return None if start is None else tuple(range(start, start + count))
-        return _any(usable, count, head)
+        runs = search.anywhere(usable, count, head)
+        return None if runs is None else tuple(chain.from_iterable(runs))
 
     def _look_at(self, stream: int, freed: list[int]) -> None:
         """Cells became empty: the next search starts there, if that is before its head."""
@@ -260,25 +265,3 @@ class CellCache:
                 self.heads[stream] = heads[place]
 
         return undo
-
-
-def _run(usable: bytearray, count: int, head: int) -> int | None:
-    """Start of the first `count` usable cells in a row from `head` on, then from 0 on."""
-    run = b"\1" * count
-    start = usable.find(run, head)
-    if start < 0:
-        start = usable.find(run, 0, head + count - 1)
-    return None if start < 0 else start
-
-
-def _any(usable: bytearray, count: int, head: int) -> tuple[int, ...] | None:
-    """The first `count` usable cells from `head` on, then from 0 on."""
-    found: list[int] = []
-    for at, end in ((head, len(usable)), (0, head)):
-        cell = usable.find(1, at, end)
-        while cell >= 0:
-            found.append(cell)
-            if len(found) == count:
-                return tuple(found)
-            cell = usable.find(1, cell + 1, end)
-    return None

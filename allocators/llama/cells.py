@@ -97,6 +97,8 @@ class Cells:
         Cell -> how far its position was shifted since the keys were last rotated.
     shifted : bool
         Whether any was.
+    empty : bytearray
+        1 for each empty cell.
     """
 
     def __init__(self, size: int) -> None:
@@ -110,14 +112,14 @@ class Cells:
         self.owners: list[set[int]] = [set() for _ in range(self.size)]
         self.shifts: dict[int, int] = {}
         self.shifted = False
-        self._empty = bytearray(b"\1" * self.size)
+        self.empty = bytearray(b"\1" * self.size)
         self._top = 0
         self._sequences: dict[int, Sequence] = {}
 
     @property
     def top(self) -> int:
         """One behind the last cell in use."""
-        self._top = self._empty.rfind(b"\0", 0, self._top) + 1
+        self._top = self.empty.rfind(b"\0", 0, self._top) + 1
         return self._top
 
     def sequence(self, seq: int) -> Sequence:
@@ -135,8 +137,8 @@ class Cells:
     def usable(self, window: Window | None) -> bytearray:
         """1 for each cell that may be written: empty, or behind the window of the only sequence there."""
         if window is None:
-            return self._empty
-        usable = self._empty[:]
+            return self.empty
+        usable = self.empty[:]
         for cell, owners in enumerate(self.owners):
             if len(owners) == 1:
                 (owner,) = owners
@@ -148,7 +150,7 @@ class Cells:
     def write(self, cell: int, position: int, seqs: Iterable[int]) -> None:
         """Put a token into an empty cell."""
         self.position[cell] = position
-        self._empty[cell] = 0
+        self.empty[cell] = 0
         self.used += 1
         self._top = max(self._top, cell + 1)
         for seq in seqs:
@@ -212,5 +214,5 @@ class Cells:
     def _forget(self, cell: int) -> None:
         self.position[cell] = -1
         self.shifts.pop(cell, None)
-        self._empty[cell] = 1
+        self.empty[cell] = 1
         self.used -= 1

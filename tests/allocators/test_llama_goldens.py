@@ -7,8 +7,9 @@ from functools import cache
 import pytest
 from support.shared_data import goldens
 
-from kvsim.allocators.llama import CellCache, Window, WindowPair, moves_of, worth_moving
+from kvsim.allocators.llama import CellCache, Window, WindowPair
 from kvsim.allocators.llama.batches import Token
+from kvsim.allocators.llama.defrag import most_moves, moves_of, worth_moving
 
 pytestmark = pytest.mark.golden
 
@@ -187,9 +188,8 @@ class Contiguous(Player):
     """The cache of July 2025, with defragmentation."""
 
     def __init__(self, config):
-        layers = config["layers"]
         self.config = config
-        self.most_moves = (config["max_nodes"] - 2 * layers) // (6 * layers)
+        self.most_moves = most_moves(config["max_nodes"], config["layers"])
         self.cache = CellCache(
             config["size"],
             padding=config["pad"],
@@ -201,13 +201,14 @@ class Contiguous(Player):
     def update(self, forced):
         (cells,) = self.cache.arrays
         shifted, moves = cells.shifted, []
-        if forced or worth_moving(cells, self.config["thold"], self.config["pad"]):
-            moves = moves_of(cells, self.most_moves)
+        if forced or worth_moving(cells.used, cells.top, self.config["thold"], self.config["pad"]):
+            moves = moves_of(cells.empty, cells.used, self.most_moves)
         if shifted:
             self.cache.rotated()
         if moves:
             self.cache.moved(0, moves)
-        return {"shift": shifted, "moves": [list(move) for move in moves]}
+        each = [[move.source + at, move.to + at] for move in moves for at in range(move.length)]
+        return {"shift": shifted, "moves": sorted(each)}
 
     def decode(self, batch):
         placed = self.cache.decode(tokens_of(batch))
