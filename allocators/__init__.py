@@ -6,5 +6,7 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "llama-contiguous": "kvsim.allocators.llama.contiguous:LlamaContiguous",
+    "llama-scattered": "kvsim.allocators.llama.scattered:LlamaScattered",
 }
 """Name on the command line -> where the class is."""
