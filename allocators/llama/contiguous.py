@@ -10,7 +10,6 @@ in use. Waste of a sequence: none; external: empty cells in rows too short for t
 A decoded token is placed by a search of its own; llama.cpp searches a row for those of all sequences.
 """
 
-import re
 from array import array
 from collections.abc import Iterator
 from typing import Self
@@ -25,7 +24,6 @@ GRAPH_NODES = 65_536
 """of a graph; llama.cpp's least"""
 PADDING = 32
 """cells: attention reads a multiple"""
-ROWS = re.compile(b"\1+")
 
 
 class LlamaContiguous(Allocator):
@@ -77,8 +75,17 @@ class LlamaContiguous(Allocator):
         return len(self._rows[seq])
 
     def grow(self, seq: int, tokens: int) -> bool:
-        missing = tokens - len(self._rows[seq])
-        if missing > 0:
+        row = self._rows[seq]
+        missing = tokens - len(row)
+        if missing == 1 and self.free_slots:  # any empty cell: no need to look for more than that
+            empty, used = self._empty, self.used_slots
+            cell = empty.find(1, search.begin(self._head, used, 1))
+            if cell < 0:
+                cell = empty.find(1)
+            empty[cell], self._owner[cell], self._token[cell] = 0, seq, tokens - 1
+            row.append(cell)
+            self._head, self.used_slots = cell + 1, used + 1
+        elif missing > 0:
             if not self.can_admit(missing, missing):
                 return False
             self._place(seq, missing)
@@ -95,11 +102,10 @@ class LlamaContiguous(Allocator):
             self._move()
 
     def external_slots(self, need: int) -> int:
-        wanted = min(need, UBATCH)
-        return sum(length for length in map(len, ROWS.findall(self._empty)) if length < wanted)
+        return self.free_slots - sum(map(len, search.rows(self._empty, max(1, min(need, UBATCH)))))
 
     def largest_free_extent(self) -> int:
-        return max(map(len, ROWS.findall(self._empty)), default=0)
+        return search.longest(self._empty)
 
     def regions(self) -> Iterator[Region]:
         return regions_of(self._rows, self.capacity_slots)

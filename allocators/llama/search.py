@@ -4,6 +4,8 @@ head beyond `used + 2n`: begin at 0, in the hope to fill what is empty there; el
 from there to the end, then from 0: a run that begins before the head may go beyond it
 """
 
+from collections.abc import Iterator
+
 
 def begin(head: int, used: int, count: int) -> int:
     """The cell at which a search for `count` cells begins."""
@@ -11,10 +13,7 @@ def begin(head: int, used: int, count: int) -> int:
 
 
 def in_a_row(empty: bytearray, count: int, head: int) -> int | None:
-    """Start of the first `count` empty cells in a row from `head` on, then from 0 on.
-
-    `empty` has a 1 for each cell that may be written.
-    """
+    """Start of the first `count` empty cells in a row from `head` on, then from 0 on."""
     run = b"\1" * count
     start = empty.find(run, head)
     if start < 0:
@@ -39,14 +38,34 @@ def anywhere(empty: bytearray, count: int, head: int) -> list[range] | None:
     return None
 
 
+def rows(empty: bytearray, least: int) -> Iterator[range]:
+    """All rows of `least` empty cells or more, whole."""
+    run, start = b"\1" * least, 0
+    while (start := empty.find(run, start)) >= 0:
+        end = empty.find(0, start + least)
+        yield range(start, len(empty) if end < 0 else end)
+        if end < 0:
+            return
+        start = end
+
+
+def longest(empty: bytearray) -> int:
+    """Cells of the longest row of empty ones."""
+    length = start = 0
+    while (start := empty.find(b"\1" * (length + 1), start)) >= 0:
+        end = empty.find(0, start + length + 1)
+        length = (len(empty) if end < 0 else end) - start
+        if end < 0:
+            break
+        start = end
+    return length
+
+
 def places_in_rows(empty: bytearray, count: int) -> tuple[int, int]:
     """How many rows of `count` cells there are room for, and the largest run beside as many of them."""
-    rows = beside = 0
-    start = empty.find(1)
-    while start >= 0:
-        end = empty.find(0, start)
-        length = (len(empty) if end < 0 else end) - start
-        rows += length // count
-        beside = max(beside, length % count)
-        start = -1 if end < 0 else empty.find(1, end)
-    return rows, beside
+    found = beside = 0
+    for row in rows(empty, 1):
+        more, rest = divmod(len(row), count)
+        found += more
+        beside = max(beside, rest)
+    return found, beside
