@@ -8,6 +8,8 @@
     idle       nobody                nothing, but the allocator holds it ready: mapped pages, cached segments
     external   nobody                nothing, in pieces too small
     free       nobody                nothing
+
+Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

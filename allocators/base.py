@@ -287,7 +287,7 @@ class Allocator(ABC):
         """A step is over, in which the living sequences have come to hold so many tokens.
 
         What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
-        step waits for it. Needs `works_after_steps`.
+        step waits for it. It may give sequences room ahead, if `growth_unit` is 0. Needs `works_after_steps`.
         """
 
     # -- keeping prefixes ---------------------------------------------------------------------

@@ -72,6 +72,15 @@ def work_only_grows(step: Step) -> str:
     return ""
 
 
+def steady_growth_is_asked_for(step: Step) -> str:
+    """Where growth comes in units, a sequence gets room only by asking for it, not from `after_step`."""
+    if step.call != "after_step" or not step.growth_unit:
+        return ""
+    pairs = ((seq, old, step.after.capacities.get(seq)) for seq, old in step.before.capacities.items())
+    changed = [f"capacity of sequence {seq} {old} became {new}" for seq, old, new in pairs if old != new]
+    return "; ".join(changed)
+
+
 def sequences_are_bounded(step: Step) -> str:
     """There are at most `most_sequences` (8)."""
     if step.most_sequences is None or len(step.tokens) <= step.most_sequences:
@@ -183,6 +192,7 @@ RULES: tuple[Callable[[Step], str], ...] = (
     slots_add_up,
     idle_slots_are_declared,
     work_only_grows,
+    steady_growth_is_asked_for,
     sequences_are_bounded,
     capacity_covers_tokens,
     ledger_sums_to_capacity,

@@ -165,6 +165,14 @@ class Server(Decoding):
             need = self._admitted_slots // max(self._next_seq, 1)
         return self.allocator.external_slots(need)
 
+    def after_step(self) -> None:
+        """The allocator works after a step; what it lent ahead may never be written."""
+        allocator = self.allocator
+        allocator.after_step(self.lengths(new=False))
+        for request in self.running.values():
+            if request.state is not State.FINISHED:
+                self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
     def rest(self) -> tuple[int, int, int, int]:
         """External, cached and idle slots, and tokens saved by sharing: what most allocators never have."""
         allocator = self.allocator

@@ -67,9 +67,9 @@ class Upkeep:
 
     def after_step(self) -> None:
         """Let the allocator work while the next step computes; what it did before is still to be paid."""
-        allocator, server = self._allocator, self._server
+        allocator = self._allocator
         maps, unmaps, copied = allocator.maps, allocator.unmaps, allocator.copied_slots
-        allocator.after_step(server.lengths(new=False))
+        self._server.after_step()
         maps, unmaps = allocator.maps - maps, allocator.unmaps - unmaps
         self._background_ps += (maps * allocator.map_ns + unmaps * allocator.unmap_ns) * PS_PER_NS
         self._background_slots += allocator.copied_slots - copied

@@ -160,6 +160,12 @@ class MapsWhatItPromised(Mapped):
         return self.free_slots // self.page
 
 
+class GivesUnasked(Mapped):
+    """Sequences grow by pages, but get some after a step."""
+
+    growth_unit = 8
+
+
 class MovesInSecret(Packed):
     moves_on_release = False
 
@@ -186,6 +192,7 @@ BROKEN = [
     (CallsIdlePagesExternal, "slots_add_up"),
     (CountsCallsDown, "work_only_grows"),
     (MapsWhatItPromised, "promises_are_kept"),
+    (GivesUnasked, "steady_growth_is_asked_for"),
     (MovesInSecret, "work_only_grows"),
     (MapsBeforeItRefuses, "refusals_change_nothing"),
     (TakesTheLastPageInTheHook, "slots_add_up"),
