@@ -7,7 +7,7 @@ import pytest
 from support.pages import Mapped
 
 import kvsim
-from kvsim.sim.summary import Part, Summary, _hints
+from kvsim.sim.record.summary import Part, Summary, _hints
 
 
 @pytest.fixture(scope="module")

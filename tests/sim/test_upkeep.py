@@ -10,9 +10,10 @@ from support.pages import Forward, Mapped, Packed
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.classes import name_of
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.metrics import kinds, request_table, summary
-from kvsim.sim.step_cost import CostModel
+from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.record.metrics import kinds, request_table, summary
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Workload
 
 PS_PER_MS = 10**9
@@ -24,7 +25,7 @@ def scenario(allocator, tokens=200, **engine):
     engine = EngineConfig(
         allocator=name_of(allocator), scheduler="vllm-v1@0.33.0", max_num_seqs=40, max_model_len=128, **engine
     )
-    return Scenario(model=MODEL, gpu=GPU, engine=engine, kv_tokens=tokens, cost="constant:0.02")
+    return Deployment(model=MODEL, gpu=GPU, engine=engine, kv_tokens=tokens, cost="constant:0.02")
 
 
 def work(prompts, answers, gaps=None):
