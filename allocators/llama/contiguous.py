@@ -44,7 +44,7 @@ class LlamaContiguous(Allocator):
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        return cls(capacity_slots, most_moves(GRAPH_NODES, 32))
+        return cls(capacity_slots, most_moves(GRAPH_NODES, options.layers))
 
     def __init__(self, capacity_slots: int, most: int = 341, threshold: float = 0.1) -> None:
         super().__init__(capacity_slots)
