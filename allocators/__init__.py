@@ -6,6 +6,8 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "dynamic-cache": "kvsim.allocators.pytorch.dynamic_cache:DynamicCache",
+    "static-cache": "kvsim.allocators.pytorch.static_cache:StaticCache",
     "llama-contiguous": "kvsim.allocators.llama.contiguous:LlamaContiguous",
     "llama-scattered": "kvsim.allocators.llama.scattered:LlamaScattered",
 }

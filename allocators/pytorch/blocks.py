@@ -8,7 +8,7 @@ A free block never has a free neighbour as mapped as itself: they are merged at 
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 
 class Range(NamedTuple):
@@ -51,13 +51,21 @@ class Block:
         self.born = 0
         self.allocated = False
         self.mapped = True
-        self.prev: Self | None = None
-        self.next: Self | None = None
+        self.prev: Block | None = None
+        self.next: Block | None = None
 
     @property
     def is_split(self) -> bool:
         """Whether its segment has other blocks too."""
         return self.prev is not None or self.next is not None
+
+    def fields(self) -> tuple[int, int, int, int, bool, "Block | None", "Block | None"]:
+        """What changes in a block that is not in an expandable segment."""
+        return self.addr, self.size, self.requested, self.born, self.allocated, self.prev, self.next
+
+    def become(self, fields: tuple[int, int, int, int, bool, "Block | None", "Block | None"]) -> None:
+        """Be what `fields` said once."""
+        self.addr, self.size, self.requested, self.born, self.allocated, self.prev, self.next = fields
 
     def cut(self, size: int) -> "Block":
         """Split `size` bytes off its low end: returns them as a block of their own."""
@@ -67,7 +75,7 @@ class Block:
         self.size -= size
         return low
 
-    def link(self, before: Self | None, after: Self | None) -> None:
+    def link(self, before: "Block | None", after: "Block | None") -> None:
         """Put it between two neighbours."""
         self.prev, self.next = before, after
         if before is not None:
@@ -75,7 +83,7 @@ class Block:
         if after is not None:
             after.prev = self
 
-    def absorb(self, other: Self | None) -> int:
+    def absorb(self, other: "Block | None") -> int:
         """Merge a neighbour into this one, if it is free and as mapped as this; its bytes, else 0."""
         if other is None or other.allocated or other.mapped != self.mapped:
             return 0
@@ -136,3 +144,11 @@ class Pool:
     def unmapped_of(self, stream: int) -> Iterator[Block]:
         """The unmapped blocks of a stream by address."""
         return (block for _, block in self._unmapped.get(stream, []))
+
+    def saved(self) -> tuple[int, dict[int, list[tuple[int, int, Block]]]]:
+        """What `restore` needs, unmapped blocks left out."""
+        return self.searches, {stream: blocks.copy() for stream, blocks in self._free.items()}
+
+    def restore(self, saved: tuple[int, dict[int, list[tuple[int, int, Block]]]]) -> None:
+        """Be what was saved."""
+        self.searches, self._free = saved

@@ -28,6 +28,7 @@ from kvsim.allocators.pytorch.settings import (
     Settings,
     segment_bytes,
 )
+from kvsim.allocators.pytorch.undo import Checkpoint
 
 
 class Segment(NamedTuple):
@@ -53,6 +54,15 @@ class CachingAllocator:
     fraction : float, optional
         Share of the memory that may be taken (`torch.cuda.set_per_process_memory_fraction`); None: all
         of it, and no garbage collection.
+
+    Attributes
+    ----------
+    card, counters : Card, Counters
+        What was taken from the card; what torch reports.
+    pools : tuple of Pool
+        The small and the large one.
+    lent : set of Block
+        Blocks that tensors have.
     """
 
     def __init__(
@@ -62,8 +72,9 @@ class CachingAllocator:
         self.card = Card(total_bytes)
         self.counters = Counters()
         self.allowed_bytes = None if fraction is None else int(fraction * total_bytes)
-        self._small, self._large = Pool(small=True), Pool(small=False)
-        self._lent: set[Block] = set()
+        self._small, self._large = self.pools = Pool(small=True), Pool(small=False)
+        self.lent: set[Block] = set()
+        self.witness: Checkpoint | None = None
         self._ages = fraction is not None and self.settings.collect_above > 0
 
     # -- lending ------------------------------------------------------------------------------
@@ -81,12 +92,15 @@ class CachingAllocator:
     def free(self, block: Block) -> None:
         """Take a block back and merge it with its free neighbours."""
         counters, small = self.counters, block.pool.small
-        self._lent.remove(block)
+        before, after = block.prev, block.next
+        if self.witness is not None:
+            self.witness.touch(block, before, after, before and before.prev, after and after.next)
+        self.lent.remove(block)
         block.allocated = False
         counters.allocated.add(-block.size, small)
         counters.requested.add(-block.requested, small)
         blocks = size = 0
-        for neighbour in (block.prev, block.next):
+        for neighbour in (before, after):
             absorbed = block.absorb(neighbour)
             if absorbed:
                 blocks -= 1
@@ -120,7 +134,7 @@ class CachingAllocator:
         """All segments by address."""
         heads = [
             block
-            for block in (*self._small.free(), *self._large.free(), *self._lent)
+            for block in (*self._small.free(), *self._large.free(), *self.lent)
             if block.prev is None or not block.prev.mapped
         ]
         return [_segment(head) for head in sorted(heads, key=lambda block: block.addr)]
@@ -175,6 +189,8 @@ class CachingAllocator:
     def _lend(self, block: Block, size: int, requested: int) -> Block:
         """Split what is too much off a block that is in no pool, and lend the rest."""
         counters, pool = self.counters, block.pool
+        if self.witness is not None:
+            self.witness.touch(block, block.prev)
         left, was_split = block.size - size, block.is_split
         if left >= GRAIN and self._worth_splitting(pool, size, left):
             rest, block = block, block.cut(size)
@@ -188,7 +204,7 @@ class CachingAllocator:
             counters.inactive_split.add(-1, pool.small)
         block.allocated = True
         block.requested = requested
-        self._lent.add(block)
+        self.lent.add(block)
         counters.allocated.add(block.size, pool.small)
         counters.requested.add(requested, pool.small)
         return block

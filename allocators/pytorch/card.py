@@ -17,21 +17,21 @@ class Addresses:
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self._lent: list[tuple[int, int]] = []  # (address, bytes), ascending
+        self.lent: list[tuple[int, int]] = []  # (address, bytes), ascending
 
     def take(self, size: int) -> int:
         """The lowest address with `size` free bytes behind it."""
         end = self.base
-        for start, length in self._lent:
+        for start, length in self.lent:
             if start - end >= size:
                 break
             end = start + length
-        insort(self._lent, (end, size))
+        insort(self.lent, (end, size))
         return end
 
     def give_back(self, address: int) -> int:
         """What was taken there is free again: its bytes."""
-        return self._lent.pop(bisect_left(self._lent, (address, 0)))[1]
+        return self.lent.pop(bisect_left(self.lent, (address, 0)))[1]
 
 
 class Card:
@@ -91,3 +91,11 @@ class Card:
         self.unmaps += pages
         self.releases += pages
         self.used_bytes -= pages * page_bytes
+
+    def saved(self) -> tuple[int, int, int, list[tuple[int, int]]]:
+        """What `restore` needs, virtual ranges left out."""
+        return self.used_bytes, self.mallocs, self.frees, self._segments.lent.copy()
+
+    def restore(self, saved: tuple[int, int, int, list[tuple[int, int]]]) -> None:
+        """Be what was saved."""
+        self.used_bytes, self.mallocs, self.frees, self._segments.lent = saved

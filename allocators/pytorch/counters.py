@@ -57,3 +57,18 @@ class Counters:
         self.segments = Counter()
         self.retries = self.ooms = self.syncs = 0
         self.device_allocs = self.device_frees = 0
+
+    def saved(self) -> list[int]:
+        """What `restore` needs."""
+        numbers = [self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees]
+        return [*numbers, *(number for counter in self._each() for number in counter)]
+
+    def restore(self, saved: list[int]) -> None:
+        """Be what was saved."""
+        self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees, *rest = saved
+        for place, counter in enumerate(self._each()):
+            counter.current, counter.peak, counter.small, counter.large = rest[4 * place : 4 * place + 4]
+
+    def _each(self) -> tuple[Counter, ...]:
+        split = self.inactive_split_bytes, self.inactive_split
+        return (self.allocated, self.requested, self.reserved, *split, self.segments)
