@@ -1,9 +1,10 @@
 """A segment of Mooncake Store: bytes in front of an `OffsetHeap`, which counts in quanta.
 
-A heap holds less than 4 GiB of units, so the bytes of a larger segment are counted in quanta of `2^k` bytes, with
-the smallest k that will do: 512 bytes for 1 TiB. `hint` is what the store thinks its largest free extent to be:
-a request above it is refused without looking. It falls to the largest class when a request is refused that was
-looked for, and from then on rises to each larger extent that a loan merges into while there is a node to lend it.
+A heap holds less than 4 GiB of units, so the bytes of a larger segment are counted in quanta of `2^k`
+bytes, with the smallest k that will do: 512 bytes for 1 TiB. `hint` is what the store thinks its largest
+free extent to be: a request above it is refused without looking. It falls to the largest class when a
+request is refused that was looked for, and from then on rises to each larger extent that a loan merges into
+while there is a node to lend it.
 """
 
 from typing import NamedTuple

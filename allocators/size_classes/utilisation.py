@@ -2,9 +2,9 @@
 
     fill the segment; then N times: allocate; while that is refused: evict a random object, try again
 
-An object is evicted by a draw, and its place in the list is taken by the last one. Utilisation is the bytes asked
-for by living objects over those of the segment: after each allocation (`one_by_one`), or at each refusal (`pairs`:
-rounds of KV objects, then as many indexer objects; a refusal evicts a share of all).
+An object is evicted by a draw, and its place in the list is taken by the last one. Utilisation is the bytes
+asked for by living objects over those of the segment: after each allocation (`one_by_one`), or at each
+refusal (`pairs`: rounds of KV objects, then as many indexer objects; a refusal evicts a share of all).
 
 In the steady state of one size it is `size / class_up(size)`, less what the last part of the segment leaves.
 """
@@ -130,6 +130,7 @@ def pairs(
     kv: int,
     indexer: int,
     draws: Iterator[int],
+    *,
     warm_up: int,
     rounds: int,
     share: float,

@@ -2,11 +2,12 @@
 
     admit while   free - promised - ceil(tokens / page tokens)  >=  watermark (1 % of all)
 
-`free` is told once per step (pool plus what rows have beyond their need), and `promised` starts at 0 then. The rule
-leaves nothing for the sequences that run: where the watermark is below a kvblock per running sequence, a step can
-still run out of memory.
+`free` is told once per step (pool plus what rows have beyond their need), and `promised` starts at 0 then.
+The rule leaves nothing for the sequences that run: where the watermark is below a kvblock per running
+sequence, a step can still run out of memory.
 
-Source: sarathi-lean/sarathi/core/block_space_manager/vattention_block_space_manager.py of microsoft/vattention ef3fff2.
+Source: sarathi-lean/sarathi/core/block_space_manager/vattention_block_space_manager.py of
+microsoft/vattention ef3fff2.
 """
 
 

@@ -5,17 +5,18 @@
     row 1  |....|....|    |    |    |    |      2 mapped, no sequence: idle
     pool   [page page page ...]                 physical, created at the start
 
-A *kvblock* is one page in K and one in V of each layer (`2 * layers` pages of `P` bytes), mapped together; a page holds
-`P / bytes of a token in one layer's K` tokens, so a sequence wastes less than one kvblock: `2 * layers * P` bytes.
+A *kvblock* is one page in K and one in V of each layer (`2 * layers` pages of `P` bytes), mapped together;
+a page holds `P / bytes of a token in one layer's K` tokens, so a sequence wastes less than one kvblock: `2
+* layers * P` bytes.
 
-A row's pages stay mapped when its sequence ends (deferred reclamation) and serve the next one placed there. Before a
-step (`before_step`) what sequences lack is mapped, while the step waits; behind it (`after_step`) a thread maps what
-the next step will need, and up to two kvblocks ahead. When the pool is short, rows give up what they do not need,
-the highest first.
+A row's pages stay mapped when its sequence ends (deferred reclamation) and serve the next one placed there.
+Before a step (`before_step`) what sequences lack is mapped, while the step waits; behind it (`after_step`)
+a thread maps what the next step will need, and up to two kvblocks ahead. When the pool is short, rows give
+up what they do not need, the highest first.
 
-`place` has two choices of a row. `literal` does what the code does: the first free row, unless a later one has enough
-pages and fewer than the candidate; so a first row with too few pages is never replaced. `best` takes the row with the
-fewest pages that suffice, else the one with the most.
+`place` has two choices of a row. `literal` does what the code does: the first free row, unless a later one
+has enough pages and fewer than the candidate; so a first row with too few pages is never replaced. `best`
+takes the row with the fewest pages that suffice, else the one with the most.
 
 Source: microsoft/vattention ef3fff2 (arXiv 2405.04437).
 """
@@ -60,8 +61,8 @@ class Rows:
     most_mapped : int
         Kvblocks that a row's addresses have room for.
     deferred : bool
-        Whether rows keep their pages until they are wanted. If not, the thread unmaps one kvblock in a step that
-        needed none, from the highest row without a sequence; the lowest such row stays warm.
+        Whether rows keep their pages until they are wanted. If not, the thread unmaps one kvblock in a step
+        that needed none, from the highest row without a sequence; the lowest such row stays warm.
     choice : "literal" or "best"
         The row that a new sequence gets.
 
@@ -81,6 +82,7 @@ class Rows:
         kvblocks: int,
         page_tokens: int,
         most_mapped: int,
+        *,
         deferred: bool = True,
         choice: str = "literal",
     ) -> None:
@@ -123,9 +125,9 @@ class Rows:
         for row, length in enumerate(self.lengths):
             if length:
                 continue
-            if chosen == NONE or need <= mapped[row] < mapped[chosen]:
-                chosen = row
-            elif self.choice == "best" and mapped[chosen] < need and mapped[row] > mapped[chosen]:
+            candidate = 0 if chosen == NONE else mapped[chosen]
+            roomier = self.choice == "best" and candidate < need and mapped[row] > candidate
+            if chosen == NONE or need <= mapped[row] < candidate or roomier:
                 chosen = row
         return chosen
 
@@ -134,12 +136,12 @@ class Rows:
         self.lengths[row] = 0
 
     def before_step(self, lengths: Sequence[int]) -> bool:
-        """Map what sequences of these lengths lack, in the order of the rows; False: out of memory on the way."""
+        """Map what sequences of these lengths lack, row by row; False: out of memory on the way."""
         self.lengths[:] = lengths
         return all(self.map_for(row) for row in range(len(self.mapped)))
 
     def map_for(self, row: int) -> bool:
-        """Map what a row lacks, from the pool or from what other rows do not need; False: there is not so much."""
+        """Map what a row lacks, from the pool or what other rows do not need; False: there is not so much."""
         lacks = self.needed(self.lengths[row]) - self.mapped[row]
         if lacks <= 0:
             return True

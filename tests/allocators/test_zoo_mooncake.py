@@ -27,9 +27,7 @@ def state_of(segment):
             [heap.start[node] << bits, heap.size[node] << bits, int(heap.lent[node]), node]
             for node in heap.extents()
         ],
-        "bins": [
-            [number, class_size(number, 3) << bits, nodes] for number, nodes in heap.free_classes()
-        ],
+        "bins": [[number, class_size(number, 3) << bits, nodes] for number, nodes in heap.free_classes()],
     }
 
 
@@ -127,16 +125,23 @@ def benchmark(kind, row):
     parts = len(row["samples"])
     if kind == "pair":
         sizes = (row["kv"], row["indexer"])
-        loop = pairs(objects, *sizes, draws, row["warmup_rounds"], row["rounds"], row["evict_ratio"], parts)
+        loop = pairs(
+            objects,
+            *sizes,
+            draws,
+            warm_up=row["warmup_rounds"],
+            rounds=row["rounds"],
+            share=row["evict_ratio"],
+            parts=parts,
+        )
     elif kind == "mixed":
         span = row["hi"] - row["lo"] + 1
         loop = one_by_one(objects, (row["lo"] + draw % span for draw in draws), None, row["N"], parts)
     else:
         warm_up = row["pool"] // row["size"]
         loop = one_by_one(objects, repeat(row["size"]), warm_up, row["N"], parts)
-    digests = []
-    for outcome in loop:
-        digests.append(f"{digest.value:016x}")
+    outcomes, digests = zip(*((outcome, f"{digest.value:016x}") for outcome in loop), strict=True)
+    outcome = outcomes[-1]
     samples = [[*sample, each] for sample, each in zip(outcome.samples, digests, strict=True)]
     return outcome, samples, objects
 
@@ -144,7 +149,9 @@ def benchmark(kind, row):
 def utilisation_runs():
     for kind, runs in rows_at("mooncake/utilisation.json").items():
         for row in runs:
-            name = "-".join(str(row[key]) for key in ("variant", "pool", "size", "lo", "kv", "indexer") if key in row)
+            name = "-".join(
+                str(row[key]) for key in ("variant", "pool", "size", "lo", "kv", "indexer") if key in row
+            )
             slow = row.get("rounds", 0) > 1000 or row.get("N", 0) > 10_000
             yield pytest.param(kind, row, id=f"{kind}-{name}", marks=[pytest.mark.slow] if slow else [])
 

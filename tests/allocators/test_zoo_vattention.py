@@ -1,4 +1,4 @@
-"""vAttention: rows, mapped kvblocks and the pool after every call of the genuine code; its table of page sizes."""
+"""vAttention: rows, kvblocks and the pool after every call of the genuine code; its table of page sizes."""
 
 import pytest
 from support.zoo import first_difference, recording
@@ -27,13 +27,15 @@ def rows_of(config, initial):
     pages = 2 * layers // together
     free = config["kvblocks"] * pages * config["page_size"] + config.get("extra_bytes", 0)
     tokens = tokens_per_page(config["page_size"], config["kv_heads"], config["head_dim"], 2, together)
-    most = -(-config["kv_heads"] * config["head_dim"] * 2 * together * config["max_context"] // config["page_size"])
+    most = -(
+        -config["kv_heads"] * config["head_dim"] * 2 * together * config["max_context"] // config["page_size"]
+    )
     assert initial["tokens_per_page"] == tokens
     assert initial["max_pages_per_req"] == most
     assert initial["virt_per_req"] == most * config["page_size"]
     assert initial["phys_pages"] == pool_pages(free, config["page_size"], pages)
     kvblocks = initial["phys_pages"] // pages
-    return Rows(config["max_batch"], kvblocks, tokens, most, config["deferred"]), pages
+    return Rows(config["max_batch"], kvblocks, tokens, most, deferred=config["deferred"]), pages
 
 
 def state_of(rows, pages):
@@ -97,9 +99,7 @@ def test_tokens_per_page_and_addresses_are_those_of_the_genuine_code():
 
 def test_worst_waste_is_that_of_the_paper():
     for (model, tp), megabytes in WASTE_MB.items():
-        ours = [
-            worst_waste_bytes(kib << 10, MODELS[model][0], tp) / 2**20 for kib in (64, 128, 256, 2048)
-        ]
+        ours = [worst_waste_bytes(kib << 10, MODELS[model][0], tp) / 2**20 for kib in (64, 128, 256, 2048)]
         assert ours == list(megabytes), (model, tp)
 
 

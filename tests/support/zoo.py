@@ -20,9 +20,8 @@ def rows_at(path):
 
 
 def _read(file):
-    opened = gzip.open(file, "rt") if file.suffix == ".gz" else file.open()
-    with opened:
-        return json.load(opened)
+    data = file.read_bytes()
+    return json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
 
 
 def first_difference(ours, theirs):
