@@ -1,4 +1,4 @@
-"""A segment of Mooncake Store: bytes in front of an `OffsetHeap`, which counts in quanta.
+"""A segment of Mooncake Store: bytes in front of a `ClassHeap`, which counts in quanta.
 
 A heap holds less than 4 GiB of units, so the bytes of a larger segment are counted in quanta of `2^k`
 bytes, with the smallest k that will do: 512 bytes for 1 TiB. `hint` is what the store thinks its largest
@@ -9,7 +9,12 @@ while there is a node to lend it.
 
 from typing import NamedTuple
 
-from kvsim.allocators.size_classes.offset_heap import MAX_UNITS, NONE, OffsetHeap
+from kvsim.allocators.size_classes.bins import class_size
+from kvsim.allocators.size_classes.class_heap import NONE, ClassHeap
+
+BITS = 3
+MAX_UNITS = class_size(239, BITS)
+"""The largest size of a class that 32 bits hold: 4,026,531,840."""
 
 
 class Loan(NamedTuple):
@@ -22,7 +27,7 @@ class Loan(NamedTuple):
 
 
 class Segment:
-    """Bytes from `base` on, lent by an `OffsetHeap`.
+    """Bytes from `base` on, lent by a `ClassHeap`.
 
     Attributes
     ----------
@@ -43,7 +48,7 @@ class Segment:
         self.base = base
         self.bytes = size
         self.quantum_bits = bits
-        self.heap = OffsetHeap(size >> bits, rounds, nodes, most_nodes)
+        self.heap = ClassHeap(size >> bits, BITS, rounds=rounds, nodes=nodes, most_nodes=most_nodes)
         self.hint = self.largest_free
         self._has_refused = False
         self.loans = 0
