@@ -6,5 +6,10 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "offset": "kvsim.allocators.size_classes.offset:Offset",
+    "offset-exact": "kvsim.allocators.size_classes.offset:OffsetExact",
+    "tlsf": "kvsim.allocators.size_classes.tlsf:Tlsf",
+    "segregated": "kvsim.allocators.size_classes.segregated:Segregated",
+    "slab": "kvsim.allocators.size_classes.slab:Slab",
 }
 """Name on the command line -> where the class is."""

@@ -70,6 +70,8 @@ class ExtentArena:
         start, size = self.lent[owner]
         del self.lent[owner]
         self._merge(start, size)
+        if start + size == self._next:
+            self._next = start  # the last loan is undone
         return size
 
     def _merge(self, start: int, size: int) -> None:

@@ -13,10 +13,16 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.size_classes.offset import Offset, OffsetExact
+from kvsim.allocators.size_classes.segregated import Segregated
+from kvsim.allocators.size_classes.slab import Slab
+from kvsim.allocators.size_classes.tlsf import Tlsf
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
     "contiguous best fit": partial(Contiguous, fit="best"),
+    "contiguous next fit": partial(Contiguous, fit="next"),
+    "contiguous worst fit": partial(Contiguous, fit="worst"),
     "dynamic first fit": Dynamic,
     "dynamic best fit": partial(Dynamic, fit="best"),
     "buddy": Buddy,
@@ -24,6 +30,12 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "offset": Offset,
+    "offset-exact": OffsetExact,
+    "tlsf": Tlsf,
+    "segregated": Segregated,
+    "slab": Slab,
+    "slab that keeps slabs": partial(Slab, rebalances=False),
 }
 FINE = ("paged 1", "radix")
 """Those with many regions."""
