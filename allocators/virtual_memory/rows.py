@@ -68,10 +68,10 @@ class Rows:
 
     Attributes
     ----------
-    pool : int
-        Kvblocks that are not mapped.
+    blocks : list of list
+        Of each row: the numbers of its kvblocks, in the order of its tokens.
     mapped, lengths : list of int
-        Of each row: kvblocks, and tokens (0: no sequence).
+        Of each row: how many they are, and tokens (0: no sequence).
     maps, unmaps : int
         Kvblocks mapped and unmapped since the start.
     """
@@ -88,15 +88,26 @@ class Rows:
     ) -> None:
         if choice not in CHOICES:
             raise ValueError(f"choice must be literal or best, got {choice!r}")
-        self.pool = kvblocks
+        self.count, self.kvblocks = rows, kvblocks
+        self._pool = list(range(kvblocks))  # the next one to map is the last
         self.page_tokens = page_tokens
         self.most_mapped = most_mapped
         self.deferred = deferred
         self.choice = choice
+        self.blocks: list[list[int]] = [[] for _ in range(rows)]
         self.mapped = [0] * rows
         self.lengths = [0] * rows
         self.maps = 0
         self.unmaps = 0
+
+    @property
+    def pool(self) -> int:
+        """Kvblocks that are not mapped."""
+        return len(self._pool)
+
+    def unmapped(self) -> tuple[int, ...]:
+        """Their numbers, the next one to map last."""
+        return tuple(self._pool)
 
     def needed(self, tokens: int) -> int:
         """Kvblocks that hold so many tokens."""
@@ -196,19 +207,19 @@ class Rows:
 
     def _map(self, row: int, count: int) -> bool:
         """Map so many kvblocks, as far as the row's addresses go; False when the pool is short: none."""
-        if self.pool < count:
+        if len(self._pool) < count:
             return False
-        count = min(count, self.most_mapped - self.mapped[row])
-        self.mapped[row] += count
-        self.pool -= count
-        self.maps += count
+        for _ in range(min(count, self.most_mapped - self.mapped[row])):
+            self.blocks[row].append(self._pool.pop())
+            self.mapped[row] += 1
+            self.maps += 1
         return True
 
     def _unmap(self, row: int, count: int) -> None:
-        if count > 0:
-            self.mapped[row] -= count
-            self.pool += count
-            self.unmaps += count
+        for _ in range(count):
+            self._pool.append(self.blocks[row].pop())
+            self.mapped[row] -= 1
+            self.unmaps += 1
 
     def _unmap_one(self) -> None:
         """Of rows without a sequence, unmap a kvblock of the highest that has any; not of the lowest row."""
