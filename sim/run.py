@@ -26,7 +26,7 @@ from kvsim.sim.record import metrics
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import RESERVES, EngineConfig
+from kvsim.sim.scenario.engine import EngineConfig, split_reserve
 from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
@@ -230,10 +230,9 @@ def resolved(scenario: Deployment) -> Deployment:
 
 def with_allocator(scenario: Deployment, text: str) -> Deployment:
     """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
-    name, _, last = text.strip().rpartition(":")
-    if not name or last not in RESERVES:
-        return replace(scenario, engine=replace(scenario.engine, allocator=text.strip()))
-    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
+    name, reserve = split_reserve(text)
+    given = scenario.engine.reserve if reserve is None else reserve
+    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
@@ -274,7 +273,7 @@ def label(engine: EngineConfig) -> str:
     A class that was defined in a notebook or a script goes by its own name.
     """
     name = engine.allocator.removeprefix("__main__:").replace(":", ".")
-    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
+    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
 def _model_notes(model: ModelSpec) -> list[str]:
