@@ -36,7 +36,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(cli.__file__).resolve().parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ZOO = sorted((ROOT / "docs/zoo").glob("*.md"))
+PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *ZOO]
 HOW_TOS = sorted((ROOT / "docs").glob("how-to-*.md"))
 COMMANDS = typer.main.get_command(cli.app).commands
 ALL_COMMANDS = {
@@ -80,6 +81,12 @@ def sections(text):
     """Each heading of the second level -> the text below it."""
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def cards():
+    """Each allocator with a section on the page of allocators, or a card in the zoo -> its text."""
+    pages = [named("allocators"), *(page.read_text(encoding="utf-8") for page in ZOO)]
+    return {name: text for page in pages for name, text in sections(page).items()}
 
 
 def scheduler(name):
@@ -200,12 +207,11 @@ def test_the_default_of_compare_is_described():
 @pytest.mark.parametrize(
     ("page", "names", "others"),
     [
-        ("allocators", ALLOCATORS, {"Your own"}),
         ("schedulers", SCHEDULERS, {"Against a real engine"}),
         ("traces", TRACES, {"Arrivals", "Closed loops", "Shared system prompts", "Your own trace"}),
     ],
 )
-def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
+def test_every_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
     page, names, others, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "100")
@@ -215,10 +221,18 @@ def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_lis
         assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
 
 
+def test_every_allocator_has_one_card_and_a_line_in_its_list(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cards().keys() - {"Your own"} == set(ALLOCATORS)
+    listed = carry_out("sim allocators", capsys)
+    for name in ALLOCATORS:
+        assert any(re.match(rf"[│├└─ ]*{re.escape(name)} +\w", line) for line in listed), name
+
+
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_the_page_shows_the_bar_and_the_waste_of_each_allocator(name):
-    text = sections(named("allocators"))[name]
-    assert "\n    " in text and "|####" in text
+def test_the_card_of_each_allocator_shows_its_memory_and_what_it_wastes(name):
+    text = cards()[name]
+    assert re.search(r"\n    .*\|[#.~]", text) or "```text\n" in text
     assert "Waste of a sequence" in text
 
 
