@@ -6,6 +6,7 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "tgi": "kvsim.allocators.tgi:Tgi",
     "lightllm": "kvsim.allocators.lightllm:LightLLM",
 }
 """Name on the command line -> where the class is."""

@@ -11,8 +11,10 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
+from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.tgi import Tgi
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
@@ -24,8 +26,10 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "lightllm": LightLLM,
+    "tgi": Tgi,
 }
-FINE = ("paged 1", "radix")
+FINE = ("paged 1", "radix", "lightllm")
 """Those with many regions."""
 
 
