@@ -21,10 +21,11 @@ import pytest
 import typer
 
 from kvsim import cli
-from kvsim.allocators import ALLOCATORS
+from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.contract import check_allocator
 from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
+from kvsim.reports.zoo import with_pictures
 from kvsim.sim import __version__
 from kvsim.sim.options.option import options_of
 from kvsim.sim.options.scenario import Scenario
@@ -220,6 +221,14 @@ def test_every_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
     listed = carry_out(f"sim {page}", capsys)
     for name in names:
         assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs/zoo.md", *ZOO], ids=lambda page: page.stem)
+def test_the_tables_and_pictures_of_the_zoo_are_made_by_the_program(page):
+    text = page.read_text(encoding="utf-8")
+    assert with_pictures(text) == text, "run python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md"
+    assert page.stem == "zoo" or page.stem in FAMILIES
+    assert page.stem == "zoo" or f"(zoo/{page.stem}.md#" in named("zoo")
 
 
 def test_every_allocator_has_one_card_and_a_line_in_its_list(capsys, monkeypatch):
