@@ -118,11 +118,12 @@ def truth_report(found: Validation) -> RenderableType:
     for run, compared, _ in found.runs:
         parts += [Text(run.name, style="bold"), _run_table(compared), ""]
     if found.points:
-        by = (("model", "GPU", "precision", "vLLM"), ("model",), ("clients",))
-        keys = (model_and_gpu, model_only, load)
-        for names, key in zip(by, keys, strict=True):
-            parts += [_points_table(names, groups(found, key)), ""]
-        parts.append(Text("Errors: median size (median). Assumed of points: " + "; ".join(ASSUMED) + "."))
+        keys = {"GPU, precision, vLLM": model_and_gpu, "model": model_only, "clients": load}
+        for name, key in keys.items():
+            parts += [_points_table(name, groups(found, key)), ""]
+        parts.append(
+            Text("Errors in percent: median size, median. Assumed of points: " + "; ".join(ASSUMED) + ".")
+        )
     for name, arithmetic in found.refused:
         parts.append(Text(f"refused: {name}: {arithmetic}", style="yellow"))
     for reason, names in found.left_out.items():
@@ -141,16 +142,15 @@ def _run_table(compared: Sequence[Compared]) -> Table:
     return table
 
 
-def _points_table(
-    names: Sequence[str], grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
-) -> Table:
-    table = _table(names, "points", *WHATS)
-    for key, compared in grouped.items():
-        cells = []
-        for what in WHATS:
-            size, bias = off(compared[what])
-            cells.append(f"{size:.1f} % ({bias:+.1f})")
-        table.add_row(*key, str(len(compared[WHATS[0]])), *cells)
+def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]) -> Table:
+    """A row a group; where its key has several words, the first is a heading."""
+    table, heading = _table((name,), "points", *WHATS), ""
+    for (first, *rest), compared in grouped.items():
+        if rest and first != heading:
+            table.add_row(Text(first, style="bold"))
+            heading = first
+        cells = ["{:.1f} {:+6.1f}".format(*off(compared[what])) for what in WHATS]
+        table.add_row(" ".join(rest) or first, str(len(compared[WHATS[0]])), *cells)
     return table
 
 
