@@ -21,6 +21,7 @@ from typing import ClassVar
 from kvsim.allocators.base import Content
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.radix_tree import cut
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import SAME_PREFIX
 from kvsim.sim.scenario.engine import CAPACITY_POLICIES, EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
@@ -45,6 +46,11 @@ class TensorRTLLM(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
+        if config.max_num_batched_tokens < config.block_size:
+            raise KvsimError(
+                f"max_num_batched_tokens must be at least block_size ({config.block_size}) for scheduler "
+                f"{config.scheduler}, got {config.max_num_batched_tokens}"
+            )
         self.capacity = config.capacity_policy or NO_EVICT
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self._skipped = False  # did the last decision skip the head of the queue?
