@@ -149,15 +149,21 @@ def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequen
         if rest and first != heading:
             table.add_row(Text(first, style="bold"))
             heading = first
-        cells = ["{:.1f} {:+6.1f}".format(*off(compared[what])) for what in WHATS]
+        cells = [_percents(*off(compared[what])) for what in WHATS]
         table.add_row(" ".join(rest) or first, str(len(compared[WHATS[0]])), *cells)
     return table
 
 
+def _percents(size: float, bias: float) -> str:
+    """A median size and a median, five characters each."""
+    signed = ((size, ""), (bias, "+"))
+    return " ".join(f"{each:{sign}.{0 if abs(each) >= 100 else 1}f}".rjust(5) for each, sign in signed)
+
+
 def _table(words: Sequence[str], *numbers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in words:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, no_wrap=True)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
