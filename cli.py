@@ -403,12 +403,18 @@ def gpus() -> None:
 
 
 @app.command()
-def allocators() -> None:
-    """List the KV-cache allocators."""
-    from kvsim.allocators import ALLOCATORS
-    from kvsim.reports.listing import names_table
+def allocators(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, drawn.", show_default="all")
+    ] = None,
+) -> None:
+    """List the KV-cache allocators, or draw the memory of one."""
+    from kvsim.reports.zoo import FamilyTree, card
 
-    show(names_table(ALLOCATORS), "Your own: --allocator package.module:Class")
+    if name is None:
+        show(FamilyTree(), "One of them: sim allocators NAME. Your own: --allocator package.module:Class")
+    else:
+        print(card(name))
 
 
 @app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")

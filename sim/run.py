@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
+from kvsim.sim.build import build_engine, build_scheduler, scheduler_class, scheduler_name, windowed_groups
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -219,13 +219,19 @@ def prepare(
 def resolved(scenario: Deployment) -> Deployment:
     """The scenario with its defaults named, and of a profile what it needs."""
     engine = scenario.engine
-    asynchronous = build_scheduler(scenario).asynchronous
-    reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
+    scheduler = build_scheduler(scenario)
+    reserve = engine.reserve or ("max" if _reserves(scenario) else None)
     profile = None if scenario.profile is None else needed(scenario.profile, scenario)
     named = replace(
-        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
+        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=scheduler.asynchronous
     )
     return replace(scenario, engine=named, profile=profile)
+
+
+def _reserves(scenario: Deployment) -> bool:
+    """Whether a reservation has a meaning: for the allocator, or for the scheduler."""
+    scheduler = scheduler_class(scheduler_name(scenario))
+    return allocator_class(scenario.engine.allocator).reserves or scheduler.reserves
 
 
 def with_allocator(scenario: Deployment, text: str) -> Deployment:
@@ -252,7 +258,7 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         chosen = with_allocator(bare, text)
         if allocator_class(chosen.engine.allocator).chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
-        if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
+        if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
     names = ", ".join(allocators)

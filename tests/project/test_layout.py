@@ -23,7 +23,7 @@ MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT
 
 OURS = {
     "cli": {path.stem for path in FACE} | {"sim", "allocators", "workloads", "kernels", "reports"},
-    "reports": {"sim"},
+    "reports": {"sim", "allocators"},
     "workloads": {"sim"},
     "sim": {"allocators"},
     "allocators": set(),
