@@ -20,6 +20,10 @@ ALLOCATORS: dict[str, str] = {
     "slab": "kvsim.allocators.size_classes.slab:Slab",
     "tgi": "kvsim.allocators.tgi:Tgi",
     "lightllm": "kvsim.allocators.lightllm:LightLLM",
+    "dynamic-cache": "kvsim.allocators.pytorch.dynamic_cache:DynamicCache",
+    "static-cache": "kvsim.allocators.pytorch.static_cache:StaticCache",
+    "llama-contiguous": "kvsim.allocators.llama.contiguous:LlamaContiguous",
+    "llama-scattered": "kvsim.allocators.llama.scattered:LlamaScattered",
 }
 """Name on the command line -> where the class is."""
 
