@@ -34,6 +34,7 @@ from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
+from kvsim.sim.goals import Goals
 from kvsim.sim.outputs import Output, Seeds
 from kvsim.sim.scenario import Scenario
 from kvsim.sim.stopping import Stopped, Stopping
@@ -68,6 +69,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     traffic: Traffic,
     seeds: Seeds = Seeds(),
     server: Scenario = Scenario(),
+    goals: Goals = Goals(),
     output: Output = Output(),
     config: Annotated[
         Path | None,
@@ -85,13 +87,13 @@ def run(  # noqa: PLR0917 - typer passes them by name
     if config is None:
         deployment, fleet = server.deployed(), server.fleet()
     else:
-        deployment, fleet, traffic = _repeated(ctx, config, allow_code)
-    carry_out([deployment], fleet, traffic, seeds, output, compared=False)
+        deployment, fleet, traffic, goals = _repeated(ctx, config, allow_code)
+    carry_out([deployment], fleet, traffic, seeds, output, goals, compared=False)
 
 
 @app.command()
 @flat
-def compare(
+def compare(  # noqa: PLR0917 - typer passes them by name
     traffic: Traffic,
     seeds: Seeds = Seeds(),
     allocator: Annotated[
@@ -104,6 +106,7 @@ def compare(
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
     server: Scenario = Scenario(),
+    goals: Goals = Goals(),
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
@@ -111,7 +114,7 @@ def compare(
     from kvsim.sim.run import side_by_side
 
     deployments = side_by_side(server.deployed(), allocator.split(","))
-    carry_out(deployments, server.fleet(), traffic, seeds, output, compared=True)
+    carry_out(deployments, server.fleet(), traffic, seeds, output, goals, compared=True)
 
 
 _Format = Annotated[
@@ -602,7 +605,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _repeated(
     ctx: typer.Context, config: Path, allow_code: bool
-) -> "tuple[Deployment, FleetConfig, Traffic]":
+) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
     from kvsim.jobs import choices
     from kvsim.sim.plugins import NAMING
@@ -614,12 +617,12 @@ def _repeated(
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
     trusted = [name.removeprefix("trace:") for name in named.values()]
-    deployment, fleet, traffic = choices(config, None if allow_code else trusted)
+    deployment, fleet, traffic, goals = choices(config, None if allow_code else trusted)
     meant = {**vars(traffic), **vars(deployment.engine), **vars(fleet)}
     for field, name in named.items():
         if meant.get(field) != name:
             raise KvsimError(f"config {config} holds every choice: leave out --{field.replace('_', '-')}")
-    return deployment, fleet, traffic
+    return deployment, fleet, traffic, goals
 
 
 def _failed(error: Exception) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
+from kvsim.sim.goals import Goals
 from kvsim.sim.options import Named, options_of
 from kvsim.sim.outputs import Output, Seeds
 from kvsim.sim.scenario import Scenario
@@ -21,7 +22,7 @@ LONGEST = 2048
 
 def option_rows(panel: str) -> list[str]:
     """The rows of a panel: option, default, meaning."""
-    described = (each for group in (Traffic, Seeds, Scenario, Output) for each in options_of(group))
+    described = (each for group in (Traffic, Seeds, Scenario, Goals, Output) for each in options_of(group))
     return [_row(each) for each in described if each.about.panel == panel]
 
 
