@@ -1,4 +1,4 @@
-"""What reports say of goals: the sections `slo`, `per_gpu` and `price` of summaries (sim/attainment.py).
+"""What reports say of goals: the sections `slo`, `per_gpu` and `price` of summaries.
 
     SLO missed: e2e 39.0 s, over 30 s. Goodput 1.97 requests/s, 99.9 % of the requests; 0.875 per million ...
 
@@ -12,7 +12,7 @@ from kvsim.reports.palette import Summary, figures, number, seconds
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.goals import Limit, Slo
+from kvsim.sim.options.goals import Limit, Slo
 
 NUMBERS = {
     ("slo", "attained_share"): "requests within the SLO",

@@ -7,7 +7,7 @@ import pytest
 
 import kvsim
 from kvsim.cli import main
-from kvsim.sim.summary import LimitMet, PerGpu, Price, Slo, _hints
+from kvsim.sim.record.summary import LimitMet, PerGpu, Price, Slo, _hints
 
 SMALL = {"num_prompts": 60, "request_rate": 4.0}
 SLO = "ttft:p90=0.2s,e2e=10s"

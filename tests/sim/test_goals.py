@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kvsim.sim.attainment import attained
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.goals import Goals, Limit, Slo
+from kvsim.sim.options.goals import Goals, Limit, Slo
+from kvsim.sim.record.attainment import attained
 
 THROUGHPUT = {"requests_per_s": 0.5, "output_tokens_per_s": 100.0, "total_tokens_per_s": 400.0}
 
