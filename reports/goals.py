@@ -12,7 +12,7 @@ from kvsim.reports.palette import Summary, figures, number, seconds
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.goals import Limit, Slo
+from kvsim.sim.record.slo import Limit, Slo
 
 NUMBERS = {
     ("slo", "attained_share"): "requests within the SLO",

@@ -117,12 +117,12 @@ class Simulation:
                 "requests_per_cpu_s": len(self.engine.workload) / cpu_s if cpu_s else None,
             },
             **attained(
-                self.goals,
+                self.goals.limits,
+                self.goals.price_of(self.scenario.gpu.name),
                 requests,
                 metrics.throughput(result),
                 result.end_ps / PS_PER_S,
                 self.gpus,
-                self.scenario.gpu.name,
             ),
         }
 

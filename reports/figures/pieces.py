@@ -25,7 +25,7 @@ from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import KINDS
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import Shown, with_spread
-from kvsim.sim.options.goals import Limit
+from kvsim.sim.record.slo import Limit
 
 FloatArray = npt.NDArray[np.float64]
 

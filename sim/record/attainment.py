@@ -15,34 +15,35 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim.options.goals import Goals, Limit, Slo
+from kvsim.sim.record.slo import Limit, Slo
 
 Numbers = Mapping[str, npt.NDArray[np.generic]]
 SECONDS_PER_HOUR = 3600
 
 
 def attained(  # noqa: PLR0917 - the parts of a run
-    goals: Goals,
+    slo: Slo | None,
+    price: float | None,
     table: Numbers,
     throughput: Mapping[str, float | None],
     duration_s: float,
     gpus: int,
-    gpu: str,
 ) -> dict[str, object]:
     """The sections `slo`, `per_gpu` and `price` of a summary: those that were asked for.
 
     Parameters
     ----------
+    slo : Slo, optional
+        The limits.
+    price : float, optional
+        Of a GPU per hour.
     table : mapping
         The table of requests.
     throughput : mapping
         That section of the summary.
     gpus : int
         In all replicas.
-    gpu : str
-        Its name, for its price.
     """
-    slo, price = goals.limits, goals.price_of(gpu)
     found: dict[str, object] = {}
     if slo is not None:
         found["slo"] = _judged(slo, table, duration_s, gpus)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.goals import Goals, Limit, Slo
+from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.attainment import attained
+from kvsim.sim.record.slo import Limit, Slo
 
 THROUGHPUT = {"requests_per_s": 0.5, "output_tokens_per_s": 100.0, "total_tokens_per_s": 400.0}
 
@@ -22,7 +23,8 @@ def table(ttft, tpot, rejected=0):
 
 def judged(slo, rows, duration_s=10.0, gpus=1, **goals):
     """The sections of a summary."""
-    return attained(Goals(slo=slo, **goals), rows, THROUGHPUT, duration_s, gpus, "h100")
+    asked = Goals(slo=slo, **goals)
+    return attained(asked.limits, asked.price_of("h100"), rows, THROUGHPUT, duration_s, gpus)
 
 
 def test_limits_are_read_with_their_quantiles_and_units():
@@ -102,7 +104,7 @@ def test_where_nothing_finished_nothing_is_met():
 
 
 def test_tokens_cost_what_all_gpus_cost():
-    found = attained(Goals(gpu_price=3.6), table([], []), THROUGHPUT, 1.0, 4, "h100")
+    found = attained(None, 3.6, table([], []), THROUGHPUT, 1.0, 4)
     assert found["price"] == {
         "per_gpu_hour": 3.6,
         "per_hour": 14.4,
