@@ -20,8 +20,8 @@ from kvsim.reports.backends import results
 from kvsim.reports.progress import progress
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
-from kvsim.reports.sweeps.plan import Plan, Point, plan_of, read_plan, setting, shown, varying
-from kvsim.reports.sweeps.table import IMPOSSIBLE, write_table
+from kvsim.reports.sweeps.plan import Plan, Point, plan_of, read_plan, setting, shown, varying, write_plan
+from kvsim.reports.sweeps.table import IMPOSSIBLE, arrow_table, write_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped
 from kvsim.sim.options.goals import Goals
@@ -141,7 +141,7 @@ def estimated_s(sweep: Sweep, journal: Journal | None, where: Where) -> float:
     if not left:
         return 0.0
     if known:
-        return len(left) * sum(known) / len(known) / jobs_of(where)
+        return float(len(left) * sum(known) / len(known) / jobs_of(where))
     runs = sorted(left.values(), key=lambda run: _effort(run.point))
     chosen = {id(run): run for run in (runs[0], runs[len(runs) // 2], runs[-1])}
     per_request = []
@@ -151,7 +151,7 @@ def estimated_s(sweep: Sweep, journal: Journal | None, where: Where) -> float:
         cpu_s = sweep_runs.carried_out(short, run.seed, sweep.goals)[1]
         per_request.append(cpu_s / short["num_prompts"])
     requests = sum(_requests(run.point) for run in left.values())
-    return requests * sum(per_request) / len(per_request) / jobs_of(where)
+    return float(requests * sum(per_request) / len(per_request) / jobs_of(where))
 
 
 def _requests(point: Point) -> int:
@@ -222,7 +222,6 @@ def stoppable(path: Path) -> Iterator[None]:
 
 def write_results(sweep: Sweep, journal: Journal, path: Path, *, draw: bool) -> list[dict[str, Any]]:
     """Write the table of a sweep that is done, what was asked, and the figures; returns the rows."""
-    from kvsim.reports.sweeps.plan import write_plan
 
     rows = sweep.rows(journal)
     write_plan(sweep.plan, path / "sweep.json")
@@ -296,8 +295,6 @@ def sweep(
     >>> table = kvsim.sweep(request_rate="2:6:2", allocator=["contiguous", "paged"], num_prompts=100)
     >>> table.groupby("allocator")["throughput.requests_per_s"].max()  # doctest: +SKIP
     """
-    import pandas as pd
-
     given = (
         {}
         if file is None
@@ -308,7 +305,8 @@ def sweep(
     planned_sweep, where = planned(given), Where(jobs=jobs, backend=backend, address=address)
     with kept(out) as journal:
         carry_out(planned_sweep, journal, where)
-        return pd.DataFrame(planned_sweep.rows(journal))
+        frame: pd.DataFrame = arrow_table(planned_sweep.rows(journal)).to_pandas()
+        return frame
 
 
 @contextmanager
