@@ -43,8 +43,9 @@ def rows_of(directories: Sequence[Path]) -> list[Row]:
 
 def _row(run: Run, own: Mapping[str, Any]) -> Row:
     """A run that was written by itself."""
-    parallel = run.config["scenario"].get("tensor_parallel_size", 1)
-    gpus = parallel * run.config.get("fleet", {}).get("replicas", 1)
+    gpus = run.config.get("fleet", {}).get("replicas", 1)
+    for way in ("tensor", "data", "pipeline"):
+        gpus *= run.config["scenario"].get(f"{way}_parallel_size", 1)
     kept = {name: value for name, value in own.items() if not isinstance(value, list | dict)}
     ended = {"status": FINISHED, "reason": "", "gpus": gpus}
     return {"run": str(run.path), **kept, **ended, **numbers(run.summary.flat())}

@@ -74,7 +74,7 @@ class Simulation:
     @property
     def gpus(self) -> int:
         """Those of all replicas."""
-        return self.scenario.tensor_parallel_size * self.fleet.replicas
+        return self.scenario.gpus * self.fleet.replicas
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
