@@ -132,6 +132,9 @@ def carry_out(command, capsys):
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
+SHARING = ("run", "compare", "sweep", "capacity")
+"""Commands that take the options of a run."""
+
 # -- every name has help and a heading ------------------------------------------------------------
 
 
@@ -148,7 +151,7 @@ def test_no_heading_names_a_command_that_is_not_there():
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
-    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
+    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in SHARING else "")
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
