@@ -27,6 +27,12 @@ class Contiguous(Allocator):
         the last loan, or the largest (the lowest of equals); the loan is cut off its low end.
     """
 
+    family: ClassVar[str] = "extents"
+    idea: ClassVar[str] = "the whole reservation in one extent"
+    wastes: ClassVar[str] = "bound - tokens; holes that nobody fits"
+    used_by: ClassVar[str] = "FasterTransformer, Orca"
+    source: ClassVar[str] = "PagedAttention, SOSP '23, section 6.1"
+
     reserves: ClassVar[bool] = True
     chooses_extents: ClassVar[bool] = True
 

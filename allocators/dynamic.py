@@ -23,6 +23,11 @@ class Dynamic(Contiguous):
         Which free extent a sequence gets when it is placed or moves, as in `Contiguous`.
     """
 
+    idea = "an extent that doubles when full, and moves if it must"
+    wastes = "up to tokens; holes; room for two while it moves"
+    used_by = "none; what a growable array would do"
+    source = "Cormen et al., Introduction to Algorithms, 16.4"
+
     reserves = False
 
     def __init__(self, capacity_slots: int, fit: str = "first") -> None:

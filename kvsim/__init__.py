@@ -10,6 +10,7 @@
     both = kvsim.compare(["contiguous", "paged"], request_rate=float("inf"))
     both.table                              # a row per run
     kvsim.load("runs/sharegpt-paged")       # what the command `sim` wrote
+    kvsim.sweep(gpu=["l40s", "h100"], request_rate="2:16:2")    # a row per run
 
 The folders beside this file are links to those of the checkout's top level; an installed kvsim holds them as
 plain packages. Everything is imported when it is asked for: `import kvsim` alone costs nothing.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kvsim.sim.options.traffic import Traffic
     from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
+    from kvsim.sweeping import sweep
 
 _WHERE = {
     "Allocator": "allocators.base",
@@ -48,6 +50,7 @@ _WHERE = {
     "fit": "sim.fit.answer",
     "load": "api",
     "simulate": "api",
+    "sweep": "sweeping",
 }
 
 __all__ = [
@@ -68,6 +71,7 @@ __all__ = [
     "fit",
     "load",
     "simulate",
+    "sweep",
 ]
 
 

@@ -15,6 +15,7 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import (
+    CAPACITY_POLICIES,
     POLICIES,
     PREEMPTIONS,
     RESERVES,
@@ -139,6 +140,38 @@ class Scenario:
         value="N",
         shown="what fits in 4 GiB per GPU",
         doc="host memory for swapped requests, in blocks (`vllm-v0`)",
+    )
+    capacity_policy: str | None = option(
+        "Whom tensorrt-llm admits.",
+        panel=ENGINE,
+        default=None,
+        allowed=CAPACITY_POLICIES,
+        shown="guaranteed-no-evict",
+        doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
+    )
+    router_token_ratio: float | None = option(
+        "Use of the memory from which lightllm expects the longest answers.",
+        panel=ENGINE,
+        default=None,
+        value="X",
+        shown="0.0: always",
+        doc="share of the memory in use from which `lightllm` expects the longest possible answers",
+    )
+    router_max_new_token_len: int | None = option(
+        "Answer that lightllm expects below that.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="1024",
+        doc="tokens of an answer that `lightllm` expects below that share, or a tenth more than there are",
+    )
+    router_max_wait_tokens: int | None = option(
+        "Decode steps between admissions of lightllm.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="6",
+        doc="decode steps of `lightllm` between two times that it admits",
     )
     block_size: int | None = option(
         "Tokens of a KV block.",

@@ -14,6 +14,7 @@ RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
 POLICIES = ("fcfs", "priority", "sjf")
 PREEMPTIONS = ("recompute", "swap")
+CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
 
 
 def check_reserve(reserve: str) -> None:
@@ -67,6 +68,11 @@ class EngineConfig:
         What happens to evicted sequences; None means as the scheduler does.
     num_cpu_blocks : int or None
         Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
+    capacity_policy : "guaranteed-no-evict", "max-utilization", "static-batch" or None
+        Whom TensorRT-LLM admits; None means its default, the first.
+    router_token_ratio, router_max_new_token_len, router_max_wait_tokens : float, int, int or None
+        What LightLLM expects of answers, and how many decode steps it waits before it admits again
+        (sim/schedulers/lightllm.py); None means its defaults.
     enforce_eager : bool
         Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
     disable_hybrid_kv_cache_manager : bool
@@ -89,6 +95,10 @@ class EngineConfig:
     async_scheduling: bool | None = None
     preemption: str | None = None
     num_cpu_blocks: int | None = None
+    capacity_policy: str | None = None
+    router_token_ratio: float | None = None
+    router_max_new_token_len: int | None = None
+    router_max_wait_tokens: int | None = None
     enforce_eager: bool = False
     disable_hybrid_kv_cache_manager: bool = False
 
@@ -116,3 +126,15 @@ class EngineConfig:
             )
         if self.max_model_len is not None:
             check_int("max_model_len", self.max_model_len)
+        self._check_admission()
+
+    def _check_admission(self) -> None:
+        """What says whom TensorRT-LLM and LightLLM admit."""
+        if self.capacity_policy is not None and self.capacity_policy not in CAPACITY_POLICIES:
+            known = ", ".join(CAPACITY_POLICIES)
+            raise KvsimError(f"capacity_policy must be one of {known}, got {self.capacity_policy!r}")
+        if self.router_token_ratio is not None and not self.router_token_ratio >= 0:
+            raise KvsimError(f"router_token_ratio must be at least 0, got {self.router_token_ratio!r}")
+        for field in ("router_max_new_token_len", "router_max_wait_tokens"):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field), least=0)

@@ -11,6 +11,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
+from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
@@ -18,6 +19,7 @@ from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
 from kvsim.allocators.size_classes.tlsf import Tlsf
+from kvsim.allocators.tgi import Tgi
 from kvsim.allocators.virtual_memory.kvcached import Kvcached
 from kvsim.allocators.virtual_memory.vattention import (
     VAttention,
@@ -70,8 +72,10 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "vattention-eager": partial(VAttentionEager, options=sizes(16_384)),
     "kvcached": partial(Kvcached, options=sizes(262_144, 2)),
     "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
+    "lightllm": LightLLM,
+    "tgi": Tgi,
 }
-FINE = ("paged 1", "radix")
+FINE = ("paged 1", "radix", "lightllm")
 """Those with many regions."""
 
 
