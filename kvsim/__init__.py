@@ -22,6 +22,7 @@ from kvsim.sim import __version__
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
+    from kvsim.replaying import Replay, replay
     from kvsim.results import Comparison, Run
     from kvsim.sim.config import GpuSpec, ModelSpec
     from kvsim.sim.errors import KvsimError
@@ -37,6 +38,7 @@ _WHERE = {
     "GpuSpec": "sim.config",
     "KvsimError": "sim.errors",
     "ModelSpec": "sim.config",
+    "Replay": "replaying",
     "Run": "results",
     "Scenario": "sim.scenario",
     "Scheduler": "sim.schedulers.base",
@@ -47,6 +49,7 @@ _WHERE = {
     "compare": "api",
     "fit": "sim.fit.answer",
     "load": "api",
+    "replay": "replaying",
     "simulate": "api",
 }
 
@@ -56,6 +59,7 @@ __all__ = [
     "GpuSpec",
     "KvsimError",
     "ModelSpec",
+    "Replay",
     "Run",
     "Scenario",
     "Scheduler",
@@ -67,6 +71,7 @@ __all__ = [
     "compare",
     "fit",
     "load",
+    "replay",
     "simulate",
 ]
 

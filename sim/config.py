@@ -447,6 +447,8 @@ class Scenario:
         roofline, 1.2 in measured profiles.
     enable_expert_parallel : bool
         Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
+    time_scale : float
+        By what every step's time is multiplied.
     """
 
     model: ModelSpec
@@ -463,6 +465,7 @@ class Scenario:
     frontend_latency: float | None = None
     expert_skew: float | None = None
     enable_expert_parallel: bool = False
+    time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -486,6 +489,7 @@ class Scenario:
         for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
             if getattr(self, field):
                 _check_number(field, getattr(self, field), most=most)
+        _check_number("time_scale", self.time_scale, most=1000)
         for field in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, field) is not None:
                 _check_int(field, getattr(self, field))

@@ -18,6 +18,7 @@ from kvsim.sim.cost_profile import AnalyticProfile, profile_names
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.host import host_of
 from kvsim.sim.roofline import Roofline
+from kvsim.sim.scaled_cost import Scaled
 from kvsim.sim.step_cost import CostModel, StepShape
 from kvsim.sim.workload import PS_PER_S
 
@@ -45,6 +46,12 @@ class Constant(CostModel):
 
 
 def cost_named(text: str, scenario: Scenario) -> CostModel:
+    """The cost model of that name, its times multiplied where the scenario says so."""
+    found = _named(text, scenario)
+    return found if scenario.time_scale == 1 else Scaled(found, scenario.time_scale)
+
+
+def _named(text: str, scenario: Scenario) -> CostModel:
     """The cost model of that name: `roofline`, `calibrated`, ... or an analytic profile."""
     name, _, rest = text.partition(":")
     host_of(scenario)  # may refuse a host that this cost has no place for
