@@ -4,9 +4,10 @@
     host     the host's time of a step is, both of its constants        --host-time 1.24+51.8
 
 The factor is where the mean logarithm of simulated over measured TPOT, over the requests, is 0: steps decide
-TPOT, and only then what waits for them. It is found by bisection in the logarithm; each try is a whole
-replay. The interval is Student's, 95 %, over the means of ten parts of the run, one after another in time:
-requests that ran together had the same steps and are no independent measurements.
+TPOT, and only then what waits for them. It is found between two factors on either side, each time where a
+line between them (of logarithms) is 0; each try is a whole replay. The interval is Student's, 95 %, over the
+means of ten parts of the run, one after another in time: requests that ran together had the same steps and
+are no independent measurements.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,13 @@ from kvsim.sim.scenario import Scenario
 
 FITS = ("host", "scale")
 LEAST, MOST = 0.05, 20.0
-CLOSE = 1e-3
-"""Mean logarithm at which the search ends: 0.1 %."""
+CLOSE = 3e-4
+"""Mean logarithm at which the search ends: 0.03 %."""
+MISSED = 1e-2
+"""A factor that leaves more than 1 % is none."""
 TRIES = 14
+FLATTEST = 0.1
+"""Least growth of the error with the factor that an interval is computed with."""
 PARTS = 10
 STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided, for 1 to 9 degrees of freedom."""
@@ -85,17 +90,17 @@ def fitted(
         return seen[factor][2]
 
     low, high = _around(error, kind)
-    while abs(error(_middle(low, high))) > CLOSE and len(seen) < TRIES:
-        middle = _middle(low, high)
+    while min(abs(each[2]) for each in seen.values()) > CLOSE and len(seen) < TRIES:
+        middle = _between(low, high, error(low), error(high))
         low, high = (middle, high) if error(middle) < 0 else (low, middle)
     factor = min(seen, key=lambda each: abs(seen[each][2]))
     scenario, found, left = seen[factor]
-    if abs(left) > 10 * CLOSE:
+    if abs(left) > MISSED:
         raise KvsimError(
             f"fit {kind}: no factor from {LEAST} to {MOST:g} meets the measured TPOT; the nearest, "
             f"{factor:.3g}, is {100 * (exp(left) - 1):+.1f} % off{_hint(kind)}"
         )
-    ends = _interval(run, found, factor, _slope(seen, factor))
+    ends = _interval(run, found, factor, _slope(seen))
     return Fitted(kind, factor, *ends, left, scenario, found, _option(scenario, kind))
 
 
@@ -123,8 +128,10 @@ def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
     return low, high
 
 
-def _middle(low: float, high: float) -> float:
-    return sqrt(low * high)
+def _between(low: float, high: float, below: float, above: float) -> float:
+    """Where a line between the two errors is 0, but not next to an end."""
+    share = -below / (above - below) if above > below else 0.5
+    return float(low * (high / low) ** min(max(share, 0.05), 0.95))
 
 
 def _error(run: MeasuredRun, found: Simulated) -> float:
@@ -148,14 +155,12 @@ def _ratios(run: MeasuredRun, found: Simulated) -> np.ndarray:
     return ratios[np.isfinite(ratios)]
 
 
-def _slope(seen: dict[float, tuple[Scenario, Simulated, float]], factor: float) -> float:
-    """How much the error grows with the factor's logarithm, from the nearest other try."""
-    others = [each for each in seen if each != factor]
-    if not others:
+def _slope(seen: dict[float, tuple[Scenario, Simulated, float]]) -> float:
+    """How much the error grows with the factor's logarithm, over all tries: queues make it jump in between."""
+    if len(seen) < 2:
         return 1.0
-    near = min(others, key=lambda each: abs(log(each / factor)))
-    slope = (seen[near][2] - seen[factor][2]) / log(near / factor)
-    return slope if slope > CLOSE else 1.0
+    slope = float(np.polyfit(np.log(list(seen)), [each[2] for each in seen.values()], 1)[0])
+    return min(max(slope, FLATTEST), 1.0)
 
 
 def _interval(

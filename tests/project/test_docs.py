@@ -3,9 +3,9 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
-get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
-`--num-prompts 20`, which replaces their own.
+`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json` and `path/to/config.json` of the examples exist.
+`run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
+`--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from support.bench_files import GUIDELLM
 
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS
@@ -109,6 +110,7 @@ def workplace(tmp_path, monkeypatch):
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
     for name, table in zip(("requests.csv", "log.csv"), blocks(named("traces"), "csv"), strict=True):
         Path(name).write_text(table, encoding="utf-8")
+    Path("result.json").write_bytes(GUIDELLM.read_bytes())
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -138,7 +140,9 @@ def test_no_heading_names_a_command_that_is_not_there():
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
-    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
+    text = parts[command.split()[0]] + (
+        parts[SHARED_OPTIONS] if command in ("run", "compare", "replay") else ""
+    )
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
