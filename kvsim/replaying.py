@@ -25,7 +25,7 @@ from kvsim.sim.bench.what_if import changed, in_words, parsed
 from kvsim.sim.bench.why import Term, terms
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
-from kvsim.sim.scenario import Scenario
+from kvsim.sim.options.scenario import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,11 +24,13 @@ from kvsim.allocators.base import Content
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
-from kvsim.sim.catalog import GIB, model_named
-from kvsim.sim.config import EngineConfig, ModelSpec, Scenario
+from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.models.catalog import GIB, model_named
+from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -38,6 +40,7 @@ ASSUMED = (
     "measured TTFT and TPOT are means",
     "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
     "releases from 0.14 on, and those that are not told, schedule asynchronously",
+    "with data-parallel attention, tp counts all GPUs of the server",
     "the cache is 16-bit; of fp8 and fp4 models all layers are quantised",
 )
 RANGE = 0.8
@@ -109,7 +112,7 @@ def model_of(point: Point) -> ModelSpec:
     return replace(model, quantization=name, weight_bits=bits, quantized_parameters=model.body_parameters)
 
 
-def scenario_of(point: Point, cost: str | None = None) -> Scenario:
+def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     """The server of a point; what it does not say is assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
     model = model_of(point)
@@ -125,7 +128,8 @@ def scenario_of(point: Point, cost: str | None = None) -> Scenario:
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
-    return Scenario(engine=engine, tensor_parallel_size=point.tp, **specs)  # type: ignore[arg-type]
+    gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
+    return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]
 
 
 def _asynchronous(version: str) -> bool:
@@ -163,9 +167,7 @@ def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
 
 def not_simulated(point: Point) -> str | None:
     """What a point has that this simulator has not; None where it has all."""
-    if point.dp > 1:
-        return "data-parallel attention"
-    if point.ep not in (1, point.tp):
+    if point.tp % point.dp or point.ep not in (1, point.tp, point.tp * point.dp):
         return "experts over other GPUs than attention"
     if not point.ttft_s > 0 or not point.tpot_s > 0:
         return "no times"
@@ -176,13 +178,13 @@ def against_physics(point: Point) -> str | None:
     """Why a point cannot be as it is told; None where it can."""
     scenario = scenario_of(point, "roofline")
     model, gpu = scenario.model, scenario.gpu
-    held = model.weight_bytes / (point.tp * point.dp)
+    held = (model.weight_bytes + (point.dp - 1) * (model.weight_bytes - model.expert_bytes)) / point.tp
     if held > gpu.memory_bytes:
         return (
-            f"{model.weight_bytes / GIB:.0f} GiB of weights on {point.tp * point.dp} GPUs of "
+            f"{model.weight_bytes / GIB:.0f} GiB of weights on {point.tp} GPUs of "
             f"{gpu.memory_bytes / GIB:.0f} GiB"
         )
-    read = (model.body_weight_bytes - _expert_bytes(model)) / (point.tp * point.dp)
+    read = (model.body_weight_bytes - model.expert_bytes) / (point.tp // point.dp)
     least = read / gpu.bandwidth_bytes_per_s
     if point.tpot_s < least:
         return (
@@ -190,11 +192,6 @@ def against_physics(point: Point) -> str | None:
             f"{gpu.bandwidth_bytes_per_s / 1e9:,.0f} GB/s takes {1e3 * least:.2f} ms"
         )
     return None
-
-
-def _expert_bytes(model: ModelSpec) -> float:
-    bits = model.weight_bits or 8 * model.dtype_bytes
-    return model.expert_parameters * bits / 8
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -206,7 +203,7 @@ class Run:
 
     Attributes
     ----------
-    scenario : Scenario
+    scenario : Deployment
         The server.
     workload : Workload
         The requests.
@@ -217,7 +214,7 @@ class Run:
     """
 
     name: str
-    scenario: Scenario
+    scenario: Deployment
     workload: Workload
     ttft_s: Floats
     e2e_s: Floats
@@ -242,7 +239,7 @@ def _run(name: str, rows: Sequence[Mapping[str, str]]) -> Run:
         enable_prefix_caching=True,
         async_scheduling=True,
     )
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile,
         num_gpu_blocks=2588 if small else None, frontend_latency=0.0,
     )  # fmt: skip
@@ -288,7 +285,7 @@ def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, i
     return found
 
 
-def measured(path: Path, scenario: Scenario) -> Run:
+def measured(path: Path, scenario: Deployment) -> Run:
     """What a benchmark tool wrote of every request, for a server that the user describes."""
     found = read_result(path)
     if found.requests is None:
@@ -359,7 +356,7 @@ def sources(
         max_num_batched_tokens=TOKENS,
         async_scheduling=True,
     )
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named(model),
         gpu=spec,
         engine=engine,

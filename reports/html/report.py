@@ -18,7 +18,7 @@ from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.rundir.run import Run, read_runs
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.whole_file import check_file, whole_file
+from kvsim.sim.files.whole_file import check_file, whole_file
 
 LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library
@@ -74,7 +74,8 @@ def report(runs: Sequence[Run]) -> str:
         if maps is not None:
             pack, about["arena"], packs[f"map-{place}"] = maps
             about["map"] = pack.entries
-    kinds = {name: {"colour": k.colour, "meaning": k.meaning} for name, k in palette.KINDS.items()}
+    looks = {name: palette.KINDS[name] for name in palette.kinds_of(run.summary for run in runs)}
+    kinds = {name: {"colour": k.colour, "meaning": k.meaning} for name, k in looks.items()}
     data = {
         "version": __version__,
         "title": words.title(runs),

@@ -35,7 +35,7 @@ from kvsim.reports.rundir.run import Run
 from kvsim.reports.timeline.steps import Steps, step_slices
 from kvsim.reports.timeline.text import instant, micro, named, quoted
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.whole_file import whole_file
+from kvsim.sim.files.whole_file import whole_file
 
 MOST_REQUESTS = 1000
 """Tracks that a viewer still scrolls through."""
@@ -298,7 +298,8 @@ class _Process:
 
     def _counters(self) -> Iterator[Timed]:
         timeline = self.run.columns.timeline
-        groups = {"KV memory (slots)": tuple(KINDS), "requests": ("running", "waiting")}
+        kinds = tuple(kind for kind in KINDS if kind in timeline)
+        groups = {"KV memory (slots)": kinds, "requests": ("running", "waiting")}
         if "preemptions" in timeline:
             groups["preemptions"] = ("preemptions",)
         columns = {name: timeline[name].tolist() for names in groups.values() for name in names}

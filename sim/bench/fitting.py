@@ -18,9 +18,9 @@ import numpy as np
 
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs, simulated
+from kvsim.sim.cost.host import HOSTS
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.host import HOSTS
-from kvsim.sim.scenario import Scenario
+from kvsim.sim.options.scenario import Scenario
 
 FITS = ("host", "scale")
 LEAST, MOST = 0.05, 20.0
@@ -156,7 +156,7 @@ def _ratios(run: MeasuredRun, found: Simulated) -> np.ndarray:
 
 
 def _slope(seen: dict[float, tuple[Scenario, Simulated, float]]) -> float:
-    """How much the error grows with the factor's logarithm, over all tries: queues make it jump in between."""
+    """How much the error grows with the factor's logarithm, over all tries: queues make it jump."""
     if len(seen) < 2:
         return 1.0
     slope = float(np.polyfit(np.log(list(seen)), [each[2] for each in seen.values()], 1)[0])

@@ -19,7 +19,7 @@ from kvsim.sim.bench.fields import shown
 from kvsim.sim.bench.measured import MeasuredRun, finished_run
 from kvsim.sim.bench.whole import Whole, objects_of, read_whole, text_of
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.reading import understood
+from kvsim.sim.files.reading import understood
 
 TOOLS = "vllm bench serve, AIPerf, GuideLLM or inference-perf"
 AIPERF_SUMMARY = "profile_export_aiperf.json"

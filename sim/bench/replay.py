@@ -22,9 +22,9 @@ from kvsim.sim.bench.measured import (
 )
 from kvsim.sim.bench.workload import workload_of
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.metrics import Column
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.record.metrics import Column
 from kvsim.sim.run import Outcome, prepare
-from kvsim.sim.scenario import Scenario
 
 ORDER: tuple[Key, ...] = (
     *((what, PER_S) for what in RATES),

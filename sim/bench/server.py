@@ -8,13 +8,13 @@ vLLM's defaults          seats and budget of `vllm serve` on that GPU, in that r
 from dataclasses import dataclass, replace
 
 from kvsim.sim.bench.measured import MeasuredRun
-from kvsim.sim.catalog import model_named
-from kvsim.sim.config import GpuSpec, ModelSpec
+from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.log import StartupLog
-from kvsim.sim.profile_files import gpu_and_cost
-from kvsim.sim.scenario import Scenario
-from kvsim.sim.vllm_defaults import RELEASES, Asked, vllm_defaults
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.scenario.vllm_defaults import RELEASES, Asked, vllm_defaults
 
 NEWEST = list(RELEASES)[-1]
 FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "async_scheduling", "block_size")

@@ -11,10 +11,10 @@ from typing import Any
 
 from kvsim.sim.build import windowed_groups
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.memory import kv_capacity
-from kvsim.sim.options import Named, options_of
+from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import resolved
-from kvsim.sim.scenario import Scenario
+from kvsim.sim.scenario.memory import kv_capacity
 
 GIVEN = ("num_gpu_blocks", "kv_tokens")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.reading import json_in, shortened
+from kvsim.sim.files.reading import json_in, shortened
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 _CLOSERS = {"[": "]", "{": "}"}

@@ -15,7 +15,7 @@ from kvsim.sim.bench.what_if import changed, parsed
 from kvsim.sim.bench.workload import workload_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.log import read_log
-from kvsim.sim.scenario import Scenario
+from kvsim.sim.options.scenario import Scenario
 
 SERVER = {"model": "llama-3.1-8b", "gpu": "l4", "cost": "roofline", "max_num_seqs": 16}
 TRAFFIC = {
