@@ -192,6 +192,7 @@ def test_no_option_is_described_that_is_not_there():
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {"--fuzz"}  # one of pytest's here
+    there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
