@@ -37,7 +37,7 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
         raise KvsimError("token times need the step log and the events of a run")
     numbers = np.asarray(steps["step"], dtype=np.int64)
     ends = np.asarray(steps["start_s"], dtype=np.float64) + np.asarray(steps["duration_s"], dtype=np.float64)
-    decodes = np.asarray(steps["decode_tokens"]) > 0
+    decodes = np.asarray(steps["decode_tokens"], dtype=np.int64) > 0
     first = int(numbers[0]) if len(numbers) else 0
     spans = _spans(events)
     tokens = np.asarray(outcome.requests["output_tokens"], dtype=np.int64)
@@ -61,7 +61,7 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
 
 
 def _spans(events: Table) -> dict[int, list[tuple[bool, int, int]]]:
-    """Request -> (does it begin with a prompt's token, first step, step after the last) of its decoding."""
+    """Request -> (begins with a prompt's token, first step, step after the last) of its decoding."""
     found: dict[int, list[tuple[bool, int, int]]] = {}
     open_: dict[int, tuple[bool, int]] = {}
     for event, request, step in _rows(events):
