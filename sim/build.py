@@ -52,7 +52,7 @@ def build_scheduler(scenario: Deployment) -> Scheduler:
     name = scheduler_name(scenario)
     base = name if ":" in name else name.partition("@")[0]
     found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
-    return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
+    return found(replace(scenario.served_engine, scheduler=name), scenario.max_model_len)
 
 
 def windowed_groups(scenario: Deployment) -> KvGroups | None:
