@@ -75,9 +75,10 @@ class Scenario:
         doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
     )
     policy: str = option(
-        "Who is next: the first to come, by priority, the shortest.",
+        "Who is next: fcfs (the first to come), priority, sjf (the shortest).",
         panel=ENGINE,
         default=EngineConfig.policy,
+        value="NAME",
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
     )
@@ -142,9 +143,10 @@ class Scenario:
         doc="host memory for swapped requests, in blocks (`vllm-v0`)",
     )
     capacity_policy: str | None = option(
-        "Whom tensorrt-llm admits.",
+        "Whom tensorrt-llm admits: guaranteed-no-evict, max-utilization, static-batch.",
         panel=ENGINE,
         default=None,
+        value="NAME",
         allowed=CAPACITY_POLICIES,
         shown="guaranteed-no-evict",
         doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
@@ -182,17 +184,18 @@ class Scenario:
         doc="tokens of a KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: the maximum, a power of two, the exact length, a prediction.",
+        "What those that reserve set aside: max, pow2 (a power of two), oracle (the exact length), predicted:MODEL.",
         panel=MEMORY,
         default=None,
-        value="|".join((*RESERVES, "predicted:MODEL")),
+        value="NAME",
         shown="max",
         doc="what those that reserve set aside; [predictors](allocators.md)",
     )
     fit: str = option(
-        "The hole that a contiguous reservation takes.",
+        "The hole that a contiguous reservation takes: first, best, next, worst.",
         panel=MEMORY,
         default=EngineConfig.fit,
+        value="NAME",
         allowed=FITS,
     )
     data_parallel_size: int = option(
