@@ -139,6 +139,8 @@ class Allocator(ABC):
     """Which engines use it, or did; at most 40 characters"""
     source: ClassVar[str] = ""
     """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
+    note: ClassVar[str] = ""
+    """What a reader of every result must know beside the numbers"""
 
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
@@ -160,6 +162,10 @@ class Allocator(ABC):
     """Whether `fork`, `swap_out` and `swap_in` work."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
+    takes_budget: ClassVar[bool] = False
+    """Whether the option `kv_budget` has a meaning: tokens are dropped."""
+    takes_bits: ClassVar[bool] = False
+    """Whether the option `kv_bits` has a meaning: tokens are quantised."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 

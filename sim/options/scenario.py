@@ -195,6 +195,23 @@ class Scenario:
         default=EngineConfig.fit,
         allowed=FITS,
     )
+    kv_budget: str | None = option(
+        "Tokens that a sequence keeps, for those that drop some.",
+        panel=MEMORY,
+        default=None,
+        value="N|P%",
+        shown="1024; h2o 20%",
+        doc="tokens that a sequence keeps, or a share of its prompt, for allocators that drop tokens "
+        "(`streaming-llm`, `h2o`); quality is not modelled",
+    )
+    kv_bits: int | None = option(
+        "Bits of an element, for those that quantise.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="2",
+        doc="bits of an element of keys and values: 1, 2, 4 or 8 (`kivi`); quality is not modelled",
+    )
     data_parallel_size: int = option(
         "Ranks of attention that share the experts.",
         panel=HARDWARE,
