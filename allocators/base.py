@@ -142,6 +142,8 @@ class Allocator(ABC):
     note: ClassVar[str] = ""
     """What a reader of every result must know beside the numbers"""
 
+    scheduler: ClassVar[str] = ""
+    """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     chooses_extents: ClassVar[bool] = False

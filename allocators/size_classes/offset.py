@@ -33,6 +33,12 @@ class Offset(SizeClasses):
         Lend the exact size, as the original does, not that of the class.
     """
 
+    family = "classes"
+    idea = "extents in classes, eight per power of two; loans are rounded up"
+    wastes = "bound - tokens, 1/9 by rounding; extents below a class"
+    used_by = "Mooncake Store"
+    source = "mooncake-store/src/offset_allocator of Mooncake 3b5a59413"
+
     def __init__(self, capacity_slots: int, exact: bool = False) -> None:
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
@@ -41,6 +47,11 @@ class Offset(SizeClasses):
 
 class OffsetExact(Offset):
     """The allocator as it was before Mooncake changed it."""
+
+    idea = "as offset before Mooncake changed it: loans of the exact size"
+    wastes = "bound - tokens; a third, as extents miss their own class"
+    used_by = "graphics engines"
+    source = "github.com/sebbbi/OffsetAllocator"
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots, exact=True)

@@ -25,6 +25,12 @@ class Segregated(SizeClasses):
         Size of the arena.
     """
 
+    family = "classes"
+    idea = "a list of free extents per power of two; the first that fits"
+    wastes = "bound - tokens; free extents smaller than asked"
+    used_by = "general-purpose malloc"
+    source = "Dynamic storage allocation: a survey, IWMM 1995"
+
     def __init__(self, capacity_slots: int) -> None:
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")

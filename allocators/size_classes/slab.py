@@ -21,8 +21,8 @@ from typing import ClassVar, Self
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 
-SLABS = 8
-"""Slabs of an arena, where nobody says how large one is."""
+SLABS = 3
+"""Slabs of an arena, where nobody says how large one is, and the fewest of the longest sequence each."""
 FIRST_CLASS = 16
 """Slots of the smallest chunk."""
 
@@ -55,21 +55,28 @@ class Slab(Allocator):
     capacity_slots : int
         Size of the arena; what does not fill a slab is left out.
     slab_slots : int, optional
-        Slots of a slab, which bounds a reservation; by default an eighth of the arena.
+        Slots of a slab, which bounds a reservation; by default a third of the arena.
     rebalances : bool
         Whether a class gives up a slab that the others could hold.
     """
 
     reserves: ClassVar[bool] = True
 
+    family = "classes"
+    idea = "slabs cut into chunks of one size; sparse slabs are given up"
+    wastes = "bound - tokens, 1/5 by rounding; free chunks of other sizes"
+    used_by = "memcached, CacheLib"
+    source = "The slab allocator, USENIX 1994"
+
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        return cls(capacity_slots)
+        longest = options.max_model_len
+        return cls(capacity_slots, longest if SLABS * longest <= capacity_slots else None)
 
     def __init__(self, capacity_slots: int, slab_slots: int | None = None, rebalances: bool = True) -> None:
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
-        self.slab_slots = min(slab_slots or -(-capacity_slots // SLABS), capacity_slots)
+        self.slab_slots = min(slab_slots or max(1, capacity_slots // SLABS), capacity_slots)
         super().__init__(capacity_slots // self.slab_slots * self.slab_slots)
         self.rebalances = rebalances
         self.sizes = chunk_sizes(self.slab_slots)

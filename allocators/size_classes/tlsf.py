@@ -26,6 +26,12 @@ class Tlsf(SizeClasses):
         Size of the arena.
     """
 
+    family = "classes"
+    idea = "two levels of lists of free extents, 32 per power of two"
+    wastes = "bound - tokens; extents less than 1/33 larger than asked"
+    used_by = "real-time systems"
+    source = "TLSF, ECRTS 2004"
+
     def __init__(self, capacity_slots: int) -> None:
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")

@@ -44,6 +44,12 @@ class Kvcached(Allocator):
     works_after_steps: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
 
+    family = "virtual"
+    idea = "blocks in pages of 2 MiB, mapped and unmapped as they come and go"
+    wastes = "< a block; blocks that straddle pages"
+    used_by = "kvcached, under vLLM and SGLang"
+    source = "kvcached e8e6406; arXiv 2508.08448"
+
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
         return cls(capacity_slots, options)

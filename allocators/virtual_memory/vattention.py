@@ -44,9 +44,16 @@ class VAttention(Allocator):
         The model's sizes, the most sequences and the longest one.
     """
 
+    scheduler = "vllm-v1"
     idles: ClassVar[bool] = True
     works_after_steps: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
+    family = "virtual"
+    idea = "a row of virtual addresses each, pages of 64 KiB mapped ahead"
+    wastes = "< 2 * layers pages: 4 MiB (Llama-3-8B); nothing between"
+    used_by = "vAttention, over Sarathi-Serve"
+    source = "vAttention, ASPLOS 2025"
+
     page_bytes: ClassVar[int] = 64 * KIB
     deferred: ClassVar[bool] = True
     choice: ClassVar[str] = "literal"
@@ -168,11 +175,17 @@ class VAttention(Allocator):
 class VAttention128K(VAttention):
     """Pages of 128 KiB."""
 
+    idea = "as vattention, with pages of 128 KiB"
+    wastes = "< 2 * layers pages: 8 MiB (Llama-3-8B); nothing between"
+
     page_bytes = 128 * KIB
 
 
 class VAttention256K(VAttention):
     """Pages of 256 KiB."""
+
+    idea = "as vattention, with pages of 256 KiB"
+    wastes = "< 2 * layers pages: 16 MiB (Llama-3-8B); nothing between"
 
     page_bytes = 256 * KIB
 
@@ -180,16 +193,24 @@ class VAttention256K(VAttention):
 class VAttention2M(VAttention):
     """Pages of 2 MiB, the only ones that CUDA's own driver has."""
 
+    idea = "as vattention, with pages of 2 MiB: no driver of its own"
+    wastes = "< 2 * layers pages: 128 MiB (Llama-3-8B); nothing between"
+
     page_bytes = 2048 * KIB
 
 
 class VAttentionBestFit(VAttention):
     """A new sequence gets the row that has just enough pages."""
 
+    idea = "as vattention; a new sequence gets the row that fits best"
+    used_by = "nobody: what vAttention's comment says"
+
     choice = "best"
 
 
 class VAttentionEager(VAttention):
     """Rows without a sequence give their pages up, one kvblock in a step."""
+
+    idea = "as vattention; rows of nobody are unmapped bit by bit"
 
     deferred = False
