@@ -27,14 +27,16 @@ def graph_moves(nodes: int, layers: int) -> Values:
     return {"moves": most_moves(nodes, layers)}
 
 
-def interleaved(*, cells: int, lanes: int, tokens: int, gone: int, prompt: int, most: int) -> Values:
+def interleaved(
+    *, cells: int, lanes: int, tokens: int, gone: int, prompt: int, most: int, in_a_row: bool = True
+) -> Values:
     """Lanes that decode side by side fill the cells in turns; some are gone; then a prompt comes.
 
     Returns
     -------
     dict
-        `free` cells; the `longest` row of them; whether the prompt is `refused` where it needs a row, and
-        where any cells do (`refused_scattered`); defragmentations of `most` moves until it fits (`rounds`).
+        `free` cells; the `longest` row of them; whether the prompt is `refused`, which wants a row, or any
+        cells; defragmentations of `most` moves until it finds a row (`rounds`).
     """
     empty = bytearray(b"\1" * cells)
     for cell in range(lanes * tokens):
@@ -46,13 +48,8 @@ def interleaved(*, cells: int, lanes: int, tokens: int, gone: int, prompt: int, 
             empty[to : to + length] = bytes(length)
             empty[source : source + length] = b"\1" * length
         rounds += 1
-    return {
-        "free": free,
-        "longest": longest,
-        "refused": float(prompt > longest),
-        "refused_scattered": float(prompt > free),
-        "rounds": rounds,
-    }
+    refused = float(prompt > (longest if in_a_row else free))
+    return {"free": free, "longest": longest, "refused": refused, "rounds": rounds}
 
 
 MEASURES: dict[str, Callable[..., Values]] = {
