@@ -139,6 +139,8 @@ class Allocator(ABC):
     """Which engines use it, or did; at most 40 characters"""
     source: ClassVar[str] = ""
     """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
+    note: ClassVar[str] = ""
+    """What a reader of every result must know beside the numbers"""
 
     scheduler: ClassVar[str] = ""
     """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
@@ -162,6 +164,10 @@ class Allocator(ABC):
     """Whether `fork`, `swap_out` and `swap_in` work."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
+    takes_budget: ClassVar[bool] = False
+    """Whether the option `kv_budget` has a meaning: tokens are dropped."""
+    takes_bits: ClassVar[bool] = False
+    """Whether the option `kv_bits` has a meaning: tokens are quantised."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 

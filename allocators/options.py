@@ -68,3 +68,7 @@ class Options(NamedTuple):
     """that the engine runs at once"""
     max_model_len: int = 8_192
     """tokens of the longest sequence"""
+    kv_budget: tuple[int, int] | None = None
+    """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
+    kv_bits: int = 2
+    """of a quantised element, for those that quantise"""

@@ -17,7 +17,7 @@ from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.engine import EngineConfig, split_budget
 from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.schedulers import SCHEDULERS
@@ -92,6 +92,14 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         raise KvsimError(
             f"fit must be left out for allocator {engine.allocator}, which has no extents to choose"
         )
+    if engine.kv_budget and not found.takes_budget:
+        raise KvsimError(
+            f"kv_budget must be left out for allocator {engine.allocator}, which keeps all tokens"
+        )
+    if engine.kv_bits and not found.takes_bits:
+        raise KvsimError(
+            f"kv_bits must be left out for allocator {engine.allocator}, which quantises nothing"
+        )
     if scheduler.cache and not found.keeps_prefixes:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
@@ -117,6 +125,8 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
         max_sequences=engine.max_num_seqs,
         max_model_len=scenario.max_model_len,
+        kv_budget=split_budget(engine.kv_budget) if engine.kv_budget else None,
+        kv_bits=engine.kv_bits or 2,
     )
     try:
         return found.from_options(kv_capacity(scenario, groups).slots, options)

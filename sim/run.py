@@ -153,6 +153,9 @@ class Simulation:
                 f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
+        told = allocator_class(self.scenario.engine.allocator).note
+        if told:
+            notes.append(f"{self.scenario.engine.allocator}: {told}.")
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -264,20 +267,31 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
     """The scenario under each allocator.
 
-    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
+    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
+    `kv_budget` and `kv_bits` for those that drop or quantise tokens.
 
     Raises
     ------
     KvsimError
-        When two are the same, or when a reserve or a fit is given and no allocator takes it.
+        When two are the same, or when one of these is given and no allocator takes it.
     """
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
+    plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)
+    bare = replace(scenario, engine=plain)
     scenarios, taken = [], False
     for text in allocators:
         chosen = with_allocator(bare, text)
-        if allocator_class(chosen.engine.allocator).chooses_extents:
+        found = allocator_class(chosen.engine.allocator)
+        if found.chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
+        if found.takes_budget or found.takes_bits:
+            own = replace(
+                chosen.engine,
+                kv_budget=budget if found.takes_budget else None,
+                kv_bits=bits if found.takes_bits else None,
+            )
+            chosen = replace(chosen, engine=own)
         if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
@@ -286,6 +300,9 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
     if fit not in (EngineConfig.fit, *(each.engine.fit for each in scenarios)):
         raise KvsimError(f"fit must be left out: none of {names} takes it, got {fit!r}")
+    for name, value in (("kv_budget", budget), ("kv_bits", bits)):
+        if value is not None and all(getattr(each.engine, name) is None for each in scenarios):
+            raise KvsimError(f"{name} must be left out: none of {names} takes it, got {value!r}")
     labels = [label(each.engine) for each in scenarios]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:

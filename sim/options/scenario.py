@@ -18,7 +18,6 @@ from kvsim.sim.scenario.engine import (
     CAPACITY_POLICIES,
     POLICIES,
     PREEMPTIONS,
-    RESERVES,
     EngineConfig,
     check_reserve,
     split_reserve,
@@ -184,12 +183,13 @@ class Scenario:
         doc="tokens of a KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: max, pow2 (a power of two), oracle (the exact length), predicted:MODEL.",
+        "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
         panel=MEMORY,
         default=None,
         value="NAME",
         shown="max",
-        doc="what those that reserve set aside; [predictors](allocators.md)",
+        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), or "
+        "`predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     fit: str = option(
         "The hole that a contiguous reservation takes: first, best, next, worst.",
@@ -197,6 +197,23 @@ class Scenario:
         default=EngineConfig.fit,
         value="NAME",
         allowed=FITS,
+    )
+    kv_budget: str | None = option(
+        "Tokens that a sequence keeps, for those that drop some.",
+        panel=MEMORY,
+        default=None,
+        value="N|P%",
+        shown="1024; h2o 20%",
+        doc="tokens that a sequence keeps, or a share of its prompt, for allocators that drop tokens "
+        "(`streaming-llm`, `h2o`); quality is not modelled",
+    )
+    kv_bits: int | None = option(
+        "Bits of an element, for those that quantise.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="2",
+        doc="bits of an element of keys and values: 1, 2, 4 or 8 (`kivi`); quality is not modelled",
     )
     data_parallel_size: int = option(
         "Ranks of attention that share the experts.",

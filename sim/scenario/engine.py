@@ -14,6 +14,7 @@ RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
 POLICIES = ("fcfs", "priority", "sjf")
 PREEMPTIONS = ("recompute", "swap")
+KV_BITS = (1, 2, 4, 8)
 CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
 
 
@@ -34,6 +35,14 @@ def split_reserve(text: str) -> tuple[str, str | None]:
     return (name, last) if name and last in RESERVES else (text.strip(), None)
 
 
+def split_budget(text: str) -> tuple[int, int]:
+    """`1024` or `20%` as (tokens, percent); KvsimError for anything else."""
+    number, share = text.removesuffix("%"), text.endswith("%")
+    if not number.isdecimal() or not (1 <= int(number) <= 100 if share else int(number) >= 2):
+        raise KvsimError(f"kv_budget must be a number of tokens from 2 on, or 1% to 100%, got {text!r}")
+    return (0, int(number)) if share else (int(number), 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The engine's settings, named as vLLM names its flags.
@@ -48,6 +57,10 @@ class EngineConfig:
         What allocators that reserve ahead set aside; None leaves it to the allocator.
     fit : "first", "best", "next" or "worst"
         Which free extent a contiguous reservation takes.
+    kv_budget : "N", "P%" or None
+        Tokens of a sequence that those keep that drop some, or a share of its prompt; None means their own.
+    kv_bits : int or None
+        Bits of an element, for those that quantise; None means 2.
     max_num_seqs, max_num_batched_tokens : int
         At most so many sequences run, and at most so many tokens are computed, in a step.
     max_model_len : int or None
@@ -84,6 +97,8 @@ class EngineConfig:
     block_size: int = 16
     reserve: str | None = None
     fit: str = "first"
+    kv_budget: str | None = None
+    kv_bits: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
@@ -119,6 +134,11 @@ class EngineConfig:
             check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
         if self.fit not in FITS:
             raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
+        if self.kv_budget is not None:
+            split_budget(self.kv_budget)
+        if self.kv_bits is not None and self.kv_bits not in KV_BITS:
+            known = ", ".join(map(str, KV_BITS))
+            raise KvsimError(f"kv_bits must be one of {known}, got {self.kv_bits!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise KvsimError(
                 f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
