@@ -10,6 +10,7 @@
     both = kvsim.compare(["contiguous", "paged"], request_rate=float("inf"))
     both.table                              # a row per run
     kvsim.load("runs/sharegpt-paged")       # what the command `sim` wrote
+    kvsim.sweep(gpu=["l40s", "h100"], request_rate="2:16:2")    # a row per run
 
 The folders beside this file are links to those of the checkout's top level; an installed kvsim holds them as
 plain packages. Everything is imported when it is asked for: `import kvsim` alone costs nothing.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvsim.sim.options.traffic import Traffic
     from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
+    from kvsim.sweeping import sweep
 
 _WHERE = {
     "Allocator": "allocators.base",
@@ -51,6 +53,7 @@ _WHERE = {
     "load": "api",
     "replay": "replaying",
     "simulate": "api",
+    "sweep": "sweeping",
 }
 
 __all__ = [
@@ -73,6 +76,7 @@ __all__ = [
     "load",
     "replay",
     "simulate",
+    "sweep",
 ]
 
 
