@@ -11,6 +11,7 @@
     sim trace-events    the same of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
+    sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim models, gpus, allocators, schedulers    what there is to choose from
@@ -33,6 +34,7 @@ from typer.core import TyperGroup
 
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
 from kvsim.sim import __version__
+from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped, Stopping
@@ -403,13 +405,42 @@ def show_profile(  # noqa: PLR0917 - typer passes them by name
         print(path)
 
 
+@app.command(short_help="Replay a benchmark's result: measured beside simulated.")
+@flat
+def replay(  # noqa: PLR0917 - typer passes them by name
+    result: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULT", help="Of vllm bench serve, AIPerf, GuideLLM or inference-perf, as it is."
+        ),
+    ],
+    model: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim models; or a config.json.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim gpus; or your own, or a profile.")],
+    asked: ReplayOptions = ReplayOptions(),
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="host|scale",
+            help="One factor for the host's time, or every step's, that meets the measured TPOT.",
+            show_default="nothing is fitted",
+            rich_help_panel="Replay",
+        ),
+    ] = None,
+    server: Scenario = Scenario(),
+) -> None:
+    """Send a benchmark's requests into the simulator, and put measured beside simulated."""
+    from kvsim.replaying import replayed
+
+    replayed(result, replace(server, model=model, gpu=gpu), replace(asked, fit=fit))
+
+
 @app.command()
 def validate(  # noqa: PLR0917 - each is an option
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="SOURCE",
-            help="points, requests, a CSV of points, or the JSON of vllm bench serve --save-detailed.",
+            help="points, requests, a CSV of points, or a benchmark's JSON with every request.",
             show_default="points and requests",
         ),
     ] = None,
@@ -461,12 +492,18 @@ def gpus() -> None:
 
 
 @app.command()
-def allocators() -> None:
-    """List the KV-cache allocators."""
-    from kvsim.allocators import ALLOCATORS
-    from kvsim.reports.listing import names_table
+def allocators(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, drawn.", show_default="all")
+    ] = None,
+) -> None:
+    """List the KV-cache allocators, or draw the memory of one."""
+    from kvsim.reports.zoo import FamilyTree, card
 
-    show(names_table(ALLOCATORS), "Your own: --allocator package.module:Class")
+    if name is None:
+        show(FamilyTree(), "One of them: sim allocators NAME. Your own: --allocator package.module:Class")
+    else:
+        print(card(name))
 
 
 @app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")

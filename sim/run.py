@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
+from kvsim.sim.build import build_engine, build_scheduler, scheduler_class, scheduler_name, windowed_groups
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -28,7 +28,7 @@ from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import RESERVES, EngineConfig
+from kvsim.sim.scenario.engine import EngineConfig, split_reserve
 from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
@@ -239,21 +239,26 @@ def prepare(
 def resolved(scenario: Deployment) -> Deployment:
     """The scenario with its defaults named, and of a profile what it needs."""
     engine = scenario.engine
-    asynchronous = build_scheduler(scenario).asynchronous
-    reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
+    scheduler = build_scheduler(scenario)
+    reserve = engine.reserve or ("max" if _reserves(scenario) else None)
     profile = None if scenario.profile is None else needed(scenario.profile, scenario)
     named = replace(
-        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
+        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=scheduler.asynchronous
     )
     return replace(scenario, engine=named, profile=profile)
 
 
+def _reserves(scenario: Deployment) -> bool:
+    """Whether a reservation has a meaning: for the allocator, or for the scheduler."""
+    scheduler = scheduler_class(scheduler_name(scenario))
+    return allocator_class(scenario.engine.allocator).reserves or scheduler.reserves
+
+
 def with_allocator(scenario: Deployment, text: str) -> Deployment:
     """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
-    name, _, last = text.strip().rpartition(":")
-    if not name or last not in RESERVES:
-        return replace(scenario, engine=replace(scenario.engine, allocator=text.strip()))
-    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
+    name, reserve = split_reserve(text)
+    given = scenario.engine.reserve if reserve is None else reserve
+    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
@@ -273,7 +278,7 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         chosen = with_allocator(bare, text)
         if allocator_class(chosen.engine.allocator).chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
-        if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
+        if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
     names = ", ".join(allocators)
@@ -294,7 +299,7 @@ def label(engine: EngineConfig) -> str:
     A class that was defined in a notebook or a script goes by its own name.
     """
     name = engine.allocator.removeprefix("__main__:").replace(":", ".")
-    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
+    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
 def _model_notes(model: ModelSpec) -> list[str]:

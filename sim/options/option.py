@@ -15,14 +15,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from kvsim.sim.errors import KvsimError, unknown
 
 PANELS = (
-    "Workload",
-    "Arrivals",
-    "Engine",
-    "Memory",
-    "Model and GPU",
-    "Fleet",
-    "Goals",
-    "Sweep",
+    *("Replay", "Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Fleet", "Goals", "Sweep"),
     "Search",
     "Output",
 )

@@ -23,7 +23,7 @@ MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT
 
 OURS = {
     "cli": {path.stem for path in FACE} | {"sim", "allocators", "workloads", "kernels", "reports"},
-    "reports": {"sim"},
+    "reports": {"sim", "allocators"},
     "workloads": {"sim"},
     "sim": {"allocators"},
     "allocators": set(),
@@ -48,7 +48,7 @@ ROOMS = (
     ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
     ("build", "content"),
     ("contract", "options", "run"),
-    ("fit", "validate"),
+    ("fit", "bench", "validate"),
 )
 """The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""
 
