@@ -106,8 +106,8 @@ class Sought(Swept):
         panel=SEARCH,
         default="rate",
         allowed=("rate", "clients", "rate-scale"),
-        doc="what is to be as large as can be: requests per second, clients of a closed loop, or the speed of a "
-        "trace's own arrivals",
+        doc="what is to be as large as can be: requests per second, clients of a closed loop, or the "
+        "speed of a trace's own arrivals",
     )
     tolerance: float = option(
         "How near below the true limit, as a share.",

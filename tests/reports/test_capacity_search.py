@@ -73,9 +73,14 @@ def test_a_run_may_be_too_short_or_grow():
 def above(**changes):
     """What is known of a load that misses."""
     return {
-        "load": 2.1, "overloaded": False, "missed": ["ttft:p99"], "measured_s": {"ttft:p99": 0.7, "tpot": 0.04},
-        "recomputed_share": 0.12, "mean_running": 40.0, "held_back_share": {"kv_memory": 0.71, "max_num_seqs": 0.001},
-    } | changes  # fmt: skip
+        "load": 2.1,
+        "overloaded": False,
+        "missed": ["ttft:p99"],
+        "measured_s": {"ttft:p99": 0.7, "tpot": 0.04},
+        "recomputed_share": 0.12,
+        "mean_running": 40.0,
+        "held_back_share": {"kv_memory": 0.71, "max_num_seqs": 0.001},
+    } | changes
 
 
 def row(load, seed, gpu="h100", **changes):
