@@ -14,6 +14,7 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.tensorrt_llm import TensorRTLLM
 from kvsim.allocators.tgi import Tgi
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
@@ -28,6 +29,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "radix": Radix,
     "lightllm": LightLLM,
     "tgi": Tgi,
+    "tensorrt-llm": TensorRTLLM,
 }
 FINE = ("paged 1", "radix", "lightllm")
 """Those with many regions."""

@@ -135,7 +135,7 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
             settings["router_max_new_token_len"] = rng.choice([None, 0, 5])
     elif base == "tensorrt-llm":
         settings = {
-            "allocator": allocator or (rng.choice(["paged", "radix"]) if caches else "paged"),
+            "allocator": allocator or rng.choice(["paged", "tensorrt-llm", *(["radix"] if caches else [])]),
             "max_num_batched_tokens": rng.choice([30, 64, 500]),
             "enable_chunked_prefill": rng.random() < 0.8,
             "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
@@ -251,6 +251,7 @@ HAPPENS = {
     "tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.11.0+lightllm": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0+tgi": ("hit_tokens", "cached"),
+    "vllm-v1@0.33.0+tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),
     "static": (),
 }
