@@ -6,6 +6,7 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "mlc": "kvsim.allocators.mlc:Mlc",
     "tensorrt-llm": "kvsim.allocators.tensorrt_llm:TensorRTLLM",
     "tgi": "kvsim.allocators.tgi:Tgi",
     "lightllm": "kvsim.allocators.lightllm:LightLLM",

@@ -12,6 +12,7 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.lightllm import LightLLM
+from kvsim.allocators.mlc import Mlc
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.tensorrt_llm import TensorRTLLM
@@ -28,6 +29,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
     "lightllm": LightLLM,
+    "mlc": Mlc,
     "tgi": Tgi,
     "tensorrt-llm": TensorRTLLM,
 }

@@ -144,6 +144,7 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
     elif allocator:
         reserve = rng.choice(["oracle", "pow2"]) if allocator == "tgi" else None
         settings = {"allocator": allocator, "reserve": reserve}
+        settings |= {"enable_prefix_caching": False} if allocator == "mlc" else {}
     return settings
 
 
@@ -243,6 +244,7 @@ HAPPENS = {
     "vllm-v1@0.11.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v0": ("preemptions", "hit_tokens", "cached", "swap_outs", "swapped_in_blocks", "cow_copies"),
+    "vllm-v0+mlc": ("preemptions", "swap_outs", "swapped_in_blocks"),
     "vllm-v0@0.1.0": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "vllm-v0@0.1.7": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "nano-vllm": ("preemptions", "hit_tokens", "cached"),
