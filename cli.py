@@ -99,7 +99,7 @@ def compare(
         typer.Option(
             rich_help_panel="Engine",
             metavar="NAME,...",
-            help="See: sim allocators; each may name its reserve, as in buddy:pow2.",
+            help="See: sim allocators; each may name its reserve, as in buddy:pow2; or all.",
             show_default="contiguous, buddy:pow2, buddy:oracle, paged",
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
@@ -107,10 +107,9 @@ def compare(
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from kvsim.jobs import carry_out
-    from kvsim.sim.run import side_by_side
+    from kvsim.jobs import carry_out, compared_with
 
-    deployments = side_by_side(server.deployed(), allocator.split(","))
+    deployments = compared_with(server.deployed(), allocator.split(","))
     carry_out(deployments, server.fleet(), traffic, seeds, output, compared=True)
 
 

@@ -11,8 +11,16 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kvsim.allocators import ALLOCATORS
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_class, scheduler_name, windowed_groups
+from kvsim.sim.build import (
+    build_allocator,
+    build_engine,
+    build_scheduler,
+    scheduler_class,
+    scheduler_name,
+    windowed_groups,
+)
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -35,6 +43,8 @@ from kvsim.sim.workload import Workload
 
 Json = dict[str, object]
 
+EVERY = "all"
+"""What stands for all allocators in a comparison."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -242,8 +252,31 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
 
 
+def fitting(scenario: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the scenario can be run -> the scenario with it."""
+    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
+
+
+def left_out(scenario: Deployment) -> dict[str, str]:
+    """Each built-in allocator with which it cannot -> why."""
+    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+
+
+def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
+    """The scenario with each built-in allocator, or why it cannot be run."""
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    found: dict[str, Deployment | str] = {}
+    for name in ALLOCATORS:
+        try:
+            found[name] = resolved(with_allocator(bare, name))
+            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+        except KvsimError as error:
+            found[name] = str(error)
+    return found
+
+
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator.
+    """The scenario under each allocator; `all` stands for those that are built in and fit it.
 
     Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
 
@@ -252,6 +285,8 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     KvsimError
         When two are the same, or when a reserve or a fit is given and no allocator takes it.
     """
+    if list(allocators) == [EVERY]:
+        allocators = list(fitting(scenario))
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
     bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
     scenarios, taken = [], False
