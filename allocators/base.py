@@ -140,6 +140,8 @@ class Allocator(ABC):
     source: ClassVar[str] = ""
     """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
 
+    scheduler: ClassVar[str] = ""
+    """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     chooses_extents: ClassVar[bool] = False

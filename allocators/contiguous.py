@@ -22,9 +22,9 @@ class Contiguous(Allocator):
     ----------
     capacity_slots : int
         Size of the arena.
-    fit : "first" or "best"
-        Take the free extent at the lowest address that serves, or the smallest that serves (the
-        lowest of equals); the loan is cut off its low end.
+    fit : "first", "best", "next" or "worst"
+        Take the free extent at the lowest address that serves, the smallest that serves, the first behind
+        the last loan, or the largest (the lowest of equals); the loan is cut off its low end.
     """
 
     family: ClassVar[str] = "extents"

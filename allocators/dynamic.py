@@ -19,7 +19,7 @@ class Dynamic(Contiguous):
     ----------
     capacity_slots : int
         Size of the arena.
-    fit : "first" or "best"
+    fit : "first", "best", "next" or "worst"
         Which free extent a sequence gets when it is placed or moves, as in `Contiguous`.
     """
 

@@ -87,8 +87,11 @@ def drawn(allocator: type[Allocator]) -> list[str]:
             lines = list(_told(allocator, scale))
         except ValueError:  # the arena is too small for it
             continue
+        if allocator.idles and scale < 4096 and any("no room" in line for line in lines):
+            continue  # its pages are too large
         each = f", each of {scale:,}" if scale > 1 else ""
-        return [*lines, f"{CELLS} slots{each}: A tokens, a lent and empty, : cached, . free"]
+        idle = "; - idle" if allocator.idles else ""
+        return [*lines, f"{CELLS} slots{each}{idle}: A tokens, a lent and empty, : cached, . free"]
     return []
 
 
@@ -100,8 +103,8 @@ def _told(allocator: type[Allocator], scale: int) -> Iterator[str]:
         for letter, tokens, bound in changes:
             seq = ord(letter)
             if not tokens:
-                arena.release(seq)
-                del lengths[seq]
+                if lengths.pop(seq, 0):
+                    arena.release(seq)
                 continue
             wanted = tokens * scale
             done = arena.grow(seq, wanted) if seq in lengths else arena.admit(seq, wanted, bound * scale)
@@ -126,7 +129,7 @@ def _picture(arena: Allocator, lengths: dict[int, int]) -> str:
 def _pieces(arena: Allocator, lengths: dict[int, int]) -> Iterator[tuple[int, int, str]]:
     for region in arena.regions():
         if not region.owners:
-            yield region.start, region.size, ":" if region.cached else "."
+            yield region.start, region.size, ":" if region.cached else "-" if region.idle else "."
             continue
         letter, filled = chr(region.owners[0]), region.filled(lengths)
         yield region.start, filled, letter

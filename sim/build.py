@@ -35,7 +35,8 @@ SWAP_SPACE_BYTES = 4 * GIB
 def scheduler_name(scenario: Deployment) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
-    return engine.scheduler or ("vllm-v1" if allocator_class(engine.allocator).pages else "orca")
+    found = allocator_class(engine.allocator)
+    return engine.scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:

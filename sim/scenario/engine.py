@@ -5,14 +5,33 @@ Names of allocators and schedulers are not checked here: their registries do tha
 
 from dataclasses import dataclass
 
+from kvsim.allocators.extents import FITS
 from kvsim.sim.checks import check_int
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
-FITS = ("first", "best")
+"""Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
 POLICIES = ("fcfs", "priority", "sjf")
 PREEMPTIONS = ("recompute", "swap")
 CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
+
+
+def check_reserve(reserve: str) -> None:
+    """Raise KvsimError unless it is one of `RESERVES`, or `predicted:MODEL`."""
+    if reserve.startswith(PREFIX):
+        predictor_named(reserve.removeprefix(PREFIX))
+    elif reserve not in RESERVES:
+        raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, {PREFIX}MODEL, got {reserve!r}")
+
+
+def split_reserve(text: str) -> tuple[str, str | None]:
+    """An allocator and its reservation, of `name[:reserve]` or `module:Class[:reserve]`."""
+    name, mark, model = text.strip().partition(f":{PREFIX}")
+    if mark:
+        return name, PREFIX + model
+    name, _, last = text.strip().rpartition(":")
+    return (name, last) if name and last in RESERVES else (text.strip(), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +44,9 @@ class EngineConfig:
         Names in their registries; scheduler None means the one that belongs to the allocator.
     block_size : int
         Tokens of a KV block, a power of two.
-    reserve : "max", "pow2", "oracle" or None
+    reserve : "max", "pow2", "oracle", "predicted:MODEL" or None
         What allocators that reserve ahead set aside; None leaves it to the allocator.
-    fit : "first" or "best"
+    fit : "first", "best", "next" or "worst"
         Which free extent a contiguous reservation takes.
     max_num_seqs, max_num_batched_tokens : int
         At most so many sequences run, and at most so many tokens are computed, in a step.
@@ -90,8 +109,8 @@ class EngineConfig:
             check_int(field, getattr(self, field))
         if self.block_size & (self.block_size - 1):
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
-        if self.reserve is not None and self.reserve not in RESERVES:
-            raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, got {self.reserve!r}")
+        if self.reserve is not None:
+            check_reserve(self.reserve)
         if self.policy not in POLICIES:
             raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
         if self.preemption is not None and self.preemption not in PREEMPTIONS:

@@ -100,7 +100,7 @@ class Scheduler(ABC):
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """Why a request with so many samples, or candidates, can never be served, or ""."""
         allocator = server.allocator
-        if allocator.fits(request.final_tokens, server.bound(request)):
+        if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
 

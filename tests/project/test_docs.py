@@ -3,9 +3,9 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
-get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
-`--num-prompts 20`, which replaces their own.
+`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json` and `path/to/config.json` of the examples exist.
+`run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
+`--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -19,10 +19,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from support.bench_files import GUIDELLM
 
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.contract import check_allocator
+from kvsim.allocators.extents import FITS
 from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
 from kvsim.reports.zoo import with_pictures
@@ -30,7 +32,7 @@ from kvsim.sim import __version__
 from kvsim.sim.options.option import options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.record import recorder
-from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES
+from kvsim.sim.scenario.engine import POLICIES, PREEMPTIONS, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 
@@ -118,6 +120,7 @@ def workplace(tmp_path, monkeypatch):
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
     for name, table in zip(("requests.csv", "log.csv"), blocks(named("traces"), "csv"), strict=True):
         Path(name).write_text(table, encoding="utf-8")
+    Path("result.json").write_bytes(GUIDELLM.read_bytes())
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -130,6 +133,9 @@ def carry_out(command, capsys):
     assert cli.main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
+
+SHARING = ("run", "compare", "replay", "sweep", "capacity")
+"""Commands that take the options of a run."""
 
 # -- every name has help and a heading ------------------------------------------------------------
 
@@ -147,7 +153,7 @@ def test_no_heading_names_a_command_that_is_not_there():
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
-    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
+    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in SHARING else "")
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
@@ -196,6 +202,7 @@ def test_no_option_is_described_that_is_not_there():
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {"--fuzz"}  # one of pytest's here
+    there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
