@@ -108,7 +108,7 @@ def compare(  # noqa: PLR0917 - typer passes them by name
         typer.Option(
             rich_help_panel="Engine",
             metavar="NAME,...",
-            help="See: sim allocators; each may name its reserve, as in buddy:pow2.",
+            help="See: sim allocators; each may name its reserve, as in buddy:pow2; or all.",
             show_default="contiguous, buddy:pow2, buddy:oracle, paged",
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
@@ -117,10 +117,9 @@ def compare(  # noqa: PLR0917 - typer passes them by name
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from kvsim.jobs import carry_out
-    from kvsim.sim.run import side_by_side
+    from kvsim.jobs import carry_out, compared_with
 
-    deployments = side_by_side(server.deployed(), allocator.split(","))
+    deployments = compared_with(server.deployed(), allocator.split(","))
     carry_out(deployments, server.fleet(), traffic, seeds, output, goals, compared=True)
 
 

@@ -6,6 +6,8 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "mlc": "kvsim.allocators.mlc:Mlc",
+    "tensorrt-llm": "kvsim.allocators.tensorrt_llm:TensorRTLLM",
     "vattention": "kvsim.allocators.virtual_memory.vattention:VAttention",
     "vattention-128k": "kvsim.allocators.virtual_memory.vattention:VAttention128K",
     "vattention-256k": "kvsim.allocators.virtual_memory.vattention:VAttention256K",

@@ -11,8 +11,16 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kvsim.allocators import ALLOCATORS
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_class, scheduler_name, windowed_groups
+from kvsim.sim.build import (
+    build_allocator,
+    build_engine,
+    build_scheduler,
+    scheduler_class,
+    scheduler_name,
+    windowed_groups,
+)
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -37,6 +45,8 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
 
+EVERY = "all"
+"""What stands for all allocators in a comparison."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -264,8 +274,31 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
+def fitting(scenario: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the scenario can be run -> the scenario with it."""
+    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
+
+
+def left_out(scenario: Deployment) -> dict[str, str]:
+    """Each built-in allocator with which it cannot -> why."""
+    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+
+
+def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
+    """The scenario with each built-in allocator, or why it cannot be run."""
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    found: dict[str, Deployment | str] = {}
+    for name in ALLOCATORS:
+        try:
+            found[name] = resolved(with_allocator(bare, name))
+            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+        except KvsimError as error:
+            found[name] = str(error)
+    return found
+
+
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator.
+    """The scenario under each allocator; `all` stands for those that are built in and fit it.
 
     Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
     `kv_budget` and `kv_bits` for those that drop or quantise tokens.
@@ -275,6 +308,8 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     KvsimError
         When two are the same, or when one of these is given and no allocator takes it.
     """
+    if list(allocators) == [EVERY]:
+        allocators = list(fitting(scenario))
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
     budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
     plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)

@@ -188,8 +188,8 @@ class Scenario:
         default=None,
         value="NAME",
         shown="max",
-        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), or "
-        "`predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
+        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
+        "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     fit: str = option(
         "The hole that a contiguous reservation takes: first, best, next, worst.",
