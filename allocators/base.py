@@ -22,6 +22,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.options import Options
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ Content = tuple[Run, ...]
 """The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
 
 
+@mypyc_attr(native_class=False)
 class InvariantError(RuntimeError):
     """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
 
@@ -95,6 +98,7 @@ class Layout(NamedTuple):
         return map(Region, self.starts, self.sizes, owners, self.firsts, map(bool, self.cached))
 
 
+@mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
     """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
 
@@ -131,6 +135,7 @@ class Match:
         self.woken_slots = woken_slots
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocator(ABC):
     """Lends the slots of one arena to sequences.
 

@@ -19,6 +19,8 @@ found until they are lent again. Sliding windows are for allocators/windowed.py.
 from array import array
 from collections.abc import Iterator, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.host_pool import HostPool
@@ -28,6 +30,7 @@ from kvsim.allocators.prefix import Known, Prefixes, PrefixMatch
 from kvsim.allocators.windowed import Windowed
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Paged(Allocator):
     """Blocks of `block_size` slots, block tables, reference counts, copy-on-write.
 
@@ -143,9 +146,10 @@ class Paged(Allocator):
         return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        if self._claims.part_filled or len(seqs) > self._pool.free:
-            raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
-        self.used_slots += len(seqs) * self.block_size
+        count = len(seqs)
+        if count > self._pool.free or self._claims.part_filled:
+            raise InvariantError(f"{count} growths were asked for, {self.growth_budget()} promised")
+        self.used_slots += count * self.block_size
         if self.prefixes is None:
             self._pool.lend_each(seqs, self._tables)
         else:

@@ -7,9 +7,12 @@ takes either, as both lend and take back alike.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.options import Order
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pool:
     """Blocks 0 to `num_blocks - 1`, at first lent in that order.
 

@@ -14,6 +14,8 @@ behind it (`newest`: it finds the last, and the others are forgotten).
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.options import CacheRules
 from kvsim.allocators.pool import Pool
 
@@ -36,6 +38,7 @@ class Span:
         self.key = key
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPool(Pool):
     """Lends the block that was freed first, and finds those whose text is known."""
 

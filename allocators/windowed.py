@@ -28,6 +28,8 @@ or goes itself; only the order of the free blocks may differ. Ignored: fork, pre
 from array import array
 from collections.abc import Iterator
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Order
 from kvsim.allocators.pool import Pool
@@ -60,6 +62,7 @@ class Holding:
         return f"{self.length} blocks in each of {len(self.tables)} groups, {self.behind} behind the window"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Windowed(Allocator):
     """Blocks of `block_size` slots in a table per group of layers; those behind the window are freed.
 

@@ -8,6 +8,8 @@ somebody may have to make room.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
 from kvsim.sim.growth import GrowthCalendar
 from kvsim.sim.progress import Progress
@@ -15,6 +17,7 @@ from kvsim.sim.request import Request, State
 from kvsim.sim.step import Step
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Decoding(ABC):
     """Who runs, who decodes, and the memory that decoding takes.
 

@@ -236,13 +236,14 @@ class Recorder:
         `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
         and of those that were cached before.
         """
-        if span.held_by:
+        ends, *_, held_by, rest = span
+        if held_by:
             spans, sums = self._saturated_spans, self.saturated
-            self.held_ps[span.held_by] += span.ends[-1]
+            self.held_ps[held_by] += ends[-1]
         else:
             spans, sums = self._unsaturated_spans, self.unsaturated
-        if span.rest is not NOTHING:
-            sums.add_rest(span.ends[-1], *span.rest)
+        if rest is not NOTHING:
+            sums.add_rest(ends[-1], *rest)
         if grown is not None:
             used, internal, evicted = grown
             sums.used += used

@@ -6,6 +6,8 @@ in O(1).
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.catalog import gpu_named, gpu_names
 from kvsim.sim.config import GpuSpec, ModelSpec
@@ -43,6 +45,7 @@ TRANSFER_LATENCY_S = 5e-6
 """Start of one copy between GPU and host (cudaMemcpyAsync)."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Roofline(CostModel):
     """Analytic time of a step on `tp` GPUs that share every layer.
 
@@ -133,6 +136,7 @@ class Roofline(CostModel):
                 self._least = each
             else:
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], each[1]
+        self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
         self._decode_ps: dict[int, int] = {}
 
     def step_ps(self, shape: StepShape) -> int:
@@ -150,17 +154,20 @@ class Roofline(CostModel):
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
-        found = self._gpu_ps(decode_seqs, context_tokens, steps)
-        least = int(self._least[0] + self._least[1] * decode_seqs)
-        return [max(each, least) for each in found] if least else found
-
-    def _gpu_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         constant = self._decode_ps.get(decode_seqs)
         if constant is None:
             constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
         first, delta = constant + self._context_ps * context_tokens, self._context_ps * decode_seqs
-        if not self._window_ps:
+        if not self._shaped:
             return range(first, first + steps * delta, delta) if delta else [first] * steps
+        found = self._with_windows(first, delta, decode_seqs, context_tokens, steps)
+        least = int(self._least[0] + self._least[1] * decode_seqs)
+        return [max(each, least) for each in found] if least else found
+
+    def _with_windows(
+        self, first: int, delta: int, decode_seqs: int, context_tokens: int, steps: int
+    ) -> Sequence[int]:
+        """The same progression, and what the layers with a sliding window add to it."""
         seen = self._window * decode_seqs
         if context_tokens >= seen:
             return _progression(first + self._window_ps * min(context_tokens, seen), delta, steps)

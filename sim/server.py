@@ -11,6 +11,8 @@ request never comes back, and the last of `running` is the latest admission.
 from collections.abc import Callable
 from itertools import islice
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator, InvariantError, Match
 from kvsim.sim.decoding import Decoding
 from kvsim.sim.events import Events, Refusal
@@ -23,6 +25,7 @@ from kvsim.sim.step import Step, Totals
 from kvsim.sim.step_cost import StepShape
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Server(Decoding):
     """The state of one simulated engine.
 
@@ -78,8 +81,9 @@ class Server(Decoding):
 
     def begin_step(self) -> Step:
         """Another step than the last is to be decided: returns it."""
-        self.step = Step(self.allocator.copied_slots, self.allocator.cow_copies)
-        return self.step
+        step = self.step
+        step.begin(self.allocator.copied_slots, self.allocator.cow_copies)
+        return step
 
     def wait(self, until_ps: int) -> None:
         """Time passes without a step."""
@@ -119,9 +123,9 @@ class Server(Decoding):
         """The tokens of each living sequence in the step, its new ones included; from scratch."""
         of_decoding = self.progress.stored if self.step.paused else self.progress.tokens
         return {
-            seq: of_decoding(r) if r.state is State.DECODE else r.computed
+            seq: of_decoding(r) if r.state == State.DECODE else r.computed
             for seq, r in self.running.items()
-            if r.state is not State.FINISHED
+            if r.state != State.FINISHED
         }
 
     def work(self, contexts: int) -> StepShape:
@@ -410,18 +414,18 @@ class Server(Decoding):
 
     def _may_be_evicted(self, request: Request) -> bool:
         """Finished seats of a static batch stay; who is not known to be finished is evicted like others."""
-        return request.state is not State.FINISHED or request.seq in self.departed
+        return request.state != State.FINISHED or request.seq in self.departed
 
     def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
         """Preempt by recomputation, for the room that `by` needs: free everything.
 
         If `requeue`, put the request back at the head of the queue.
         """
-        if request.state is State.FINISHED:
+        if request.state == State.FINISHED:
             self._evict_departed(request)
             return
         unknown = 0
-        if request.state is State.DECODE:
+        if request.state == State.DECODE:
             known_before = request.known_tokens
             self._leave_decode(request)
             unknown = int(self.known_late and request.computed > known_before)

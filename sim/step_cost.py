@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 
 class StepShape(NamedTuple):
     """What one engine step computes."""
@@ -51,6 +53,7 @@ class Spread(NamedTuple):
     """their sum in the first step, each rounded up to whole tiles; then a token a sequence more in each"""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CostModel(ABC):
     """The duration of a step.
 

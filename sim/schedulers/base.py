@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.config import EngineConfig
@@ -27,6 +29,7 @@ WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": Fal
 """What may be asked of a scheduler that knows nothing else."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(ABC):
     """Decides each step; all state is in the server.
 

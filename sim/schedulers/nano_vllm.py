@@ -12,6 +12,8 @@ Prefixes can be found from the end of the step that computes them. An answer doe
 
 from collections.abc import Mapping, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
@@ -20,6 +22,7 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.server import Server
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
@@ -27,7 +30,7 @@ class NanoVllm(Scheduler):
     publishes_late = True
     limits_length = False
     order = Order.QUEUE
-    cache = CacheRules(newest=True)
+    cache: CacheRules | None = CacheRules(newest=True)
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
@@ -66,7 +69,7 @@ class NanoVllm(Scheduler):
         if not server.prefill_held:
             return None
         last = next(reversed(server.running.values()))
-        return last if last.computed < last.known_tokens and last.state is State.PREFILL else None
+        return last if last.computed < last.known_tokens and last.state == State.PREFILL else None
 
     def counted_as_waiting(self, server: Server) -> int:
         """A cut prompt stays at the head of nano-vLLM's queue."""
