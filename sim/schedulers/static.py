@@ -7,9 +7,9 @@ memory (internal waste in the ledger, padding for the cost). Nobody enters in be
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.sim.request import Request
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.server import Server
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
