@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.options import Options
+from kvsim.allocators.options import Options, said_by
 
 T = TypeVar("T")
 
@@ -117,6 +117,7 @@ class Holdings(dict[int, T]):
             raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
     """What a caching allocator knows of a prefix: good until its next change.
 
@@ -193,6 +194,7 @@ class Allocator(ABC):
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
         self.capacity_slots = capacity_slots
+        self.growth_unit = said_by(type(self), "growth_unit", 0)
         self.used_slots = 0
         self.cached_slots = 0
         self.shared_tokens = 0
@@ -267,7 +269,7 @@ class Allocator(ABC):
         """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
-    growth_unit: int = 0
+    growth_unit: int
     """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
 
     def growth_budget(self) -> int:

@@ -1,7 +1,9 @@
 """What a run may choose about its allocator: integers and small words; each takes those it knows."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Order(Enum):
@@ -55,3 +57,16 @@ class Options(NamedTuple):
     """size of the host pool, for those that can swap"""
     groups: Groups | None = None
     """how layers are kept, for those that free what windows leave behind; None: all layers alike"""
+
+
+def said_by(kind: type, name: str, otherwise: T) -> T:
+    """What the body of a class, or of the nearest one above it that has the name, says of a setting.
+
+    A compiled class has a descriptor there, which says nothing.
+    """
+    for each in kind.__mro__:
+        said = each.__dict__.get(name)
+        if said is not None and not hasattr(said, "__get__"):
+            found: T = said
+            return found
+    return otherwise

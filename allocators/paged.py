@@ -18,6 +18,7 @@ found until they are lent again. Sliding windows are for allocators/windowed.py.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -48,9 +49,11 @@ class Paged(Allocator):
         How prefixes are kept; None: not at all.
     """
 
-    pages = has_blocks = forks = True
-    frees_behind_windows = True
-    keeps_prefixes = True
+    pages: ClassVar[bool] = True
+    has_blocks: ClassVar[bool] = True
+    forks: ClassVar[bool] = True
+    frees_behind_windows: ClassVar[bool] = True
+    keeps_prefixes: ClassVar[bool] = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
@@ -70,9 +73,9 @@ class Paged(Allocator):
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         if capacity_slots < block_size:
             raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        super().__init__(capacity_slots // block_size * block_size)
         self.block_size = self.growth_unit = block_size
         self.num_blocks = capacity_slots // block_size
-        super().__init__(self.num_blocks * block_size)
         self.host_capacity_slots = host_slots // block_size * block_size
         self.order = order
         self.caches = cache is not None

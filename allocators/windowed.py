@@ -27,6 +27,7 @@ or goes itself; only the order of the free blocks may differ. Ignored: fork, pre
 
 from array import array
 from collections.abc import Iterator
+from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -78,7 +79,7 @@ class Windowed(Allocator):
         Which free block to lend: STACK or QUEUE.
     """
 
-    windows = True
+    windows: ClassVar[bool] = True
 
     def __init__(
         self, capacity_slots: int, groups: Groups, block_size: int = 16, order: Order = Order.STACK

@@ -8,8 +8,8 @@ sequence and step, so a span of decode steps is asked for at once. sim/cost/name
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate, islice
-from typing import NamedTuple
+from itertools import accumulate
+from typing import ClassVar, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -69,7 +69,7 @@ class CostModel(ABC):
 
     source: str
     context_tile: int = 0
-    flags: bool = False
+    flags: ClassVar[bool] = False
 
     @property
     def extrapolated_share(self) -> float:
@@ -114,7 +114,7 @@ class CostModel(ABC):
         most = limit_ps // first + 1
         if steps == 1 or most == 1:
             return [first]
-        ends = list(accumulate(islice(durations, most)))
+        ends = list(accumulate(durations if most >= steps else durations[:most]))
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends

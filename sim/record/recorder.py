@@ -11,6 +11,7 @@ from operator import add, mul, sub
 from typing import NamedTuple
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
 from kvsim.sim.record.histogram import Histogram
@@ -22,7 +23,6 @@ from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE = 1024
-NOTHING = (0, 0, 0)
 
 STEP_COLUMNS = (
     "step",
@@ -69,8 +69,8 @@ class Span(NamedTuple):
     internal: int
     held_by: str
     """the limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited"""
-    rest: tuple[int, int, int]
-    """external and cached slots, and tokens saved by sharing: what most allocators never have"""
+    rest: tuple[int, int, int] | None
+    """external and cached slots, and tokens saved by sharing; None for allocators that never have any"""
 
 
 class Instant(NamedTuple):
@@ -92,6 +92,7 @@ class Instant(NamedTuple):
 TIMELINE_COLUMNS = Instant._fields
 
 
+@mypyc_attr(serializable=True)
 @dataclass
 class Integrals:
     """Sums over time of what the memory held: slots (or requests) times picoseconds.
@@ -115,6 +116,7 @@ class Integrals:
         self.shared += shared * duration_ps
 
 
+@mypyc_attr(native_class=False)
 @dataclass(frozen=True)
 class Result:
     """What a run leaves behind: integers, as numpy columns, and sums.
@@ -236,14 +238,15 @@ class Recorder:
         `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
         and of those that were cached before.
         """
-        ends, *_, held_by, rest = span
+        ends, _, _, _, _, _, held_by, rest = span
         if held_by:
             spans, sums = self._saturated_spans, self.saturated
             self.held_ps[held_by] += ends[-1]
         else:
             spans, sums = self._unsaturated_spans, self.unsaturated
-        if rest is not NOTHING:
-            sums.add_rest(ends[-1], *rest)
+        if rest is not None:
+            external, cached, shared = rest
+            sums.add_rest(ends[-1], external, cached, shared)
         if grown is not None:
             used, internal, evicted = grown
             sums.used += used

@@ -11,6 +11,7 @@ Prefixes can be found from the end of the step that computes them. An answer doe
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -26,11 +27,9 @@ from kvsim.sim.serving.server import Server
 class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
-    uses = frozenset({"policy", "enable_prefix_caching"})
-    publishes_late = True
-    limits_length = False
-    order = Order.QUEUE
-    cache: CacheRules | None = CacheRules(newest=True)
+    uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching"})
+    publishes_late: ClassVar[bool] = True
+    limits_length: ClassVar[bool] = False
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
@@ -44,6 +43,8 @@ class NanoVllm(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
+        self.order = Order.QUEUE
+        self.cache = CacheRules(newest=True)
         if not config.enable_prefix_caching:
             raise KvsimError(
                 "enable_prefix_caching must be on for scheduler nano-vllm, which has no switch for it"

@@ -48,7 +48,7 @@ class VllmV0(Scheduler):
     uses: ClassVar[frozenset[str]] = frozenset(
         {"policy", "enable_prefix_caching", "watermark", "num_cpu_blocks", "preemption"}
     )
-    forks = True
+    forks: ClassVar[bool] = True
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:

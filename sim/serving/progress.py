@@ -199,7 +199,7 @@ class Progress(ABC):
 class Lockstep(Progress):
     """One token a step for every sequence."""
 
-    linear = True
+    linear: ClassVar[bool] = True
 
     def stored(self, request: Request) -> int:
         return request.base + self.clock
@@ -238,7 +238,7 @@ class Counted(Progress):
     joins, for all steps to its end.
     """
 
-    linear = False
+    linear: ClassVar[bool] = False
 
     def __init__(self, counts: Callable[[Request], Iterator[int]]) -> None:
         super().__init__()

@@ -39,7 +39,9 @@ class Ordered:
         """Put a request where it belongs."""
         heappush(self._heap, (self._key(request), request.index, request.sample, request))
 
-    appendleft = append
+    def appendleft(self, request: Request) -> None:
+        """Likewise: the queue has an order of its own."""
+        self.append(request)
 
     def popleft(self) -> Request:
         """Take the head."""

@@ -27,7 +27,7 @@ from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.record.events import NO_ROOM, Events
 from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
-from kvsim.sim.record.recorder import NOTHING, TIMELINE_ROWS, Instant, Recorder, Result, Span
+from kvsim.sim.record.recorder import TIMELINE_ROWS, Instant, Recorder, Result, Span
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
@@ -82,10 +82,14 @@ class Replica:
         self.max_span = 1 if step_log else max_span
         self.check = check
         self._wait: Callable[[int], None] | None = None
+        self._hears = cost.flags
+        self._linear = server.progress.linear
         self._after_each = scheduler.forks or step_log  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
         server.watch(events, cost.context_tile)
+        self._process: simpy.Process | None = None
+        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._current: Span | None = None  # the plan it sleeps on
         self._last_ends = [0]  # of the plan that it carried out last
         self._may_be_cut = False
@@ -102,15 +106,15 @@ class Replica:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
         if self._bell is not None and self._bell.callbacks is not None:
             self._bell.callbacks.clear()
-        del self._env, self._arrivals, self._process, self._bell
+        self._bell = self._process = None
 
     # -- on the clock -------------------------------------------------------------------------
 
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
         """Start to serve; `alone`: all that arrives comes here."""
         self._env, self._arrivals, self._alone = env, arrivals, alone
-        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._schedule = self.scheduler.schedule  # looked up once
         self._looked_on = self.check or self.events is not None or self.memory_map is not None
         self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
@@ -181,7 +185,7 @@ class Replica:
         if step.evictions or (server.known_late and step.departures and server.waiting):
             shape = server.work(0)
             duration = self.cost.step_ps(shape)
-            if self.cost.flags:
+            if self._hears:
                 self.cost.carried_out(shape, duration)
             waits, cached = server.waiting or server.swapped, server.allocator.cached_slots
             held_by = limit(server, self.scheduler) if waits else ""
@@ -212,7 +216,12 @@ class Replica:
             last = bisect_left(ends, int(self._env.now) - self.server.now_ps)
             if last + 1 < len(ends):
                 del ends[last + 1 :]
-                self._process.interrupt()
+                self._wake()
+
+    def _wake(self) -> None:
+        """The plan that it sleeps on is another one now."""
+        if self._process is not None:
+            self._process.interrupt()
 
     def catch_up(self) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
@@ -227,7 +236,7 @@ class Replica:
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
-            self._process.interrupt()
+            self._wake()
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
@@ -254,7 +263,7 @@ class Replica:
         if step.changed or step.departures:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
-        self.scheduler.schedule(server)
+        self._schedule(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
@@ -270,11 +279,12 @@ class Replica:
         elif decodes or step.chunks or step.moves_blocks:
             shape = server.work(contexts)
             ends = [self.cost.step_ps(shape)]
-            if self.cost.flags:
+            if self._hears:
                 self.cost.carried_out(shape, ends[0])
         else:
             return None
-        allocator, internal, rest = server.allocator, server.internal, NOTHING
+        allocator, internal = server.allocator, server.internal
+        rest: tuple[int, int, int] | None = None
         if allocator.shared_tokens or allocator.cached_slots or server.has_external:
             rest = server.external_slots(), allocator.cached_slots, allocator.shared_tokens
             internal = server.internal_slots()
@@ -300,11 +310,11 @@ class Replica:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
-        if not progress.linear:
+        if not self._linear:
             return self._unlike_ends(steps, limit_ps - now_ps)
         spread = None if apart is None else apart.spread(progress.clock + 1, steps)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
-        if self.cost.flags:
+        if self._hears:
             self._span_priced = seats, contexts
         return ends
 
@@ -336,12 +346,12 @@ class Replica:
 
     def _commit(self, plan: Span) -> None:
         """The steps of a plan are over: memory, tokens, finishes."""
-        server, step, recorder, ends = self.server, self.server.step, self.recorder, plan.ends
-        progress = server.progress
+        server, step, recorder = self.server, self.server.step, self.recorder
+        ends, progress = plan.ends, server.progress
         if self.memory_map:
             decoded = 0 if step.paused else progress.added(len(ends))
             self.memory_map.passed(decoded + step.prefill_tokens)
-        if progress.linear:
+        if self._linear:
             recorder.add(plan, server.grow_within(ends) if len(ends) > 1 else None)
         else:
             self._record_unlike(plan)

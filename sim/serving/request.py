@@ -29,6 +29,8 @@ SUCCESSORS = (
     (),
 )
 """By state, the allowed moves; back to WAITING is preemption."""
+MOVES: Final = frozenset(10 * state + after for state, moves in enumerate(SUCCESSORS) for after in moves)
+"""The same as 10 * from + to."""
 
 
 class Request:
@@ -91,7 +93,7 @@ class Request:
 
     def move(self, state: int) -> None:
         """Change the `State`, along the allowed transitions only."""
-        if state not in SUCCESSORS[self.state]:
+        if 10 * self.state + state not in MOVES:
             raise InvariantError(f"request {self.index} cannot go from {NAMES[self.state]} to {NAMES[state]}")
         self.state = state
 

@@ -65,6 +65,7 @@ class Server(Decoding):
         self.steps = 0  # engine steps executed
         self.totals = Totals()
         self.events: Events | None = None
+        self._windows = allocator.windows
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
         self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
         self._next_seq = 0
@@ -115,7 +116,7 @@ class Server(Decoding):
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
         held += self.prefill_held
-        if allocator.shared_tokens or allocator.windows:
+        if allocator.shared_tokens or self._windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
         return held, contexts
 

@@ -20,7 +20,7 @@ that of the edge. The time of these parts is counted (extrapolation.py), and eve
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from kvsim.sim.cost.calibrated.extrapolation import Extrapolation
 from kvsim.sim.cost.calibrated.parts import Place, Priced
@@ -60,7 +60,7 @@ class Decoding(NamedTuple):
 class Calibrated(CostModel):
     """The step times of one scenario by its profile."""
 
-    flags = True
+    flags: ClassVar[bool] = True
 
     def __init__(self, scenario: Deployment) -> None:
         profile = scenario.profile
