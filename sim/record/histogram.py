@@ -10,13 +10,11 @@ from itertools import chain
 from operator import mul
 
 import numpy as np
-from mypy_extensions import mypyc_attr
 
 MANTISSA_BITS = 10
 BINS = 64 << MANTISSA_BITS
 
 
-@mypyc_attr(serializable=True)
 class Histogram:
     """Weighted counts in bins of constant relative width."""
 

@@ -6,7 +6,7 @@ The timeline holds instants: every step at first; whenever `timeline_rows` are f
 is dropped and the spacing doubles. So a run of any length has between half that number and all of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from operator import add, mul, sub
 from typing import NamedTuple
 
@@ -92,7 +92,6 @@ class Instant(NamedTuple):
 TIMELINE_COLUMNS = Instant._fields
 
 
-@mypyc_attr(serializable=True)
 @dataclass
 class Integrals:
     """Sums over time of what the memory held: slots (or requests) times picoseconds.
@@ -108,6 +107,10 @@ class Integrals:
     external: int = 0
     cached: int = 0
     shared: int = 0
+
+    def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
+        """For processes that hand it on: a compiled class cannot be pickled otherwise."""
+        return Integrals, astuple(self)
 
     def add_rest(self, duration_ps: int, external: int, cached: int, shared: int) -> None:
         """Add those that most allocators never have."""

@@ -7,8 +7,6 @@ facts: what the step computes and costs, whether the next step may be like it, w
 
 from dataclasses import dataclass
 
-from mypy_extensions import mypyc_attr
-
 from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.request import Request
 
@@ -117,7 +115,6 @@ class Step:
         self.rejected += ((row, reason),)
 
 
-@mypyc_attr(serializable=True)
 @dataclass
 class Totals:
     """What was counted since the start."""
