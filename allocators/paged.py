@@ -49,6 +49,12 @@ class Paged(Allocator):
         How prefixes are kept; None: not at all.
     """
 
+    family: ClassVar[str] = "blocks"
+    idea: ClassVar[str] = "a block table for each sequence; blocks are shared, copied on write"
+    wastes: ClassVar[str] = "less than one block; nothing between sequences"
+    used_by: ClassVar[str] = "vLLM, nano-vLLM"
+    source: ClassVar[str] = "PagedAttention, SOSP '23"
+
     pages: ClassVar[bool] = True
     has_blocks: ClassVar[bool] = True
     forks: ClassVar[bool] = True
@@ -215,8 +221,8 @@ class Paged(Allocator):
             self.prefixes.fork(parent, child, len(table))
         return True
 
-    def idle_slots(self) -> int:
-        return self._claims.idle_slots() if self._claims.part_filled else 0
+    def shared_tail_slots(self) -> int:
+        return self._claims.shared_tail_slots() if self._claims.part_filled else 0
 
     def references(self, block: int) -> int:
         """How many block tables name the block."""

@@ -6,6 +6,7 @@ ledger bar falls back on glyphs.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich import box
@@ -15,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import palette
+from kvsim.reports.goals import NUMBERS, goal, in_words
+from kvsim.reports.goals import percent as percent_of_share
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
 from kvsim.reports.waiting import (
@@ -37,14 +40,14 @@ LATENCIES = {
     "queueing_s": "queueing",
 }
 POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
-_ASCII_GLYPHS = dict(zip(KINDS, "#r/x+.", strict=True))
+_ASCII_GLYPHS = dict(zip(KINDS, "#r/x+i.", strict=True))
 _ALIKE = 1.02  # ratios below this are no difference worth a word
 
 
 def run_table(summary: Summary) -> RenderableType:
     """The report of one run: overload, headline, ledger bar, latencies, memory, engine, notes."""
     parts: list[RenderableType] = overload_lines([overload(summary)])
-    parts += [Text(headline(summary), style="bold"), ""]
+    parts += [Text(headline(summary), style="bold"), *goal_lines([summary]), ""]
     if any(palette.whole_run(summary).values()):
         parts += [LedgerBar(palette.whole_run(summary)), ""]
     if summary["requests"]["finished"]:
@@ -70,6 +73,12 @@ def overload_lines(lines: Sequence[str]) -> list[RenderableType]:
     """What is said first: a line per overload, and a blank one below them; nothing of empty lines."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
+
+
+def goal_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
+    """Whether the goals of a run were met, with all of its seeds; nothing where it had none."""
+    words = in_words(summaries)
+    return [Text(words, style="bold")] if words else []
 
 
 @dataclass(frozen=True)
@@ -205,6 +214,21 @@ def _preemptions(summary: Summary) -> float:
     return sum(number(engine.get(f"preemptions_{how}")) or 0 for how in ("recompute", "swap"))
 
 
+def goal_rows() -> list[Row]:
+    """The numbers of goals, where any run has them."""
+    return [
+        Row(
+            words,
+            partial(goal, section=section, name=name),
+            percent_of_share if name == "attained_share" else figures,
+            min if section == "price" else max,
+            begins_section=name == "attained_share",
+            optional=True,
+        )
+        for (section, name), words in NUMBERS.items()
+    ]
+
+
 _ROWS = (
     Row("requests finished", _of("requests", "finished"), count, max),
     Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
@@ -214,6 +238,7 @@ _ROWS = (
     Row("tokens in KV memory", share_of("token"), percent_text, max, begins_section=True),
     Row("tokens, requests waiting", tokens_while_waiting, percent_text, max, optional=True),
     Row("cached prefixes", share_of("cached"), percent_text, optional=True),
+    Row("idle memory", share_of("idle"), percent_text, optional=True),
     Row("waste in all", waste_of, percent_text, min),
     Row("  reserved", share_of("reserved"), percent_text),
     Row("  internal", share_of("internal"), percent_text),
@@ -229,6 +254,7 @@ _ROWS = (
     ),
     Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
     Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
+    *goal_rows(),
 )
 
 
@@ -260,10 +286,10 @@ def _memory_table(summary: Summary) -> Table:
     if saturated:
         part = "" if waited is None else f" ({rounded_share(waited)} of it)"
         table.add_column(f"requests waited{part}", justify="right")
-    for kind, look in KINDS.items():
+    for kind in palette.kinds_of([summary]):
         parts = [memory["average"], saturated] if saturated else [memory["average"]]
         cells = [percent_text(number(part.get(kind))) for part in parts]
-        table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
+        table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
     return table
 
 
@@ -296,6 +322,7 @@ def _facts(summary: Summary) -> Table:
         ("prefixes", _hits(summary)),
         ("shared", _shared(summary)),
         ("swapped", _swaps(summary)),
+        ("upkeep", _upkeep(summary)),
     ):
         if text:
             table.add_row(name, text)
@@ -322,6 +349,17 @@ def _shared(summary: Summary) -> str:
     parts = [f"saves {saved:.1f} % of the memory on average" if saved else ""]
     parts.append(f"{count(copies)} blocks copied on write" if copies else "")
     return "; ".join(filter(None, parts))
+
+
+def _upkeep(summary: Summary) -> str:
+    """What the allocator did beside lending, and how long steps waited for it."""
+    done = summary.get("upkeep")
+    if not done:
+        return ""
+    calls = f"{count(number(done.get('maps')))} maps, {count(number(done.get('unmaps')))} unmaps"
+    waited = (number(done.get("steps_waited_s")) or 0) + (number(done.get("beyond_steps_s")) or 0)
+    beside = seconds(number(done.get("beside_steps_s")))
+    return f"{calls}; steps waited {seconds(waited)}, {beside} went on beside them"
 
 
 def _swaps(summary: Summary) -> str:

@@ -35,24 +35,27 @@ SWAP_SPACE_BYTES = 4 * GIB
 def scheduler_name(scenario: Deployment) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
-    return engine.scheduler or ("vllm-v1" if allocator_class(engine.allocator).pages else "orca")
+    found = allocator_class(engine.allocator)
+    return engine.scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
     """Settings in which a scheduler differs from `EngineConfig`; none for those that belong to allocators."""
     if scheduler is None:
         return {}
-    base, _, version = scheduler.partition("@")
-    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
-    return found.defaults(version, max_model_len)
+    return scheduler_class(scheduler).defaults(scheduler.partition("@")[2], max_model_len)
+
+
+def scheduler_class(name: str) -> type[Scheduler]:
+    """The scheduler of that name, with or without a release, or the user's own."""
+    base = name if ":" in name else name.partition("@")[0]
+    return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
 
 
 def build_scheduler(scenario: Deployment) -> Scheduler:
     """The scheduler, in the release asked for."""
     name = scheduler_name(scenario)
-    base = name if ":" in name else name.partition("@")[0]
-    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
-    return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
+    return scheduler_class(name)(replace(scenario.served_engine, scheduler=name), scenario.max_model_len)
 
 
 def windowed_groups(scenario: Deployment) -> KvGroups | None:
@@ -83,7 +86,7 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     """The allocator over the scenario's KV capacity, as the scheduler's engine has it."""
     engine = scenario.engine
     found = allocator_class(engine.allocator)
-    if engine.reserve and not found.reserves:
+    if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
     if engine.fit != EngineConfig.fit and not found.chooses_extents:
         raise KvsimError(
@@ -96,7 +99,25 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
     groups = windowed_groups(scenario)
     kept = _allocator_groups(groups, scenario, scheduler) if groups else None
-    options = Options(engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept)
+    model, tp = scenario.served_model, scenario.tensor_parallel_size
+    bytes_per_token = model.kv_bytes_per_token_per_gpu(tp)
+    if groups:
+        bytes_per_token = bytes_per_token * groups.layers_per_group // model.caching_layers
+    options = Options(
+        block_size=engine.block_size,
+        fit=engine.fit,
+        order=scheduler.order,
+        cache=scheduler.cache,
+        host_slots=host_slots,
+        groups=kept,
+        token_bytes=bytes_per_token,
+        layers=model.caching_layers,
+        kv_heads=1 if model.kv_latent_dim else -(-model.kv_heads // tp),
+        head_dim=model.kv_latent_dim or model.head_dim,
+        dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
+        max_sequences=engine.max_num_seqs,
+        max_model_len=scenario.max_model_len,
+    )
     try:
         return found.from_options(kv_capacity(scenario, groups).slots, options)
     except ValueError as error:
@@ -133,6 +154,7 @@ def build_engine(
         if workload.beam is not None:
             scheduler.search(workload.beam)
         allocator = build_allocator(scenario, scheduler)
+        map_of = MemoryMap(workload.tokens, map_instants, allocator.idles) if map_instants else None
         bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
         replicas.append(
             Replica(
@@ -144,7 +166,7 @@ def build_engine(
                 step_log=step_log,
                 check=check,
                 events=Events() if events else None,
-                memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
+                memory_map=map_of,
             )
         )
     return Engine(workload, log, replicas, scenario.max_model_len, fleet)

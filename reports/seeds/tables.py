@@ -24,6 +24,7 @@ from kvsim.reports.terminal import (
     LedgerBar,
     Row,
     compare_table,
+    goal_lines,
     marked,
     notes_of_all,
     overload_lines,
@@ -96,7 +97,7 @@ def _run_table(summaries: Sequence[Summary]) -> RenderableType:
     """One allocator with every seed: overload, headline, ledger bar, latencies, memory, engine, notes."""
     named = [{**s, "label": f"seed {place + 1} of {len(summaries)}"} for place, s in enumerate(summaries)]
     parts: list[RenderableType] = overload_lines([overload_of_seeds(summaries)])
-    parts += [Text(_headline(summaries), style="bold"), ""]
+    parts += [Text(_headline(summaries), style="bold"), *goal_lines(summaries), ""]
     percent = {kind: fmean(palette.whole_run(s)[kind] for s in summaries) for kind in KINDS}
     if any(percent.values()):
         parts += [LedgerBar(percent), ""]
@@ -180,9 +181,9 @@ def _memory_table(summaries: Sequence[Summary]) -> Table:
         parts["saturated"] = f"requests waited ({with_spread(lambda v: f'{v:.0f} %', shares)})"
     for heading in parts.values():
         table.add_column(heading, justify="right")
-    for kind, look in KINDS.items():
+    for kind in palette.kinds_of(summaries):
         cells = [_told(summaries, percent_text, "memory", part, kind) for part in parts]
-        table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
+        table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
     return table
 
 

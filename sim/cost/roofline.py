@@ -4,13 +4,15 @@ It is linear in the contexts, with an integer slope, so the durations of a whole
 in O(1).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.cost.host import Host
-from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape, ends_until
 from kvsim.sim.models.catalog import gpu_named, gpu_names
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.workload import PS_PER_S
@@ -66,6 +68,8 @@ class Roofline(CostModel):
                    (a transfer for the keys and one for the values of each block in each layer)
         all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
                    ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link
+        ranks      of attention (data parallel): experts / ranks read, chosen by the tokens of all; as much as
+                   an all-reduce of these tokens in every layer
         host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
                    takes (sim/cost/host.py)
 
@@ -82,6 +86,7 @@ class Roofline(CostModel):
         gpu: GpuSpec,
         tensor_parallel_size: int = 1,
         *,
+        ranks: int = 1,
         host: Host | None = None,
         expert_skew: float = 0.0,
     ) -> None:
@@ -100,7 +105,8 @@ class Roofline(CostModel):
         self._fixed_ps = model.layers * kernels_s * PS_PER_S
         expert_bytes = model.expert_parameters * expert_precision(model).weight_bytes
         self._body_read_ps = model.body_weight_bytes / tp * byte_ps
-        self._expert_read_ps = expert_bytes / tp * byte_ps
+        self._other_ranks_ps = expert_bytes * (1 - 1 / ranks) / tp * byte_ps
+        self._expert_read_ps, self._ranks = expert_bytes / ranks / tp * byte_ps, ranks
         self._chosen = Chosen(model.experts, model.experts_per_token, expert_skew)
         dense = model.body_parameters - model.expert_parameters
         chosen = model.expert_parameters - idle if model.experts else 0
@@ -128,8 +134,12 @@ class Roofline(CostModel):
             least_s, each_s = all_reduce_s(gpu, tp)
             self._fixed_ps += 2 * model.layers * least_s * PS_PER_S
             self._token_ps += 2 * model.layers * model.hidden_size * model.dtype_bytes * each_s * PS_PER_S
-        self._least = (0.0, 0.0)
-        self._row_ps = 0.0
+        if ranks > 1:
+            least_s, each_s = all_reduce_s(gpu, ranks)
+            moved = ranks * model.hidden_size * model.dtype_bytes
+            self._fixed_ps += model.layers * least_s * PS_PER_S
+            self._token_ps += model.layers * moved * each_s * PS_PER_S
+        self._least, self._row_ps = (0.0, 0.0), 0.0
         if host is not None:
             each = host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S
             if host.overlapped:
@@ -154,15 +164,37 @@ class Roofline(CostModel):
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
-        constant = self._decode_ps.get(decode_seqs)
-        if constant is None:
-            constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
-        first, delta = constant + self._context_ps * context_tokens, self._context_ps * decode_seqs
+        first, delta = self._first_ps(decode_seqs, context_tokens), self._context_ps * decode_seqs
         if not self._shaped:
-            return range(first, first + steps * delta, delta) if delta else [first] * steps
+            return _progression(first, delta, steps)
         found = self._with_windows(first, delta, decode_seqs, context_tokens, steps)
         least = int(self._least[0] + self._least[1] * decode_seqs)
         return [max(each, least) for each in found] if least else found
+
+    def span_ends(
+        self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
+    ) -> list[int]:
+        """As in `CostModel`; of a plain progression, only as many steps as may be needed."""
+        delta = self._context_ps * decode_seqs
+        if self._shaped or not delta:
+            return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
+        first = self._first_ps(decode_seqs, context_tokens)
+        most = limit_ps // first + 1
+        if steps == 1 or most == 1:
+            return [first]
+        if most > steps:
+            most = steps
+        ends = list(accumulate(range(first, first + most * delta, delta)))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        return ends
+
+    def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
+        """A decode step, sliding windows and the host's least time left out."""
+        constant = self._decode_ps.get(decode_seqs)
+        if constant is None:
+            constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
+        return constant + self._context_ps * context_tokens
 
     def _with_windows(
         self, first: int, delta: int, decode_seqs: int, context_tokens: int, steps: int
@@ -212,7 +244,8 @@ class Roofline(CostModel):
         """Reading the weights that so many tokens need."""
         if not self._expert_read_ps:
             return self._body_read_ps
-        return self._body_read_ps - self._expert_read_ps * (1 - self._chosen.share(tokens))
+        unread = self._expert_read_ps * (1 - self._chosen.share(tokens * self._ranks))
+        return self._body_read_ps - self._other_ranks_ps - unread
 
 
 class Chosen:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -69,7 +69,7 @@ class CostModel(ABC):
 
     source: str
     context_tile: int = 0
-    flags: ClassVar[bool] = False
+    flags: bool = False
 
     @property
     def extrapolated_share(self) -> float:
@@ -109,12 +109,19 @@ class CostModel(ABC):
         The contexts are as in `span_ps`; `spread` is given to models with a `context_tile`. As contexts grow,
         no later step may be shorter than the first.
         """
-        durations = self.span_ps(decode_seqs, context_tokens, steps)
-        first = durations[0]
-        most = limit_ps // first + 1
-        if steps == 1 or most == 1:
-            return [first]
-        ends = list(accumulate(durations if most >= steps else durations[:most]))
-        if ends[-1] > limit_ps:
-            del ends[bisect_left(ends, limit_ps) + 1 :]
-        return ends
+        return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
+
+
+def ends_until(limit_ps: int, durations: Sequence[int]) -> list[int]:
+    """When steps end that take so long, up to the first that ends at or after the limit.
+
+    No later step may be shorter than the first.
+    """
+    first = durations[0]
+    most = limit_ps // first + 1
+    if most == 1:
+        return [first]
+    ends = list(accumulate(durations if most >= len(durations) else durations[:most]))
+    if ends[-1] > limit_ps:
+        del ends[bisect_left(ends, limit_ps) + 1 :]
+    return ends

@@ -1,6 +1,6 @@
 """What holds requests back: while the head of the queue is not admitted, one limit holds back all of it."""
 
-from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.server import Server
 
@@ -9,12 +9,14 @@ LIMITS = (KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH)
 
 _OF_REASON = {
     NO_ROOM: KV_MEMORY,
+    FUTURE_PEAK: KV_MEMORY,
     "watermark": KV_MEMORY,
     "eviction": KV_MEMORY,
     "swapped": KV_MEMORY,
     "seats": SEATS,
     "token budget": TOKEN_BUDGET,
     "batch": BATCH,
+    SAME_PREFIX: BATCH,
 }
 """What a scheduler's `held_back` says -> the limit behind it."""
 
@@ -22,8 +24,12 @@ _OF_REASON = {
 def limit(server: Server, scheduler: Scheduler) -> str:
     """What keeps the head of the queue out of the step that was just decided.
 
-    Where nobody queues, but sequences are in the host pool, it is the memory.
+    Where nobody queues, but sequences are in the host pool, it is the memory. An allocator that can hold no
+    more sequences has no seat.
     """
+    most = server.allocator.most_sequences
+    if most is not None and server.waiting and len(server.running) >= most:
+        return SEATS
     if server.step.no_room or not server.waiting:
         return KV_MEMORY
     return _OF_REASON[scheduler.held_back(server)]

@@ -7,7 +7,6 @@ is dropped and the spacing doubles. So a run of any length has between half that
 """
 
 from dataclasses import astuple, dataclass
-from operator import add, mul, sub
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.step import Totals
+from kvsim.sim.serving.step import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
@@ -52,25 +51,45 @@ STEP_COLUMNS = (
 )
 
 
-class Span(NamedTuple):
+class Span:
     """Steps without a decision, and what the memory held: planned, perhaps cut, then carried out.
 
     `held` slots hold a token in the first step, those of `decoding` tokens more in each later one; `used`
     and `internal` are those before any growth in the span.
+
+    Attributes
+    ----------
+    ends : list of int
+        When each step ends, in picoseconds from the start of the span.
+    decoding : int
+        Sequences that get a token in each step, none of them late.
+    held_by : str
+        The limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited.
+    rest : tuple or None
+        External, cached and idle slots, and tokens saved by sharing; None for allocators without any.
     """
 
-    ends: list[int]
-    """when each step ends, in picoseconds from the start of the span"""
-    decoding: int
-    """sequences that get a token in each step, none of them late"""
-    running: int
-    held: int
-    used: int
-    internal: int
-    held_by: str
-    """the limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited"""
-    rest: tuple[int, int, int] | None
-    """external and cached slots, and tokens saved by sharing; None for allocators that never have any"""
+    __slots__ = ("decoding", "ends", "held", "held_by", "internal", "rest", "running", "used")
+
+    def __init__(  # noqa: PLR0917 - made for every span, and by position it is quick
+        self,
+        ends: list[int],
+        decoding: int,
+        running: int,
+        held: int,
+        used: int,
+        internal: int,
+        held_by: str,
+        rest: tuple[int, int, int, int] | None,
+    ) -> None:
+        self.ends = ends
+        self.decoding = decoding
+        self.running = running
+        self.held = held
+        self.used = used
+        self.internal = internal
+        self.held_by = held_by
+        self.rest = rest
 
 
 class Instant(NamedTuple):
@@ -87,6 +106,7 @@ class Instant(NamedTuple):
     waiting: int
     largest_free_extent: int
     preemptions: int
+    idle: int = 0
 
 
 TIMELINE_COLUMNS = Instant._fields
@@ -106,16 +126,18 @@ class Integrals:
     running: int = 0
     external: int = 0
     cached: int = 0
+    idle: int = 0
     shared: int = 0
 
     def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
         """For processes that hand it on: a compiled class cannot be pickled otherwise."""
         return Integrals, astuple(self)
 
-    def add_rest(self, duration_ps: int, external: int, cached: int, shared: int) -> None:
+    def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""
         self.external += external * duration_ps
         self.cached += cached * duration_ps
+        self.idle += idle * duration_ps
         self.shared += shared * duration_ps
 
 
@@ -127,7 +149,7 @@ class Result:
     `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
     `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
     have several. `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; they
-    sum to the saturated time.
+    sum to the saturated time. The column `idle` is there where the allocator may have idle slots.
     """
 
     workload: Workload
@@ -160,6 +182,8 @@ class Result:
     slots_per_token: int = 1
     replica: Int64Column | None = None
     """which replica each request went to, where there are several"""
+    upkeep: UpkeepTotals | None = None
+    """what the allocator did beside lending, if it may do anything"""
 
 
 class Recorder:
@@ -199,8 +223,8 @@ class Recorder:
         self.rejected: dict[str, int] = {}
         self.truncated = 0
         self.finished_count = 0
-        self._saturated_spans: list[Span] = []
-        self._unsaturated_spans: list[Span] = []
+        self._ends: list[list[int]] = []  # of the last spans
+        self._decoding: list[int] = []
         self._late_gaps: list[tuple[int, int]] = []
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
@@ -227,13 +251,13 @@ class Recorder:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def idle(self, duration_ps: int, held_by: str, external: int, cached: int) -> None:
-        """Add time in which nobody held memory; `held_by` as in `Span`."""
+    def idle(self, duration_ps: int, held_by: str, rest: tuple[int, int, int, int]) -> None:
+        """Add time in which nobody held memory; `held_by` and `rest` as in `Span`."""
         sums = self.saturated if held_by else self.unsaturated
         if held_by:
             self.held_ps[held_by] += duration_ps
         sums.time_ps += duration_ps
-        sums.add_rest(duration_ps, external, cached, 0)
+        sums.add_rest(duration_ps, *rest)
 
     def add(self, span: Span, grown: tuple[int, int, int] | None = None) -> None:
         """Add steps that were carried out.
@@ -241,22 +265,35 @@ class Recorder:
         `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
         and of those that were cached before.
         """
-        ends, _, _, _, _, _, held_by, rest = span
-        if held_by:
-            spans, sums = self._saturated_spans, self.saturated
-            self.held_ps[held_by] += ends[-1]
-        else:
-            spans, sums = self._unsaturated_spans, self.unsaturated
-        if rest is not None:
-            external, cached, shared = rest
-            sums.add_rest(ends[-1], external, cached, shared)
+        ends, decoding, held, sums = span.ends, span.decoding, span.held, self.unsaturated
+        total, steps = ends[-1], len(ends)
+        if span.held_by:
+            sums = self.saturated
+            self.held_ps[span.held_by] += total
+        more = decoding * self.slots_per_token
+        # step i holds i * more slots than the first, and sum(i * duration) = steps * total - sum(ends)
+        later = more * (steps * total - sum(ends)) if steps > 1 else 0
+        sums.time_ps += total
+        sums.token += held * total + later
+        sums.used += span.used * total
+        sums.internal += span.internal * total
+        sums.running += span.running * total
+        if span.rest is not None:
+            external, cached, idle, shared = span.rest
+            sums.add_rest(total, external, cached, idle, shared)
         if grown is not None:
             used, internal, evicted = grown
             sums.used += used
             sums.internal += internal
             sums.cached -= evicted
-        spans.append(span)
-        if len(spans) == SPANS_AT_ONCE:
+        peak = held + more * (steps - 1)
+        if peak > self.peak_used_slots:
+            self.peak_used_slots = peak
+        if span.running > self.max_running:
+            self.max_running = span.running
+        self._ends.append(ends)
+        self._decoding.append(decoding)
+        if len(self._ends) == SPANS_AT_ONCE:
             self.flush()
 
     def late(self, gap_ps: int, count: int) -> None:
@@ -264,32 +301,14 @@ class Recorder:
         self._late_gaps.append((gap_ps, count))
 
     def flush(self) -> None:
-        """Add up the spans collected so far."""
-        self._add_up(self._saturated_spans, self.saturated)
-        self._add_up(self._unsaturated_spans, self.unsaturated)
+        """Count the gaps between tokens of the spans collected so far."""
+        if self._ends:
+            self.token_gaps.add_spans(self._ends, self._decoding)
+            self._ends, self._decoding = [], []
         if self._late_gaps:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
             self._late_gaps.clear()
-
-    def _add_up(self, spans: list[Span], sums: Integrals) -> None:
-        if not spans:
-            return
-        ends, decoding, running, held, used, internal, _, _ = zip(*spans, strict=True)
-        spans.clear()
-        totals, steps = [last[-1] for last in ends], list(map(len, ends))
-        sums.time_ps += sum(totals)
-        sums.token += sum(map(mul, held, totals))
-        more = decoding if self.slots_per_token == 1 else [self.slots_per_token * n for n in decoding]
-        # step i of a span holds i * more slots, and sum(i * duration) = steps * total - sum(ends)
-        sums.token += sum(map(mul, more, map(sub, map(mul, steps, totals), map(sum, ends))))
-        sums.used += sum(map(mul, used, totals))
-        sums.internal += sum(map(mul, internal, totals))
-        sums.running += sum(map(mul, running, totals))
-        peak = max(map(add, map(sub, held, more), map(mul, more, steps)))
-        self.peak_used_slots = max(self.peak_used_slots, peak)
-        self.max_running = max(self.max_running, *running)
-        self.token_gaps.add_spans(ends, decoding)
 
     def sample(self, row: Instant) -> None:
         """Add a row to the timeline; thin it when it is full."""
@@ -318,7 +337,9 @@ class Recorder:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def result(self, totals: Totals, allocator: Allocator, steps: int) -> Result:
+    def result(
+        self, totals: Totals, allocator: Allocator, steps: int, upkeep: UpkeepTotals | None = None
+    ) -> Result:
         """Freeze what was collected."""
         self.flush()
         timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(Instant._fields))
@@ -332,7 +353,11 @@ class Recorder:
             rejected=self.rejected,
             requests=self.log.columns(),
             samples=self.log.sample_columns(),
-            timeline=dict(zip(Instant._fields, timeline.T, strict=True)),
+            timeline={
+                name: column
+                for name, column in zip(Instant._fields, timeline.T, strict=True)
+                if name != "idle" or allocator.idles
+            },
             steps=dict(zip(STEP_COLUMNS, rows.T, strict=True)) if self.step_log else None,
             saturated=self.saturated,
             unsaturated=self.unsaturated,
@@ -353,4 +378,5 @@ class Recorder:
             hit_tokens=totals.hit_tokens,
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
+            upkeep=upkeep,
         )

@@ -20,6 +20,7 @@ from kvsim.sim.serving.decoding import Decoding
 from kvsim.sim.serving.progress import Lockstep, Progress
 from kvsim.sim.serving.queues import Queue, queue_named
 from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import IdleSeats
 from kvsim.sim.serving.spread import Contexts
 from kvsim.sim.serving.step import Step, Totals
@@ -118,11 +119,12 @@ class Server(Decoding):
         held += self.prefill_held
         if allocator.shared_tokens or self._windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
+            held += allocator.state_slots
         return held, contexts
 
-    def lengths(self) -> dict[int, int]:
-        """The tokens of each living sequence in the step, its new ones included; from scratch."""
-        of_decoding = self.progress.stored if self.step.paused else self.progress.tokens
+    def lengths(self, new: bool = True) -> dict[int, int]:
+        """The tokens of each living sequence in the step, its `new` ones included; from scratch."""
+        of_decoding = self.progress.tokens if new and not self.step.paused else self.progress.stored
         return {
             seq: of_decoding(r) if r.state == State.DECODE else r.computed
             for seq, r in self.running.items()
@@ -142,7 +144,7 @@ class Server(Decoding):
             len(step.chunks),
             seats,
             contexts,
-            self.allocator.copied_slots - step.copied_before,
+            -((step.copied_before - self.allocator.copied_slots) // self.allocator.slots_per_token),
             step.swapped_in_blocks,
             step.swapped_in_blocks * unit,
             step.swapped_out_blocks,
@@ -155,7 +157,7 @@ class Server(Decoding):
     def internal_slots(self) -> int:
         """Slots lent that will never be written, or not before somebody owns them alone."""
         if self.allocator.shared_tokens:
-            return self.internal + self.allocator.idle_slots()
+            return self.internal + self.allocator.shared_tail_slots()
         return self.internal
 
     def external_slots(self) -> int:
@@ -168,6 +170,19 @@ class Server(Decoding):
         else:
             need = self._admitted_slots // max(self._next_seq, 1)
         return self.allocator.external_slots(need)
+
+    def after_step(self) -> None:
+        """The allocator works after a step; what it lent ahead may never be written."""
+        allocator = self.allocator
+        allocator.after_step(self.lengths(new=False))
+        for request in self.running.values():
+            if request.state is not State.FINISHED:
+                self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
+    def rest(self) -> tuple[int, int, int, int]:
+        """External, cached and idle slots, and tokens saved by sharing: what most allocators never have."""
+        allocator = self.allocator
+        return self.external_slots(), allocator.cached_slots, allocator.idle_slots, allocator.shared_tokens
 
     # -- admission and prefill ----------------------------------------------------------------
 
@@ -245,6 +260,10 @@ class Server(Decoding):
         self._prefill(request, tokens - request.computed if chunk is None else chunk)
         return True
 
+    def most_reserved(self, request: Request) -> int:
+        """The largest reservation that a request may ever make."""
+        return self.bound.at_last(request) if isinstance(self.bound, Predicted) else self.bound(request)
+
     def head_fits(self, tokens: int, match: Match | None = None) -> bool:
         """Whether the head of the queue would fit all the way to `tokens`."""
         request = self.waiting[0]
@@ -269,7 +288,7 @@ class Server(Decoding):
                 self._note_refusal(self.waiting[0], tokens, bound)
                 break
             placed += 1
-        for seq in range(self._next_seq, placed):
+        for seq in reversed(range(self._next_seq, placed)):
             allocator.release(seq)
         return placed == self._next_seq + count
 
@@ -325,6 +344,8 @@ class Server(Decoding):
         self.step.no_room = True
         if self.events:
             self.step.refusal = Refusal(request, allocator.slots_needed(tokens, bound))
+        if allocator.most_sequences is not None and len(self.running) >= allocator.most_sequences:
+            return
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
             request.fragmented = True
             self.totals.fragmented_refusals += 1
@@ -399,6 +420,9 @@ class Server(Decoding):
             allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
         ):
             victim = self._victim()
+            if allocator.reserves:  # what the others hold would not help
+                victim = request
+                request.outgrown += 1
             self.evict(victim, by=request)
             if victim is request:
                 return False

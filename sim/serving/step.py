@@ -41,6 +41,8 @@ class Step:
         Whether the head of the queue was refused memory; of the last decision, where several were equal.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
+    repeats : int
+        Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
     refusal : Refusal or None
         The head of the queue, if it found no room; kept only where events are written down.
     """
@@ -63,6 +65,7 @@ class Step:
         "recomputed_tokens",
         "refusal",
         "rejected",
+        "repeats",
         "swapped_in_blocks",
         "swapped_out_blocks",
     )
@@ -76,7 +79,7 @@ class Step:
         self.chunks: list[Request] = []
         self.prefill_tokens = self.prefill_pairs = self.recomputed_tokens = 0
         self.hit_tokens = self.charged_hit_tokens = 0
-        self.evictions = self.departures = 0
+        self.evictions = self.departures = self.repeats = 0
         self.swapped_in_blocks = self.swapped_out_blocks = 0
         self.copied_before = copied_before
         self.cow_copies_before = cow_copies_before
@@ -129,3 +132,17 @@ class Totals:
     """requests that were refused although enough was free in total"""
     hit_tokens: int = 0
     """prompt tokens of admissions that were cached"""
+
+
+@dataclass
+class UpkeepTotals:
+    """What an allocator did beside lending since the start (sim/serving/upkeep.py)."""
+
+    maps: int = 0
+    unmaps: int = 0
+    waited_ps: int = 0
+    """for which steps waited for calls to the driver"""
+    hidden_ps: int = 0
+    """of work after steps that was over before the next step was"""
+    exceeded_ps: int = 0
+    """by which such work was longer than the step beside it"""
