@@ -33,7 +33,7 @@ import typer
 from typer.core import TyperGroup
 
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
-from kvsim.sim import __version__
+from kvsim.sim import __version__, build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -660,11 +660,13 @@ def fetch_trace(
 @app.callback(invoke_without_command=True)
 def sim(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and the build, and stop.")
+    ] = False,
 ) -> None:
     """Answer what is asked without a command."""
     if version:
-        print(f"kvsim {__version__}")
+        print(f"kvsim {__version__}, {build()}")
     elif ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

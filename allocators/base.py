@@ -24,8 +24,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.arena import Layout, Ledger, Region
-from kvsim.allocators.options import Options
+from kvsim.allocators.options import Options, said_by
 
 __all__ = (
     "Allocator",
@@ -48,10 +50,12 @@ Content = tuple[Run, ...]
 """The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
 
 
+@mypyc_attr(native_class=False)
 class InvariantError(RuntimeError):
     """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
 
 
+@mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
     """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
 
@@ -70,6 +74,7 @@ class Holdings(dict[int, T]):
             raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
     """What a caching allocator knows of a prefix: good until its next change.
 
@@ -88,6 +93,7 @@ class Match:
         self.woken_slots = woken_slots
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocator(ABC):
     """Lends the slots of one arena to sequences.
 
@@ -180,6 +186,7 @@ class Allocator(ABC):
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
         self.capacity_slots = capacity_slots
+        self.growth_unit = said_by(type(self), "growth_unit", 0)
         self.used_slots = 0
         self.cached_slots = 0
         self.idle_slots = 0
@@ -259,7 +266,7 @@ class Allocator(ABC):
         """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
-    growth_unit: int = 0
+    growth_unit: int
     """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
 
     def growth_budget(self) -> int:

@@ -1,7 +1,9 @@
 """What a run may choose about its allocator: integers and small words; each takes those it knows."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Order(Enum):
@@ -72,3 +74,16 @@ class Options(NamedTuple):
     """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
     kv_bits: int = 2
     """of a quantised element, for those that quantise"""
+
+
+def said_by(kind: type, name: str, otherwise: T) -> T:
+    """What the body of a class, or of the nearest one above it that has the name, says of a setting.
+
+    A compiled class has a descriptor there, which says nothing.
+    """
+    for each in kind.__mro__:
+        said = each.__dict__.get(name)
+        if said is not None and not hasattr(said, "__get__"):
+            found: T = said
+            return found
+    return otherwise

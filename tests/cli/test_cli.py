@@ -20,7 +20,7 @@ from kvsim import cli
 from kvsim.allocators import ALLOCATORS
 from kvsim.reports import progress
 from kvsim.reports.rundir import claims, writing
-from kvsim.sim import __version__
+from kvsim.sim import __version__, build
 from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.models.catalog import model_names
 from kvsim.sim.schedulers import SCHEDULERS
@@ -736,7 +736,7 @@ def test_lists_fit_in_80_columns(sim, command):
 def test_the_version_is_that_of_the_project(sim):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project.get("version", __version__) == __version__
-    assert sim("--version") == (0, f"kvsim {__version__}", "")
+    assert sim("--version") == (0, f"kvsim {__version__}, {build()}", "")
 
 
 def test_help_imports_nothing_slow():
