@@ -5,6 +5,7 @@ ALLOCATORS: dict[str, str] = {
     "dynamic": "kvsim.allocators.dynamic:Dynamic",
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
+    "hybrid": "kvsim.allocators.hybrid.groups:Hybrid",
     "radix": "kvsim.allocators.radix:Radix",
 }
 """Name on the command line -> where the class is."""

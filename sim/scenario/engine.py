@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvsim.sim.checks import check_int
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import CACHE_MODES
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")
@@ -50,6 +51,12 @@ class EngineConfig:
         Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
     enforce_eager : bool
         Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
+    mamba_cache_mode : "none", "align", "all" or None
+        Which states of recurrent layers are kept for prefixes; None means align with the prefix cache, else
+        none.
+    prefix_cache_retention_interval : int
+        Which ends of windows and states are kept: 0 where prompts end and part, -1 all, else one in so many
+        tokens too.
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
     """
@@ -71,6 +78,8 @@ class EngineConfig:
     preemption: str | None = None
     num_cpu_blocks: int | None = None
     enforce_eager: bool = False
+    mamba_cache_mode: str | None = None
+    prefix_cache_retention_interval: int = 0
     disable_hybrid_kv_cache_manager: bool = False
 
     def __post_init__(self) -> None:
@@ -86,6 +95,13 @@ class EngineConfig:
             raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
         if self.preemption is not None and self.preemption not in PREEMPTIONS:
             raise KvsimError(f"preemption must be one of {', '.join(PREEMPTIONS)}, got {self.preemption!r}")
+        if self.mamba_cache_mode not in (None, *CACHE_MODES):
+            raise KvsimError(
+                f"mamba_cache_mode must be one of {', '.join(CACHE_MODES)}, got {self.mamba_cache_mode!r}"
+            )
+        if self.mamba_cache_mode in ("align", "all") and not self.enable_prefix_caching:
+            raise KvsimError(f"mamba_cache_mode {self.mamba_cache_mode} needs enable_prefix_caching")
+        check_int("prefix_cache_retention_interval", self.prefix_cache_retention_interval, least=-1)
         if self.num_cpu_blocks is not None:
             check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
         if self.fit not in FITS:

@@ -49,6 +49,8 @@ class Scheduler(ABC):
     """Whether a step is decided before the one before it has ended."""
     order: Order = Order.STACK
     """The free block that the engine lends first."""
+    keeps_groups: bool = False
+    """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
     cache: CacheRules | None = None
     """How the engine keeps prefixes; None: it does not."""
     max_chunk: int | None = None
