@@ -5,6 +5,7 @@ ALLOCATORS: dict[str, str] = {
     "dynamic": "kvsim.allocators.dynamic:Dynamic",
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
+    "hybrid": "kvsim.allocators.hybrid.groups:Hybrid",
     "radix": "kvsim.allocators.radix:Radix",
     "mlc": "kvsim.allocators.mlc:Mlc",
     "tensorrt-llm": "kvsim.allocators.tensorrt_llm:TensorRTLLM",

@@ -25,6 +25,7 @@ from mypy_extensions import mypyc_attr
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.host_pool import HostPool
+from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.options import CacheRules, Options, Order
 from kvsim.allocators.pool import Pool
 from kvsim.allocators.prefix import Known, Prefixes, PrefixMatch
@@ -63,6 +64,8 @@ class Paged(Allocator):
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
+        if options.hybrid is not None:
+            return Hybrid.from_options(capacity_slots, options)
         if options.groups is not None:
             return Windowed(capacity_slots, options.groups, options.block_size, options.order)
         return cls(capacity_slots, options.block_size, options.order, options.host_slots, options.cache)

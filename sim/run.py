@@ -17,9 +17,10 @@ from kvsim.sim.build import (
     build_allocator,
     build_engine,
     build_scheduler,
+    capacity_of,
+    hybrid_groups,
     scheduler_class,
     scheduler_name,
-    windowed_groups,
 )
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
@@ -37,7 +38,7 @@ from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
-from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
+from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
@@ -173,6 +174,9 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
+        hybrid = hybrid_groups(self.scenario)
+        if hybrid is not None:
+            notes.append(hybrid.in_words)
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -234,7 +238,7 @@ def prepare(
             f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
         )
     scenario = resolved(scenario)
-    capacity = kv_capacity(scenario, windowed_groups(scenario))
+    capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(

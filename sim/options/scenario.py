@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.allocators.extents import FITS
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
@@ -269,6 +270,22 @@ class Scenario:
         doc="keep all tokens in windowed layers where other layers do "
         "([sliding windows](allocators.md#sliding-windows))",
         short="--no-hybrid-kv",
+    )
+    mamba_cache_mode: str | None = option(
+        "States kept for prefixes: none, at block ends (align), in all blocks.",
+        panel=MEMORY,
+        default=None,
+        allowed=CACHE_MODES,
+        shown="align with the prefix cache, else none",
+        doc="which states of recurrent layers are kept for prefixes ([hybrid models](hybrid.md))",
+    )
+    prefix_cache_retention_interval: int = option(
+        "Ends of windows and states to keep: 0 where prompts end and part, -1 all.",
+        panel=MEMORY,
+        default=EngineConfig.prefix_cache_retention_interval,
+        value="N",
+        doc="which ends of windows and states are kept for prefixes: 0 where prompts end and part, -1 all, "
+        "else one in so many tokens too ([hybrid models](hybrid.md))",
     )
     model: str | ModelSpec = option(
         "See: sim models; or a name of the hub, or a config.json.",

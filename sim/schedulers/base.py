@@ -55,6 +55,8 @@ class Scheduler(ABC):
     """Whether a step is decided before the one before it has ended; not, unless a class says so."""
     order: Order
     """The free block that the engine lends first; the one freed last."""
+    keeps_groups: bool
+    """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
     cache: CacheRules | None
     """How the engine keeps prefixes; None: it does not."""
     max_chunk: int | None
@@ -70,6 +72,7 @@ class Scheduler(ABC):
         self.max_model_len = max_model_len
         self.asynchronous = said_by(type(self), "asynchronous", False)
         self.order = said_by(type(self), "order", Order.STACK)
+        self.keeps_groups = said_by(type(self), "keeps_groups", False)
         self.cache = said_by(type(self), "cache", None)
         self.max_chunk = said_by(type(self), "max_chunk", None)
         name, _, version = (config.scheduler or "").partition("@")

@@ -197,6 +197,8 @@ class Server(Decoding):
             return None
         request = self.waiting[0]
         self._fill_streams(request)
+        if allocator.knows_prompts:
+            allocator.introduce(request.own, request.prompt_tokens)
         match = allocator.match(request.content, request.own, request.known_tokens - (not whole))
         self.step.asks_by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget
         return match
@@ -302,10 +304,7 @@ class Server(Decoding):
         allocator, request = self.allocator, self.waiting[0]
         unit = allocator.block_slots
         least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
-        needed = allocator.peak_slots(tokens, self.bound(request))
-        if match is not None:
-            needed += match.woken_slots - match.tokens
-        return allocator.free_slots - needed >= least
+        return allocator.leaves(match, tokens, self.bound(request)) >= least
 
     def continue_prefill(self, request: Request, tokens: int) -> bool:
         """Prefill `tokens` more; evicts the last running request while there is no room for them."""

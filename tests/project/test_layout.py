@@ -51,6 +51,7 @@ ROOMS = (
     ("sim", "errors"),
     ("checks", "files", "measured", "profiles"),
     ("models", "workload", "complaints"),
+    ("kv",),
     ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
     ("build", "content"),
     ("contract", "options", "run"),
