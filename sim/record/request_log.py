@@ -4,6 +4,7 @@ A row belongs to one replica, so that a fleet needs no more memory than one serv
 """
 
 from array import array
+from operator import truediv
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class RequestLog:
     def on_the_clock(self, now_ps: int, steps: int) -> int:
         """The same time, after so many steps; KvsimError if it is later than the clock goes."""
         if now_ps > LATEST_PS:
-            goes_s, ends_s = now_ps / PS_PER_S, LATEST_PS / PS_PER_S
+            goes_s, ends_s = truediv(now_ps, PS_PER_S), truediv(LATEST_PS, PS_PER_S)
             raise KvsimError(
                 f"the simulation takes too long: with {self.finished_count:,} of {len(self.workload):,} "
                 f"requests served and {steps:,} steps done it goes to {goes_s:,.0f} s, the clock only to "

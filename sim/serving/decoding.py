@@ -75,10 +75,10 @@ class Decoding(ABC):
         """Give every decoding sequence room for this step's tokens, evicting the last where none is."""
         clock, running = self.progress.clock, self.running
         self._granted_clock = clock
-        due = self._growth.due(clock)
+        growth, allocator = self._growth, self.allocator
+        due = growth.residues[clock % growth.unit] if growth.unit else growth.due(clock)
         if not due:  # most often
             return
-        growth, allocator = self._growth, self.allocator
         if len(due) <= allocator.growth_budget() and growth.unit:
             allocator.grow_many(due)
         else:

@@ -11,25 +11,33 @@ from bisect import insort
 
 
 class GrowthCalendar:
-    """Sequence ids by the clock at which they must grow; ascending id at the same clock."""
+    """Sequence ids by the clock at which they must grow; ascending id at the same clock.
+
+    Attributes
+    ----------
+    residues : list of lists of int
+        Of steady growth: who is due at all clocks that leave this rest when divided by `unit`.
+    last : dict of lists of int
+        Clock -> sequences that need no more after it.
+    """
 
     def __init__(self, unit: int) -> None:
         self.unit = unit
-        self._residues: list[list[int]] = [[] for _ in range(unit)]
-        self.last: dict[int, list[int]] = {}  # clock -> sequences that need no more after it
+        self.residues: list[list[int]] = [[] for _ in range(unit)]
+        self.last: dict[int, list[int]] = {}
         self._irregular: dict[int, list[int]] = {}
 
     def add(self, seq: int, clock: int, finish_clock: int) -> None:
         """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
         if self.unit:
-            insort(self._residues[clock % self.unit], seq)
+            insort(self.residues[clock % self.unit], seq)
             self.last.setdefault(self._last_growth(clock, finish_clock), []).append(seq)
         else:
             insort(self._irregular.setdefault(clock, []), seq)
 
     def remove(self, seq: int, clock: int, finish_clock: int) -> None:
         """Forget a sequence that is due at `clock`; one that needs no more is forgotten already."""
-        due = self._residues[clock % self.unit] if self.unit else self._irregular.get(clock, [])
+        due = self.residues[clock % self.unit] if self.unit else self._irregular.get(clock, [])
         if seq in due:
             due.remove(seq)
             if self.unit:
@@ -44,13 +52,13 @@ class GrowthCalendar:
 
     def due(self, clock: int) -> list[int]:
         """The sequences that must grow at `clock`, as a list that `remove` and `pop_full` change."""
-        return self._residues[clock % self.unit] if self.unit else self._irregular.pop(clock, [])
+        return self.residues[clock % self.unit] if self.unit else self._irregular.pop(clock, [])
 
     def pop_full(self, clock: int) -> list[int]:
         """The sequences that grew for the last time at `clock`."""
         full = self.last.pop(clock, [])
         for seq in full:
-            self._residues[clock % self.unit].remove(seq)
+            self.residues[clock % self.unit].remove(seq)
         return full
 
     def guaranteed_steps(self, clock: int, steps: int, budget: int) -> int:
@@ -59,7 +67,7 @@ class GrowthCalendar:
             return min([steps, *(later - clock for later in self._irregular if later > clock)])
         steps = min(steps, self.unit + 1)  # nobody is due twice
         for later in range(clock + 1, clock + steps):
-            budget -= len(self._residues[later % self.unit])
+            budget -= len(self.residues[later % self.unit])
             if budget < 0:
                 return later - clock
         return steps
@@ -75,7 +83,7 @@ class GrowthCalendar:
         """
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
-        residues, unit, last, total = self._residues, self.unit, self.last, ends[-1]
+        residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
         before = 0  # sum over growths of the time before them
         if unit:
             for start in ends[:-1]:

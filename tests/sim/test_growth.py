@@ -55,7 +55,7 @@ def take(calendar, clock):
 
 def content(calendar):
     """All that a calendar holds."""
-    return calendar.last, calendar._residues, calendar._irregular
+    return calendar.last, calendar.residues, calendar._irregular
 
 
 @given(UNITS, SEQS, st.integers(0, 1_000))
