@@ -10,6 +10,7 @@
     both = kvsim.compare(["contiguous", "paged"], request_rate=float("inf"))
     both.table                              # a row per run
     kvsim.load("runs/sharegpt-paged")       # what the command `sim` wrote
+    kvsim.sweep(gpu=["l40s", "h100"], request_rate="2:16:2")    # a row per run
 
 The folders beside this file are links to those of the checkout's top level; an installed kvsim holds them as
 plain packages. Everything is imported when it is asked for: `import kvsim` alone costs nothing.
@@ -22,6 +23,7 @@ from kvsim.sim import __version__
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
+    from kvsim.replaying import Replay, replay
     from kvsim.results import Comparison, Run
     from kvsim.sim.errors import KvsimError
     from kvsim.sim.fit.answer import fit
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from kvsim.sim.options.traffic import Traffic
     from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
+    from kvsim.sizing import capacity
+    from kvsim.sweeping import sweep
 
 _WHERE = {
     "Allocator": "allocators.base",
@@ -37,17 +41,21 @@ _WHERE = {
     "GpuSpec": "sim.models.spec",
     "KvsimError": "sim.errors",
     "ModelSpec": "sim.models.spec",
+    "Replay": "replaying",
     "Run": "results",
     "Scenario": "sim.options.scenario",
     "Scheduler": "sim.schedulers.base",
     "Summary": "sim.record.summary",
     "Traffic": "sim.options.traffic",
+    "capacity": "sizing",
     "check_allocator": "api",
     "check_scheduler": "api",
     "compare": "api",
     "fit": "sim.fit.answer",
     "load": "api",
+    "replay": "replaying",
     "simulate": "api",
+    "sweep": "sweeping",
 }
 
 __all__ = [
@@ -56,18 +64,22 @@ __all__ = [
     "GpuSpec",
     "KvsimError",
     "ModelSpec",
+    "Replay",
     "Run",
     "Scenario",
     "Scheduler",
     "Summary",
     "Traffic",
     "__version__",
+    "capacity",
     "check_allocator",
     "check_scheduler",
     "compare",
     "fit",
     "load",
+    "replay",
     "simulate",
+    "sweep",
 ]
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.scenario.deployment import Deployment
@@ -35,12 +36,13 @@ MANY_STEPS = 200_000
 """A run of more is not repeated for its steps unless they are asked for."""
 
 
-def carry_out(
+def carry_out(  # noqa: PLR0917 - the parts of a command
     deployments: Sequence[Deployment],
     fleet: "FleetConfig",
     traffic: Traffic,
     seeds: Seeds,
     output: Output,
+    goals: Goals = NO_GOALS,
     *,
     compared: bool,
 ) -> None:
@@ -49,13 +51,15 @@ def carry_out(
         raise KvsimError(f"live must be left out with replicas {fleet.replicas}: it shows one server")
     source = opened(traffic)
     if seeds.several:
-        _with_seeds(deployments, fleet, source, seeds, output, compared)
+        _with_seeds(deployments, fleet, source, seeds, output, goals, compared)
         return
     from kvsim.reports.rundir.names import run_name
     from kvsim.reports.terminal import compare_table, run_table
 
     workload = source.workload()
-    simulations = [_prepared(deployment, fleet, source, workload, output) for deployment in deployments]
+    simulations = [
+        _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
+    ]
     name = "compare" if compared else simulations[0].label
     named = run_name(source.name, name, simulations[0].scenario, fleet, source.differing())
     watched = partial(_watched, output)
@@ -65,6 +69,16 @@ def carry_out(
         else:
             found = _write_run(held, simulations[0], output, watched)
     _report(output, found, compare_table if compared else run_table, held)
+
+
+def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
+    """The server under each of these allocators; of `all`, those that cannot run it are told."""
+    from kvsim.sim.run import EVERY, left_out, side_by_side
+
+    if list(allocators) == [EVERY]:
+        for name, reason in left_out(deployment).items():
+            print(f"without {name}: {reason}", file=sys.stderr)
+    return side_by_side(deployment, allocators)
 
 
 def opened(traffic: Traffic) -> "Source":
@@ -99,10 +113,12 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
         yield claim
 
 
-def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment, FleetConfig, Traffic]":
+def choices(
+    config: Path, trusted: Collection[str] | None
+) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
     """What a config.json says, and no code but what is trusted; None: any."""
     from kvsim.sim.files.reading import json_in, understood
-    from kvsim.sim.run import deployment_of, fleet_of
+    from kvsim.sim.run import deployment_of, fleet_of, goals_of
 
     what = f"config {config}"
     with understood(what, "cannot be used"):
@@ -110,7 +126,7 @@ def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment,
         deployment, traffic = deployment_of(found, what, trusted)
         fleet = fleet_of(found, what)
         try:
-            return deployment, fleet, Traffic.from_json(traffic)
+            return deployment, fleet, Traffic.from_json(traffic), goals_of(found, what)
         except KvsimError as error:
             raise KvsimError(f"{what} cannot be used: {error}") from error
 
@@ -152,23 +168,34 @@ def traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
 # -- simulating ---------------------------------------------------------------------------------
 
 
-def _prepared(
-    deployment: Deployment, fleet: "FleetConfig", source: "Source", workload: "Workload", output: Output
+def _prepared(  # noqa: PLR0917
+    deployment: Deployment,
+    fleet: "FleetConfig",
+    source: "Source",
+    workload: "Workload",
+    output: Output,
+    goals: Goals,
 ) -> "Simulation":
     """The simulation, in the mode asked for, with what is to be recorded."""
     from kvsim.sim.run import prepare
 
     output.check()
     _pace(output)
+    told = output.result_format is not None
+    if told and fleet.replicas > 1:
+        raise KvsimError(
+            f"result_format must be left out with replicas {fleet.replicas}: it tells of one server"
+        )
     return prepare(
         deployment,
         workload,
         source.as_json(),
-        step_log=output.step_log,
+        step_log=output.step_log or told,
         step_mode=output.step_mode,
-        events=output.record_map is not None,
+        events=output.record_map is not None or told,
         map_instants=output.record_map or 0,
         fleet=replace(fleet, seed=source.traffic.seed),
+        goals=goals,
     )
 
 
@@ -215,6 +242,7 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
     source: "Source",
     seeds: Seeds,
     output: Output,
+    goals: Goals,
     compared: bool,
 ) -> None:
     """Carry all seeds out, write a directory with one per seed, and report them together."""
@@ -233,7 +261,13 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
         runs = carry_out_seeds(
             held,
             partial(
-                _one_seed, deployments, fleet, source, replace(output, force=False, no_plots=True), compared
+                _one_seed,
+                deployments,
+                fleet,
+                source,
+                replace(output, force=False, no_plots=True),
+                goals,
+                compared,
             ),
             numbers,
             label=name,
@@ -250,6 +284,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     fleet: "FleetConfig",
     source: "Source",
     output: Output,
+    goals: Goals,
     compared: bool,
     seed: int,
     target: Path | None,
@@ -257,7 +292,9 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     """What a command does with this seed; in a process of its own, so nobody watches."""
     source = source.with_seed(seed)
     workload = source.workload()
-    simulations = [_prepared(deployment, fleet, source, workload, output) for deployment in deployments]
+    simulations = [
+        _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
+    ]
     if compared:
         return _write_comparison(target, simulations, source, output, _unwatched)
     return [_write_run(target, simulations[0], output, _unwatched)]
@@ -277,7 +314,19 @@ def _write_run(
     if target is None:
         found: dict[str, Any] = plain(outcome.summary)
         return found
-    return write_run(target, **vars(outcome), draw=not output.no_plots).summary.as_json()
+    return write_run(target, **_parts(outcome, output), draw=not output.no_plots).summary.as_json()
+
+
+def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:
+    """What is written of a run: what was asked for, and the result as a benchmark tool would write it."""
+    parts = dict(vars(outcome))
+    if output.result_format is not None:
+        from kvsim.sim.bench.write import result_files
+
+        parts["files"] = result_files(outcome, output.result_format)
+    return (
+        parts | ({} if output.step_log else {"steps": None}) | ({} if output.record_map else {"events": None})
+    )
 
 
 def _write_comparison(
@@ -297,7 +346,7 @@ def _write_comparison(
     configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
     written = write_comparison(
         target,
-        [vars(outcome) for outcome in outcomes],
+        [_parts(outcome, output) for outcome in outcomes],
         config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
         draw=not output.no_plots,
     )

@@ -11,8 +11,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kvsim.allocators import ALLOCATORS
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
+from kvsim.sim.build import (
+    build_allocator,
+    build_engine,
+    build_scheduler,
+    capacity_of,
+    hybrid_groups,
+    scheduler_class,
+    scheduler_name,
+)
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -21,20 +30,24 @@ from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.plugins import refuse_code
 from kvsim.sim.record import metrics
+from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import RESERVES, EngineConfig
-from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
+from kvsim.sim.scenario.engine import EngineConfig, split_reserve
+from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
-from kvsim.sim.workload import Workload
+from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
 
+EVERY = "all"
+"""What stands for all allocators in a comparison."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -62,11 +75,17 @@ class Simulation:
     capacity: KvCapacity
     engine: Engine
     fleet: FleetConfig = ONE
+    goals: Goals = NO_GOALS
 
     @property
     def label(self) -> str:
         """The run's name among others: `paged`, `buddy-pow2`, `my.module.Mine`."""
         return label(self.scenario.engine)
+
+    @property
+    def gpus(self) -> int:
+        """Those of all replicas."""
+        return self.scenario.gpus * self.fleet.replicas
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
@@ -80,7 +99,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, frontend_s(self.scenario))
         return Outcome(
-            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet),
+            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
@@ -108,6 +127,14 @@ class Simulation:
                 "wall_s": wall_s,
                 "requests_per_cpu_s": len(self.engine.workload) / cpu_s if cpu_s else None,
             },
+            **attained(
+                self.goals.limits,
+                self.goals.price_of(self.scenario.gpu.name),
+                requests,
+                metrics.throughput(result),
+                result.end_ps / PS_PER_S,
+                self.gpus,
+            ),
         }
 
     def _replicas(self) -> Json:
@@ -137,6 +164,9 @@ class Simulation:
                 f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
+        told = allocator_class(self.scenario.engine.allocator).note
+        if told:
+            notes.append(f"{self.scenario.engine.allocator}: {told}.")
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -144,6 +174,9 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
+        hybrid = hybrid_groups(self.scenario)
+        if hybrid is not None:
+            notes.append(hybrid.in_words)
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -178,6 +211,7 @@ def prepare(
     events: bool = False,
     map_instants: int = 0,
     fleet: FleetConfig = ONE,
+    goals: Goals = NO_GOALS,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
 
@@ -195,13 +229,16 @@ def prepare(
         Also a map of the memory at about so many instants; 0: none.
     fleet : FleetConfig
         How many servers there are.
+    goals : Goals
+        What is asked of the run: latency limits, the price of a GPU.
     """
+    goals.price_of(scenario.gpu.name)
     if fleet.replicas > 1 and (events or map_instants):
         raise KvsimError(
             f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
         )
     scenario = resolved(scenario)
-    capacity = kv_capacity(scenario, windowed_groups(scenario))
+    capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
@@ -213,47 +250,88 @@ def prepare(
         map_instants=map_instants,
         fleet=fleet,
     )
-    return Simulation(scenario, traffic, capacity, engine, fleet)
+    return Simulation(scenario, traffic, capacity, engine, fleet, goals)
 
 
 def resolved(scenario: Deployment) -> Deployment:
     """The scenario with its defaults named, and of a profile what it needs."""
     engine = scenario.engine
-    asynchronous = build_scheduler(scenario).asynchronous
-    reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
+    scheduler = build_scheduler(scenario)
+    reserve = engine.reserve or ("max" if _reserves(scenario) else None)
     profile = None if scenario.profile is None else needed(scenario.profile, scenario)
     named = replace(
-        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
+        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=scheduler.asynchronous
     )
     return replace(scenario, engine=named, profile=profile)
 
 
+def _reserves(scenario: Deployment) -> bool:
+    """Whether a reservation has a meaning: for the allocator, or for the scheduler."""
+    scheduler = scheduler_class(scheduler_name(scenario))
+    return allocator_class(scenario.engine.allocator).reserves or scheduler.reserves
+
+
 def with_allocator(scenario: Deployment, text: str) -> Deployment:
     """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
-    name, _, last = text.strip().rpartition(":")
-    if not name or last not in RESERVES:
-        return replace(scenario, engine=replace(scenario.engine, allocator=text.strip()))
-    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
+    name, reserve = split_reserve(text)
+    given = scenario.engine.reserve if reserve is None else reserve
+    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
+
+
+def fitting(scenario: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the scenario can be run -> the scenario with it."""
+    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
+
+
+def left_out(scenario: Deployment) -> dict[str, str]:
+    """Each built-in allocator with which it cannot -> why."""
+    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+
+
+def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
+    """The scenario with each built-in allocator, or why it cannot be run."""
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    found: dict[str, Deployment | str] = {}
+    for name in ALLOCATORS:
+        try:
+            found[name] = resolved(with_allocator(bare, name))
+            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+        except KvsimError as error:
+            found[name] = str(error)
+    return found
 
 
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator.
+    """The scenario under each allocator; `all` stands for those that are built in and fit it.
 
-    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
+    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
+    `kv_budget` and `kv_bits` for those that drop or quantise tokens.
 
     Raises
     ------
     KvsimError
-        When two are the same, or when a reserve or a fit is given and no allocator takes it.
+        When two are the same, or when one of these is given and no allocator takes it.
     """
+    if list(allocators) == [EVERY]:
+        allocators = list(fitting(scenario))
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
+    plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)
+    bare = replace(scenario, engine=plain)
     scenarios, taken = [], False
     for text in allocators:
         chosen = with_allocator(bare, text)
-        if allocator_class(chosen.engine.allocator).chooses_extents:
+        found = allocator_class(chosen.engine.allocator)
+        if found.chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
-        if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
+        if found.takes_budget or found.takes_bits:
+            own = replace(
+                chosen.engine,
+                kv_budget=budget if found.takes_budget else None,
+                kv_bits=bits if found.takes_bits else None,
+            )
+            chosen = replace(chosen, engine=own)
+        if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
     names = ", ".join(allocators)
@@ -261,6 +339,9 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
     if fit not in (EngineConfig.fit, *(each.engine.fit for each in scenarios)):
         raise KvsimError(f"fit must be left out: none of {names} takes it, got {fit!r}")
+    for name, value in (("kv_budget", budget), ("kv_bits", bits)):
+        if value is not None and all(getattr(each.engine, name) is None for each in scenarios):
+            raise KvsimError(f"{name} must be left out: none of {names} takes it, got {value!r}")
     labels = [label(each.engine) for each in scenarios]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:
@@ -274,7 +355,7 @@ def label(engine: EngineConfig) -> str:
     A class that was defined in a notebook or a script goes by its own name.
     """
     name = engine.allocator.removeprefix("__main__:").replace(":", ".")
-    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
+    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
 def _model_notes(model: ModelSpec) -> list[str]:
@@ -289,16 +370,25 @@ def _model_notes(model: ModelSpec) -> list[str]:
 
 
 def config_of(
-    scenario: Deployment, traffic: Mapping[str, object], capacity: KvCapacity, fleet: FleetConfig = ONE
+    scenario: Deployment,
+    traffic: Mapping[str, object],
+    capacity: KvCapacity,
+    fleet: FleetConfig = ONE,
+    goals: Goals = NO_GOALS,
 ) -> Json:
-    """Everything needed to repeat a run; one server is no fleet."""
-    several = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
-    return several | {
-        "kvsim": __version__,
-        "workload": dict(traffic),
-        "scenario": asdict(scenario),
-        "kv_capacity": asdict(capacity),
-    }
+    """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
+    several: Json = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
+    asked: Json = {"goals": goals.as_json()} if goals.as_json() else {}
+    return (
+        several
+        | asked
+        | {
+            "kvsim": __version__,
+            "workload": dict(traffic),
+            "scenario": asdict(scenario),
+            "kv_capacity": asdict(capacity),
+        }
+    )
 
 
 def read_config(
@@ -350,3 +440,11 @@ def fleet_of(config: object, what: str = "config") -> FleetConfig:
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
         return FleetConfig(**config.get("fleet", {}))
+
+
+def goals_of(config: object, what: str = "config") -> Goals:
+    """What a config asks of its run; no goals where it names none."""
+    with understood(what, "cannot be used"):
+        if not isinstance(config, dict):
+            raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
+        return Goals(**config.get("goals", {}))

@@ -9,11 +9,20 @@ None means: what the engine, the release, the model or the GPU has by default. E
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from kvsim.allocators.extents import FITS
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig
+from kvsim.sim.scenario.engine import (
+    CAPACITY_POLICIES,
+    POLICIES,
+    PREEMPTIONS,
+    EngineConfig,
+    check_reserve,
+    split_reserve,
+)
 
 if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig
@@ -66,9 +75,10 @@ class Scenario:
         doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
     )
     policy: str = option(
-        "Who is next: the first to come, by priority, the shortest.",
+        "Who is next: fcfs (the first to come), priority, sjf (the shortest).",
         panel=ENGINE,
         default=EngineConfig.policy,
+        value="NAME",
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
     )
@@ -132,6 +142,39 @@ class Scenario:
         shown="what fits in 4 GiB per GPU",
         doc="host memory for swapped requests, in blocks (`vllm-v0`)",
     )
+    capacity_policy: str | None = option(
+        "Whom tensorrt-llm admits: guaranteed-no-evict, max-utilization, static-batch.",
+        panel=ENGINE,
+        default=None,
+        value="NAME",
+        allowed=CAPACITY_POLICIES,
+        shown="guaranteed-no-evict",
+        doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
+    )
+    router_token_ratio: float | None = option(
+        "Use of the memory from which lightllm expects the longest answers.",
+        panel=ENGINE,
+        default=None,
+        value="X",
+        shown="0.0: always",
+        doc="share of the memory in use from which `lightllm` expects the longest possible answers",
+    )
+    router_max_new_token_len: int | None = option(
+        "Answer that lightllm expects below that.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="1024",
+        doc="tokens of an answer that `lightllm` expects below that share, or a tenth more than there are",
+    )
+    router_max_wait_tokens: int | None = option(
+        "Decode steps between admissions of lightllm.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="6",
+        doc="decode steps of `lightllm` between two times that it admits",
+    )
     block_size: int | None = option(
         "Tokens of a KV block.",
         panel=MEMORY,
@@ -141,18 +184,37 @@ class Scenario:
         doc="tokens of a KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: the maximum, a power of two, the exact length.",
+        "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
         panel=MEMORY,
         default=None,
-        allowed=RESERVES,
+        value="NAME",
         shown="max",
-        doc="what those that reserve set aside",
+        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
+        "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     fit: str = option(
-        "The hole that a contiguous reservation takes.",
+        "The hole that a contiguous reservation takes: first, best, next, worst.",
         panel=MEMORY,
         default=EngineConfig.fit,
+        value="NAME",
         allowed=FITS,
+    )
+    kv_budget: str | None = option(
+        "Tokens that a sequence keeps, for those that drop some.",
+        panel=MEMORY,
+        default=None,
+        value="N|P%",
+        shown="1024; h2o 20%",
+        doc="tokens that a sequence keeps, or a share of its prompt, for allocators that drop tokens "
+        "(`streaming-llm`, `h2o`); quality is not modelled",
+    )
+    kv_bits: int | None = option(
+        "Bits of an element, for those that quantise.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="2",
+        doc="bits of an element of keys and values: 1, 2, 4 or 8 (`kivi`); quality is not modelled",
     )
     data_parallel_size: int = option(
         "Ranks of attention that share the experts.",
@@ -208,6 +270,22 @@ class Scenario:
         doc="keep all tokens in windowed layers where other layers do "
         "([sliding windows](allocators.md#sliding-windows))",
         short="--no-hybrid-kv",
+    )
+    mamba_cache_mode: str | None = option(
+        "States kept for prefixes: none, at block ends (align), in all blocks.",
+        panel=MEMORY,
+        default=None,
+        allowed=CACHE_MODES,
+        shown="align with the prefix cache, else none",
+        doc="which states of recurrent layers are kept for prefixes ([hybrid models](hybrid.md))",
+    )
+    prefix_cache_retention_interval: int = option(
+        "Ends of windows and states to keep: 0 where prompts end and part, -1 all.",
+        panel=MEMORY,
+        default=EngineConfig.prefix_cache_retention_interval,
+        value="N",
+        doc="which ends of windows and states are kept for prefixes: 0 where prompts end and part, -1 all, "
+        "else one in so many tokens too ([hybrid models](hybrid.md))",
     )
     model: str | ModelSpec = option(
         "See: sim models; or a name of the hub, or a config.json.",
@@ -281,6 +359,13 @@ class Scenario:
         shown="1.2 where measured, 0 in the roofline",
         doc="how uneven tokens choose their experts: the exponent of a power law",
     )
+    time_scale: float = option(
+        "Multiply every step's time, as sim replay --fit scale finds it.",
+        panel=HARDWARE,
+        default=Deployment.time_scale,
+        value="X",
+        doc="by what every step's time is multiplied, as [`sim replay --fit scale`](replay.md#fit) finds it",
+    )
     replicas: int = option(
         "Equal servers on one clock.",
         panel=FLEET,
@@ -304,14 +389,14 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check_allowed(self)
+        if self.reserve is not None:
+            check_reserve(self.reserve)
 
     def with_allocator(self, chosen: str | type) -> "Scenario":
         """The same with the allocator of `name[:reserve]`, `module:Class[:reserve]`, or with a class."""
         if isinstance(chosen, str):
-            name, _, last = chosen.strip().rpartition(":")
-            if name and last in RESERVES:
-                return replace(self, allocator=name, reserve=last)
-            return replace(self, allocator=chosen.strip())
+            name, reserve = split_reserve(chosen)
+            return replace(self, allocator=name, reserve=self.reserve if reserve is None else reserve)
         return replace(self, allocator=chosen)
 
     def deployed(self) -> Deployment:

@@ -6,6 +6,7 @@ delay: arrival to first being scheduled. Memory shares are time-weighted percent
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -155,8 +156,6 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     done = result.finished
     duration_s = result.end_ps / PS_PER_S
     finished = int(done.sum())
-    output = int(answered_tokens(result)[done].sum())
-    prompt = int(result.workload.prompt_tokens[done].sum())
     whole, idles = _added(result.saturated, result.unsaturated), "idle" in result.timeline
     return {
         "duration_s": duration_s,
@@ -167,11 +166,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "rejected_reasons": result.rejected,
             "truncated": result.truncated,
         },
-        "throughput": {
-            "requests_per_s": _ratio(finished, duration_s),
-            "output_tokens_per_s": _ratio(output, duration_s),
-            "total_tokens_per_s": _ratio(prompt + output, duration_s),
-        },
+        "throughput": throughput(result),
         "latency": {
             **{name: _spread(np.asarray(table[name], dtype=np.float64)[done]) for name in LATENCIES},
             "itl_s": _gap_spread(result),
@@ -203,11 +198,23 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     }
 
 
+def throughput(result: Result) -> Numbers:
+    """Requests and tokens per second of simulated time, over finished requests."""
+    done, duration_s = result.finished, result.end_ps / PS_PER_S
+    output = int(answered_tokens(result)[done].sum())
+    prompt = int(result.workload.prompt_tokens[done].sum())
+    return {
+        "requests_per_s": _ratio(int(done.sum()), duration_s),
+        "output_tokens_per_s": _ratio(output, duration_s),
+        "total_tokens_per_s": _ratio(prompt + output, duration_s),
+    }
+
+
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token", "queueing_s")
 
 
 def _added(a: Integrals, b: Integrals) -> Integrals:
-    return Integrals(**{name: value + getattr(b, name) for name, value in vars(a).items()})
+    return Integrals(**{name: value + getattr(b, name) for name, value in asdict(a).items()})
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
-from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.request import Request
@@ -20,13 +22,15 @@ from kvsim.sim.workload import Beam
 
 SOME_KNOW = (
     *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
-    *("preemption", "policy"),
+    *("preemption", "policy", "capacity_policy"),
+    *("router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"),
 )
 """Settings that only some schedulers have a use for."""
 WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": False}
 """What may be asked of a scheduler that knows nothing else."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(ABC):
     """Decides each step; all state is in the server.
 
@@ -39,19 +43,23 @@ class Scheduler(ABC):
     """Releases whose behaviour it knows, the default last."""
     uses: ClassVar[frozenset[str]] = frozenset({"policy"})
     """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
+    reserves: ClassVar[bool] = False
+    """Whether it counts on a request's reservation, whatever the allocator makes of it."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
     publishes_late: ClassVar[bool] = False
     """Whether a prefix can be found only after the step that computes it."""
     limits_length: ClassVar[bool] = True
     """Whether an answer ends at the maximum length."""
-    asynchronous: bool = False
-    """Whether a step is decided before the one before it has ended."""
-    order: Order = Order.STACK
-    """The free block that the engine lends first."""
-    cache: CacheRules | None = None
+    asynchronous: bool
+    """Whether a step is decided before the one before it has ended; not, unless a class says so."""
+    order: Order
+    """The free block that the engine lends first; the one freed last."""
+    keeps_groups: bool
+    """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
+    cache: CacheRules | None
     """How the engine keeps prefixes; None: it does not."""
-    max_chunk: int | None = None
+    max_chunk: int | None
     """Most tokens of one prompt that a step computes; None: all of it."""
 
     @classmethod
@@ -62,6 +70,11 @@ class Scheduler(ABC):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config = config
         self.max_model_len = max_model_len
+        self.asynchronous = said_by(type(self), "asynchronous", False)
+        self.order = said_by(type(self), "order", Order.STACK)
+        self.keeps_groups = said_by(type(self), "keeps_groups", False)
+        self.cache = said_by(type(self), "cache", None)
+        self.max_chunk = said_by(type(self), "max_chunk", None)
         name, _, version = (config.scheduler or "").partition("@")
         if version and not self.VERSIONS:
             raise KvsimError(f"scheduler {name} has no releases, got {version!r}")
@@ -97,7 +110,7 @@ class Scheduler(ABC):
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """Why a request with so many samples, or candidates, can never be served, or ""."""
         allocator = server.allocator
-        if allocator.fits(request.final_tokens, server.bound(request)):
+        if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
 

@@ -41,6 +41,8 @@ class Step:
         Whether the head of the queue was refused memory; of the last decision, where several were equal.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
+    repeats : int
+        Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
     refusal : Refusal or None
         The head of the queue, if it found no room; kept only where events are written down.
     """
@@ -63,16 +65,21 @@ class Step:
         "recomputed_tokens",
         "refusal",
         "rejected",
+        "repeats",
         "swapped_in_blocks",
         "swapped_out_blocks",
     )
 
-    def __init__(self, copied_before: int = 0, cow_copies_before: int = 0) -> None:
+    def __init__(self) -> None:
+        self.begin(0, 0)
+
+    def begin(self, copied_before: int, cow_copies_before: int) -> None:
+        """Forget the last step: another one is to be decided."""
         self.changed = self.paused = self.no_room = self.asks_by_cached = False
         self.chunks: list[Request] = []
         self.prefill_tokens = self.prefill_pairs = self.recomputed_tokens = 0
         self.hit_tokens = self.charged_hit_tokens = 0
-        self.evictions = self.departures = 0
+        self.evictions = self.departures = self.repeats = 0
         self.swapped_in_blocks = self.swapped_out_blocks = 0
         self.copied_before = copied_before
         self.cow_copies_before = cow_copies_before

@@ -1,0 +1,146 @@
+"""How a sweep is carried out, as its user describes it.
+
+Fields are options of `sim sweep` and `sim capacity`, and rows of docs/commands.md (option.py).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.option import check_allowed, option
+
+PANEL = "Sweep"
+SEARCH = "Search"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where the runs are computed."""
+
+    jobs: int | None = option(
+        "Processes at once.", panel=PANEL, default=None, value="N", shown="one per core"
+    )
+    backend: str = option(
+        "This machine, or a cluster of Ray or Dask.",
+        panel=PANEL,
+        default="local",
+        allowed=("local", "ray", "dask"),
+        doc="where runs are computed: the processes of this machine, or a cluster of "
+        "[Ray or Dask](how-to-size-a-deployment.md#many-machines) (extras `ray`, `dask`)",
+    )
+    address: str | None = option(
+        "Of the cluster's head or scheduler.",
+        panel=PANEL,
+        default=None,
+        value="HOST:PORT",
+        shown="a cluster on this machine",
+        doc="of the cluster's head (Ray) or scheduler (Dask)",
+    )
+
+    def __post_init__(self) -> None:
+        check_allowed(self)
+        if self.jobs is not None and self.jobs < 1:
+            raise KvsimError(f"jobs must be at least 1, got {self.jobs}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """Which runs a sweep has beside its lists, and what becomes of them."""
+
+    seeds: int = option(
+        "K runs of each point, with seeds from --seed on.",
+        panel=PANEL,
+        default=1,
+        value="K",
+        doc="K runs of each point, with the seeds N, N + 1, ...",
+    )
+    zip: str | None = option(
+        "Lists that go together, first with first, not in all combinations.",
+        panel=PANEL,
+        default=None,
+        value="[OPTION,...]",
+        shown="none",
+        doc="options whose lists go together, first with first, instead of in all combinations; "
+        "`--zip` alone: all lists",
+    )
+    dry_run: bool = option(
+        "Only say how many runs there are, and for how long.",
+        panel=PANEL,
+        default=False,
+        doc="run nothing: say how many runs there are, which cannot be, and about how long they take",
+    )
+    out: Path | None = option(
+        "Directory of the sweep; one that is there goes on.",
+        panel=PANEL,
+        default=None,
+        value="DIR",
+        shown="runs/sweep-... by its settings",
+        doc="directory of the sweep; in one that is there it goes on",
+    )
+    force: bool = option(
+        "Begin anew in that directory.", panel=PANEL, default=False, doc="forget the runs that are done there"
+    )
+    no_plots: bool = option("Draw no figures.", panel=PANEL, default=False)
+    quiet: bool = option(
+        "Print only where the results are.",
+        panel=PANEL,
+        default=False,
+        also=("-q",),
+        doc="print nothing but the path of the directory",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sought(Swept):
+    """What a search for the capacity looks for, beside what a sweep has."""
+
+    seeds: int = option(
+        "K searches of each system, for the interval.",
+        panel=SEARCH,
+        default=3,
+        value="K",
+        doc="K searches of each system, with the seeds N, N + 1, ...: the interval is theirs",
+    )
+    find: str = option(
+        "What is to be as large as can be.",
+        panel=SEARCH,
+        default="rate",
+        allowed=("rate", "clients", "rate-scale"),
+        doc="what is to be as large as can be: requests per second, clients of a closed loop, or the "
+        "speed of a trace's own arrivals",
+    )
+    tolerance: float = option(
+        "How near below the true limit, as a share.",
+        panel=SEARCH,
+        default=0.02,
+        value="X",
+        doc="the answer is less than this share below a load that misses the SLO",
+    )
+    for_rate: float | None = option(
+        "The cheapest fleet for so many requests per second.",
+        panel=SEARCH,
+        default=None,
+        value="R",
+        shown="not asked",
+        doc="also the fleet that serves R requests per second with each system, the cheapest first "
+        "(with `--gpu-price`, else the one with the fewest GPUs)",
+    )
+    more_kv: float | None = option(
+        "What GIB more of KV memory per GPU would be worth.",
+        panel=SEARCH,
+        default=None,
+        value="GIB",
+        shown="not asked",
+        doc="also by how much the answer grows with so many GiB of KV memory more on each GPU",
+    )
+
+    def __post_init__(self) -> None:
+        check_allowed(self)
+        if not 0.0005 <= self.tolerance <= 0.5:
+            raise KvsimError(f"tolerance must be a share from 0.0005 to 0.5, got {self.tolerance:g}")
+        for name in ("for_rate", "more_kv"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e9:
+                raise KvsimError(f"{name} must be above 0, got {value:g}")
+        if self.for_rate is not None and self.find != "rate":
+            raise KvsimError("for_rate must be left out unless the rate is sought")
