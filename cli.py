@@ -31,16 +31,16 @@ from typer.core import TyperGroup
 from kvsim.flags import completed, flat, given, names_of
 from kvsim.sim import __version__
 from kvsim.sim.complaints import any_output, complaint
-from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.stopping import Stopped, Stopping
 from kvsim.sim.fit.asked import FitOptions
-from kvsim.sim.outputs import Output, Seeds
-from kvsim.sim.scenario import Scenario
-from kvsim.sim.stopping import Stopped, Stopping
-from kvsim.sim.traffic import Traffic
+from kvsim.sim.options.outputs import Output, Seeds
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.scenario.deployment import Deployment
 
 if TYPE_CHECKING:
-    from kvsim.sim.fleet import FleetConfig
+    from kvsim.sim.serving.fleet import FleetConfig
 
 
 class _Front(TyperGroup):

@@ -31,12 +31,13 @@ import numpy as np
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine, engine_defaults
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.memory import kv_capacity
-from kvsim.sim.profile_files import read_profile
-from kvsim.sim.recorder import Result
-from kvsim.sim.roofline import Roofline
+from kvsim.sim.cost.profile_files import read_profile
+from kvsim.sim.cost.roofline import Roofline
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.workload import Workload
 
 MAP_INSTANTS = 240
@@ -56,10 +57,10 @@ OTHERS = (
 )
 
 
-def scenario(allocator="paged", scheduler=None, reserve=None, **settings) -> Scenario:
+def scenario(allocator="paged", scheduler=None, reserve=None, **settings) -> Deployment:
     """The default scenario: OPT-13B on an A100-40GB, 984 blocks of 16."""
     engine = EngineConfig(allocator=allocator, scheduler=scheduler, reserve=reserve, **settings)
-    return Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
+    return Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
 
 
 def sharegpt(requests: int, rate: float) -> Workload:
@@ -67,14 +68,14 @@ def sharegpt(requests: int, rate: float) -> Workload:
     return workloads.build("sharegpt", num_prompts=requests, request_rate=rate, burstiness=1.0, seed=0)
 
 
-def timed(where: Scenario, work: Workload) -> tuple[float, Result]:
+def timed(where: Deployment, work: Workload) -> tuple[float, Result]:
     """CPU seconds of one run, and its result."""
     start = time.process_time()
     result = build_engine(where, work).run()
     return time.process_time() - start, result
 
 
-def measured(where: Scenario, work: Workload, repeat: int) -> dict[str, object]:
+def measured(where: Deployment, work: Workload, repeat: int) -> dict[str, object]:
     """The median of some runs, and how busy the simulated server was."""
     runs = [timed(where, work) for _ in range(repeat)]
     cpu_s, result = median(cpu_s for cpu_s, _ in runs), runs[0][1]
@@ -131,7 +132,7 @@ def other_engines(requests: int) -> list[dict[str, object]]:
 
 def with_windows(requests: int, repeat: int) -> dict[str, object]:
     """Gemma-3-27B on an H100: a full and six windowed groups of layers."""
-    where = Scenario(model=model_named("gemma-3-27b"), gpu=gpu_named("h100"), engine=EngineConfig())
+    where = Deployment(model=model_named("gemma-3-27b"), gpu=gpu_named("h100"), engine=EngineConfig())
     return measured(where, sharegpt(requests, 4.0), repeat)
 
 
@@ -150,7 +151,7 @@ def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
     """A trace whose prompts are long and shared: tokens and blocks per CPU second."""
     work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
     engine = EngineConfig(enable_prefix_caching=True, scheduler="vllm-v1")
-    where = Scenario(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
+    where = Deployment(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
     found = measured(where, work, repeat)
     tokens = int(work.prompt_tokens.sum() + work.output_tokens.sum())
     hits = timed(where, work)[1].hit_tokens
@@ -168,7 +169,7 @@ def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]
     rows = []
     for rate, settings in ((5.0, {}), (30.0, {}), (30.0, chunks)):
         engine, work = EngineConfig(**settings), sharegpt(requests, rate)
-        plain = Scenario(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
+        plain = Deployment(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
         both = plain, replace(plain, cost="calibrated", profile=profile)
         runs = [[timed(where, work)[0] for where in both] for _ in range(repeat)]
         roofline_s, calibrated_s = (median(column) for column in zip(*runs, strict=True))
@@ -193,7 +194,7 @@ def load_reference():
     return module
 
 
-def run_reference(reference, where: Scenario, work: Workload) -> float:
+def run_reference(reference, where: Deployment, work: Workload) -> float:
     """CPU seconds of the naive simulator."""
     from kvsim.allocators.paged import Paged
 

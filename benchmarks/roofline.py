@@ -6,7 +6,7 @@ The tables are reference data beside the checkout: attention kernels of vLLM 0.1
 aiconfigurator) and the matrix products of a layer on A100 and H100 (microsoft/vidur). What is compared is one
 layer: the roofline's term, the start of each kernel and the latency of attention included.
 
-Nothing is fitted here. Of the constants of sim/roofline.py, two come from these tables:
+Nothing is fitted here. Of the constants of sim/cost/roofline.py, two come from these tables:
 PREFILL_ATTENTION_EFFICIENCY from prompts of 4,096 tokens and more, ATTENTION_LATENCY_S from decoding at
 contexts of 64 and less.
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.roofline import ATTENTION_LATENCY_S, Roofline
-from kvsim.sim.step_cost import StepShape
+from kvsim.sim.cost.roofline import ATTENTION_LATENCY_S, Roofline
+from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.models.catalog import gpu_named, model_named
 
 TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu_tables"
 FILES = {

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
     from kvsim.results import Comparison, Run
-    from kvsim.sim.config import GpuSpec, ModelSpec
     from kvsim.sim.errors import KvsimError
     from kvsim.sim.fit.answer import fit
-    from kvsim.sim.scenario import Scenario
+    from kvsim.sim.models.spec import GpuSpec, ModelSpec
+    from kvsim.sim.options.scenario import Scenario
+    from kvsim.sim.options.traffic import Traffic
+    from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
-    from kvsim.sim.summary import Summary
-    from kvsim.sim.traffic import Traffic
 
 _WHERE = {
     "Allocator": "allocators.base",
     "Comparison": "results",
-    "GpuSpec": "sim.config",
+    "GpuSpec": "sim.models.spec",
     "KvsimError": "sim.errors",
-    "ModelSpec": "sim.config",
+    "ModelSpec": "sim.models.spec",
     "Run": "results",
-    "Scenario": "sim.scenario",
+    "Scenario": "sim.options.scenario",
     "Scheduler": "sim.schedulers.base",
-    "Summary": "sim.summary",
-    "Traffic": "sim.traffic",
+    "Summary": "sim.record.summary",
+    "Traffic": "sim.options.traffic",
     "check_allocator": "api",
     "check_scheduler": "api",
     "compare": "api",

@@ -9,10 +9,10 @@ from typing import Any, get_args, get_type_hints
 
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.options import numpydoc
+from kvsim.sim.options.option import numpydoc
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import prepare
-from kvsim.sim.scenario import Scenario
-from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
 System = str | type | Scenario | Mapping[str, Any]
@@ -176,7 +176,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     from kvsim.allocators import contract
     from kvsim.allocators.base import InvariantError
     from kvsim.sim.classes import name_of
-    from kvsim.sim.registry import allocator_class
+    from kvsim.sim.scenario.registry import allocator_class
 
     if calls < 1:
         raise KvsimError(f"calls must be at least 1, got {calls}")

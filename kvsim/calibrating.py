@@ -12,10 +12,10 @@ from kvsim.kernels.calibration.stopping import exit_code, terminable
 from kvsim.reports.calibration.profile import fit_of
 from kvsim.reports.calibration.watch import outcome, plan_report, watched
 from kvsim.reports.listing import show
+from kvsim.sim.cost.profile_files import read_profile
+from kvsim.sim.cost.profile_place import called_by, new_profile
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import read_profile
-from kvsim.sim.profile_place import called_by, new_profile
-from kvsim.sim.stopping import Stopped
+from kvsim.sim.files.stopping import Stopped
 
 
 def calibrated(out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool) -> None:

@@ -3,7 +3,7 @@
     @flat
     def run(traffic: Traffic, server: Scenario = Scenario()) -> None: ...
 
-gives a command with an option for every field that sim/options.py describes.
+gives a command with an option for every field that sim/options/option.py describes.
 """
 
 import inspect
@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options import Named, options_of
-from kvsim.sim.outputs import MAP_INSTANTS
-from kvsim.sim.scenario import Scenario
+from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.options.outputs import MAP_INSTANTS
+from kvsim.sim.options.scenario import Scenario
 
 
 def flat(command: Callable[..., None]) -> Callable[..., None]:

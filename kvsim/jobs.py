@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.sim import __version__
-from kvsim.sim.config import Scenario as Deployment
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.outputs import Output, Seeds
-from kvsim.sim.traffic import Traffic
+from kvsim.sim.options.outputs import Output, Seeds
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.scenario.deployment import Deployment
 
 if TYPE_CHECKING:
     from kvsim.reports.rundir.claims import Claim
     from kvsim.reports.rundir.run import Run
     from kvsim.reports.timeline.events import Traced
-    from kvsim.sim.fleet import FleetConfig
     from kvsim.sim.run import Outcome, Simulation
+    from kvsim.sim.serving.fleet import FleetConfig
     from kvsim.sim.workload import Workload
     from kvsim.workloads.source import Source
 
@@ -101,7 +101,7 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
 
 def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment, FleetConfig, Traffic]":
     """What a config.json says, and no code but what is trusted; None: any."""
-    from kvsim.sim.reading import json_in, understood
+    from kvsim.sim.files.reading import json_in, understood
     from kvsim.sim.run import deployment_of, fleet_of
 
     what = f"config {config}"

@@ -14,7 +14,7 @@ from kvsim.reports.lives.story import chosen, story
 from kvsim.reports.lives.view import stories_view, story_view
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.timeline.events import chosen_requests, is_timeline, write_trace
-from kvsim.sim.whole_file import check_file
+from kvsim.sim.files.whole_file import check_file
 
 
 def explained(directory: Path, request: str, *, as_json: bool, allow_code: bool) -> None:

@@ -4,8 +4,8 @@ from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, prepare
-from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
 

@@ -8,8 +8,8 @@ from kvsim import workloads
 from kvsim.jobs import place
 from kvsim.reports.papers import checks, declared, report, running, terminal
 from kvsim.reports.papers.cells import cache_directory
-from kvsim.sim.outputs import Output
-from kvsim.sim.stopping import Stopped
+from kvsim.sim.files.stopping import Stopped
+from kvsim.sim.options.outputs import Output
 
 
 def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None, output: Output) -> None:

@@ -20,9 +20,9 @@ from kvsim.reports.rundir.formats import plain
 from kvsim.reports.rundir.run import Run as Stored
 from kvsim.reports.rundir.run import Tables
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.events import Texts
+from kvsim.sim.record.events import Texts
+from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import Outcome
-from kvsim.sim.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd

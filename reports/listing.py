@@ -7,11 +7,11 @@ from importlib import import_module
 from rich.console import Console, RenderableType
 
 from kvsim.reports.fitting import FittingTable
-from kvsim.sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
-from kvsim.sim.config import ModelSpec
-from kvsim.sim.cost_profile import profile_names
+from kvsim.sim.cost.profile_files import ProfileFile, directory, profile_files
+from kvsim.sim.cost.published import profile_names
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import ProfileFile, directory, profile_files
+from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, model_names
+from kvsim.sim.models.spec import ModelSpec
 
 
 def models_table() -> FittingTable:

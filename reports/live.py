@@ -5,8 +5,8 @@
     running, waiting              now, and over the simulated time so far
     the KV memory                 the ledger now, and over the simulated time so far
 
-A thread looks (sim/glance.py) and draws three times a second, less often where drawing takes long or the
-machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
+A thread looks (sim/record/glance.py) and draws three times a second, less often where drawing takes long or
+the machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
 """
 
 import sys
@@ -25,7 +25,7 @@ from kvsim.reports.live_chart import LEVELS, WIDEST, Chart, slice_means
 from kvsim.reports.pace import keep_pace
 from kvsim.reports.palette import KINDS, count, figures, number, seconds, waste, whole_run
 from kvsim.reports.terminal import LedgerBar
-from kvsim.sim.glance import Glance, glance
+from kvsim.sim.record.glance import Glance, glance
 from kvsim.sim.run import Outcome, Simulation
 
 REFRESH_S = 0.3

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.reading import understood
-from kvsim.sim.tables import read_table
+from kvsim.sim.files.reading import understood
+from kvsim.sim.files.tables import read_table
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""The options of a run as tables of the docs, made from their one description (sim/options.py).
+"""The options of a run as tables of the docs, made from their one description (sim/options/option.py).
 
 `python -m kvsim.reports.options docs/commands.md` writes them anew between the page's markers.
 """
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from kvsim.sim.options import Named, options_of
-from kvsim.sim.outputs import Output, Seeds
-from kvsim.sim.scenario import Scenario
+from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.options.outputs import Output, Seeds
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.schedulers import SCHEDULERS
-from kvsim.sim.traffic import Traffic
 
 LONGEST = 2048
 """The longest sequence for which defaults that depend on it are told."""

@@ -6,8 +6,8 @@ The run waits before each step until its time has come; it computes the same as 
 import time
 from math import isfinite
 
-from kvsim.sim.engine import Engine
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.serving.engine import Engine
 from kvsim.sim.workload import PS_PER_S
 
 STEPS_AT_ONCE_S = 3

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.stopping import at_forced_exit, unstoppable
+from kvsim.sim.files.stopping import at_forced_exit, unstoppable
 
 T = TypeVar("T")
 

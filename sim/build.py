@@ -8,30 +8,31 @@ from dataclasses import replace
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
-from kvsim.sim.catalog import GIB
 from kvsim.sim.classes import class_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import cost_named
-from kvsim.sim.engine import ONE, Engine
+from kvsim.sim.cost.named import cost_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.events import Events
-from kvsim.sim.fleet import FleetConfig
-from kvsim.sim.kv_groups import KvGroups, kv_groups
-from kvsim.sim.memory import kv_capacity
-from kvsim.sim.memory_map import MemoryMap
-from kvsim.sim.registry import allocator_class
-from kvsim.sim.replica import Replica
-from kvsim.sim.request_log import RequestLog
-from kvsim.sim.reservation import reservation
+from kvsim.sim.models.catalog import GIB
+from kvsim.sim.models.kv_groups import KvGroups, kv_groups
+from kvsim.sim.record.events import Events
+from kvsim.sim.record.memory_map import MemoryMap
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.engine import ONE, Engine
+from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
 
 SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
 
 
-def scheduler_name(scenario: Scenario) -> str:
+def scheduler_name(scenario: Deployment) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
     return engine.scheduler or ("vllm-v1" if allocator_class(engine.allocator).pages else "orca")
@@ -46,7 +47,7 @@ def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, o
     return found.defaults(version, max_model_len)
 
 
-def build_scheduler(scenario: Scenario) -> Scheduler:
+def build_scheduler(scenario: Deployment) -> Scheduler:
     """The scheduler, in the release asked for."""
     name = scheduler_name(scenario)
     base = name if ":" in name else name.partition("@")[0]
@@ -54,14 +55,14 @@ def build_scheduler(scenario: Scenario) -> Scheduler:
     return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
 
 
-def windowed_groups(scenario: Scenario) -> KvGroups | None:
+def windowed_groups(scenario: Deployment) -> KvGroups | None:
     """How the layers are kept where memory behind a sliding window is freed; None where it is not."""
     groups = kv_groups(scenario.served_model, scenario.engine.disable_hybrid_kv_cache_manager)
     frees = allocator_class(scenario.engine.allocator).frees_behind_windows
     return groups if groups.window_groups and frees else None
 
 
-def _allocator_groups(groups: KvGroups, scenario: Scenario, scheduler: Scheduler) -> Groups:
+def _allocator_groups(groups: KvGroups, scenario: Deployment, scheduler: Scheduler) -> Groups:
     """The groups as an allocator knows them; refuses what does not go with windows."""
     advice = "; or use --disable-hybrid-kv-cache-manager" if groups.full_groups else ""
     model = f"model {scenario.model.name}, which frees memory behind its sliding window"
@@ -78,7 +79,7 @@ def _allocator_groups(groups: KvGroups, scenario: Scenario, scheduler: Scheduler
     return Groups(groups.full_groups, groups.window_groups, groups.window, scheduler.max_chunk)
 
 
-def build_allocator(scenario: Scenario, scheduler: Scheduler) -> Allocator:
+def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     """The allocator over the scenario's KV capacity, as the scheduler's engine has it."""
     engine = scenario.engine
     found = allocator_class(engine.allocator)
@@ -102,7 +103,7 @@ def build_allocator(scenario: Scenario, scheduler: Scheduler) -> Allocator:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
 
 
-def _host_blocks(scenario: Scenario) -> int:
+def _host_blocks(scenario: Deployment) -> int:
     """Blocks of the host pool: as given, else as many as fit in vLLM's default swap space."""
     given = scenario.engine.num_cpu_blocks
     if given is not None:
@@ -112,7 +113,7 @@ def _host_blocks(scenario: Scenario) -> int:
 
 
 def build_engine(
-    scenario: Scenario,
+    scenario: Deployment,
     workload: Workload,
     *,
     max_span: int = 1 << 20,

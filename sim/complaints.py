@@ -16,7 +16,7 @@ import sys
 import traceback
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.reading import of_pyarrow
+from kvsim.sim.files.reading import of_pyarrow
 
 MISTAKE, BUG = 2, 1
 """Exit codes: what was asked for cannot be done; kvsim did something wrong."""

@@ -22,16 +22,17 @@ import numpy as np
 
 from kvsim.allocators.base import Allocator, InvariantError
 from kvsim.sim.build import build_allocator
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.engine import Engine
+from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.recorder import Result
-from kvsim.sim.replica import Replica
-from kvsim.sim.request_log import RequestLog
-from kvsim.sim.reservation import reservation
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Samples, Workload
 
 WORKLOADS = 40
@@ -131,14 +132,16 @@ def check_scheduler(
             raise InvariantError(f"workload {number} of seed {seed}: {error}") from error
 
 
-def _scenario(scheduler: type[Scheduler], version: str, rng: Random) -> Scenario:
+def _scenario(scheduler: type[Scheduler], version: str, rng: Random) -> Deployment:
     """A small server: few seats, little memory."""
     budget = LONGEST * rng.randint(1, 3)
     usual = {"block_size": rng.choice([1, 4, 16]), "max_num_seqs": rng.randint(2, 12)}
     own = {**scheduler.defaults(version, LONGEST), **usual, "max_num_batched_tokens": budget}
     engine = EngineConfig(scheduler=f"check@{version}", max_model_len=LONGEST, **own)  # type: ignore[arg-type]
     blocks = -(-LONGEST // engine.block_size) * rng.randint(2, 5)
-    return Scenario(model=model_named("opt-13b"), gpu=gpu_named("h100"), engine=engine, num_gpu_blocks=blocks)
+    return Deployment(
+        model=model_named("opt-13b"), gpu=gpu_named("h100"), engine=engine, num_gpu_blocks=blocks
+    )
 
 
 def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
@@ -153,7 +156,7 @@ def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
     return Workload("check", arrival_ps, prompts, answers, samples=samples)
 
 
-def _served(scheduler: type[Scheduler], scenario: Scenario, work: Workload, max_span: int) -> Result:
+def _served(scheduler: type[Scheduler], scenario: Deployment, work: Workload, max_span: int) -> Result:
     """The run, if it keeps the first four rules."""
     chosen = scheduler(scenario.engine, LONGEST)
     allocator = build_allocator(scenario, chosen)

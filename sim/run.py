@@ -11,23 +11,26 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from kvsim.sim import __version__, metrics
+from kvsim.sim import __version__
 from kvsim.sim.build import build_engine, build_scheduler, scheduler_name, windowed_groups
-from kvsim.sim.calibrated.needed import needed
 from kvsim.sim.classes import handed_over
-from kvsim.sim.config import RESERVES, EngineConfig, GpuSpec, ModelSpec, Scenario
-from kvsim.sim.engine import ONE, Engine
+from kvsim.sim.cost.calibrated.needed import needed
+from kvsim.sim.cost.host import behind_frontend, frontend_s
+from kvsim.sim.cost.profile_checks import check_profile
+from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fleet import FleetConfig
-from kvsim.sim.fleet_result import part
-from kvsim.sim.host import behind_frontend, frontend_s
-from kvsim.sim.memory import KvCapacity, kv_capacity
+from kvsim.sim.files.reading import json_in, understood
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.plugins import refuse_code
-from kvsim.sim.profile_checks import check_profile
-from kvsim.sim.profile_files import REHEARSAL
-from kvsim.sim.reading import json_in, understood
-from kvsim.sim.recorder import Result
-from kvsim.sim.registry import allocator_class
+from kvsim.sim.record import metrics
+from kvsim.sim.record.fleet_result import part
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import RESERVES, EngineConfig
+from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
+from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.serving.engine import ONE, Engine
+from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import Workload
 
 Json = dict[str, object]
@@ -54,7 +57,7 @@ class Outcome:
 class Simulation:
     """An engine that is ready to run, once, and where it comes from."""
 
-    scenario: Scenario
+    scenario: Deployment
     traffic: Mapping[str, object]
     capacity: KvCapacity
     engine: Engine
@@ -166,7 +169,7 @@ class Simulation:
 
 
 def prepare(
-    scenario: Scenario,
+    scenario: Deployment,
     workload: Workload,
     traffic: Mapping[str, object],
     *,
@@ -213,7 +216,7 @@ def prepare(
     return Simulation(scenario, traffic, capacity, engine, fleet)
 
 
-def resolved(scenario: Scenario) -> Scenario:
+def resolved(scenario: Deployment) -> Deployment:
     """The scenario with its defaults named, and of a profile what it needs."""
     engine = scenario.engine
     asynchronous = build_scheduler(scenario).asynchronous
@@ -225,7 +228,7 @@ def resolved(scenario: Scenario) -> Scenario:
     return replace(scenario, engine=named, profile=profile)
 
 
-def with_allocator(scenario: Scenario, text: str) -> Scenario:
+def with_allocator(scenario: Deployment, text: str) -> Deployment:
     """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
     name, _, last = text.strip().rpartition(":")
     if not name or last not in RESERVES:
@@ -233,7 +236,7 @@ def with_allocator(scenario: Scenario, text: str) -> Scenario:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
 
 
-def side_by_side(scenario: Scenario, allocators: Sequence[str]) -> list[Scenario]:
+def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
     """The scenario under each allocator.
 
     Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
@@ -286,7 +289,7 @@ def _model_notes(model: ModelSpec) -> list[str]:
 
 
 def config_of(
-    scenario: Scenario, traffic: Mapping[str, object], capacity: KvCapacity, fleet: FleetConfig = ONE
+    scenario: Deployment, traffic: Mapping[str, object], capacity: KvCapacity, fleet: FleetConfig = ONE
 ) -> Json:
     """Everything needed to repeat a run; one server is no fleet."""
     several = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
@@ -300,14 +303,14 @@ def config_of(
 
 def read_config(
     text: str, what: str = "config", trusted: Collection[str] | None = ()
-) -> tuple[Scenario, Json]:
+) -> tuple[Deployment, Json]:
     """The scenario and the traffic in the text of a `config.json`, see `deployment_of`."""
     return deployment_of(json_in(text, what), what, trusted)
 
 
 def deployment_of(
     config: object, what: str = "config", trusted: Collection[str] | None = ()
-) -> tuple[Scenario, Json]:
+) -> tuple[Deployment, Json]:
     """The scenario and the traffic in a config: the inverse of `config_of`.
 
     Parameters
@@ -335,7 +338,7 @@ def deployment_of(
             None if trusted is None else [*trusted, *handed_over()],
         )
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
-        scenario = Scenario(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
+        scenario = Deployment(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
         if scenario.profile is not None:
             check_profile(scenario.profile)
         return scenario, dict(config["workload"])

@@ -21,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.allocators.base import Content
-from kvsim.sim.catalog import GIB, model_named
-from kvsim.sim.config import EngineConfig, ModelSpec, Scenario
+from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import gpu_and_cost
-from kvsim.sim.reading import read_object
+from kvsim.sim.files.reading import read_object
+from kvsim.sim.models.catalog import GIB, model_named
+from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -122,7 +124,7 @@ def model_of(point: Point) -> ModelSpec:
     return replace(model, quantization=name, weight_bits=bits, quantized_parameters=model.body_parameters)
 
 
-def scenario_of(point: Point, cost: str | None = None) -> Scenario:
+def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     """The server of a point; what it does not say is assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
     model = model_of(point)
@@ -138,7 +140,7 @@ def scenario_of(point: Point, cost: str | None = None) -> Scenario:
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
-    return Scenario(engine=engine, tensor_parallel_size=point.tp, **specs)  # type: ignore[arg-type]
+    return Deployment(engine=engine, tensor_parallel_size=point.tp, **specs)  # type: ignore[arg-type]
 
 
 def _asynchronous(version: str) -> bool:
@@ -219,7 +221,7 @@ class Run:
 
     Attributes
     ----------
-    scenario : Scenario
+    scenario : Deployment
         The server.
     workload : Workload
         The requests.
@@ -230,7 +232,7 @@ class Run:
     """
 
     name: str
-    scenario: Scenario
+    scenario: Deployment
     workload: Workload
     ttft_s: Floats
     e2e_s: Floats
@@ -255,7 +257,7 @@ def _run(name: str, rows: Sequence[Mapping[str, str]]) -> Run:
         enable_prefix_caching=True,
         async_scheduling=True,
     )
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile,
         num_gpu_blocks=2588 if small else None, frontend_latency=0.0,
     )  # fmt: skip
@@ -301,7 +303,7 @@ def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, i
     return found
 
 
-def bench_serve(path: Path, scenario: Scenario) -> Run:
+def bench_serve(path: Path, scenario: Deployment) -> Run:
     """What `vllm bench serve --save-result --save-detailed` wrote, for a server that the user describes."""
     content: dict[str, Any] = read_object(path, f"measurement {path}")
     try:
@@ -395,7 +397,7 @@ def sources(
         max_num_batched_tokens=TOKENS,
         async_scheduling=True,
     )
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named(model),
         gpu=spec,
         engine=engine,

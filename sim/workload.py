@@ -80,7 +80,7 @@ class Beam(NamedTuple):
 
     width: int
     process: str
-    """how the survivors are drawn, see sim/beam.py"""
+    """how the survivors are drawn, see sim/serving/beam.py"""
     seed: int
 
 

@@ -175,7 +175,7 @@ def build(
     beam_width : int
         Candidates of a beam search; 1 is none.
     beam_process : str
-        How the candidates that survive are drawn, see sim/beam.py.
+        How the candidates that survive are drawn, see sim/serving/beam.py.
     shuffle : bool
         Take any rows, in any order, each at most once; not those of a trace that tells when they come.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.tables import opened_table
+from kvsim.sim.files.tables import opened_table
 from kvsim.sim.workload import Int64Column
 from kvsim.workloads.conversations import whole_prompts
 from kvsim.workloads.hashed import BlockTexts

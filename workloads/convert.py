@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.whole_file import check_file, whole_file
+from kvsim.sim.files.whole_file import check_file, whole_file
 from kvsim.sim.workload import LATEST_ARRIVAL_S
 from kvsim.workloads import load
 from kvsim.workloads.columns import FIELDS

@@ -19,7 +19,7 @@ from json import JSONDecodeError, JSONDecoder
 from typing import NamedTuple
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.tables import opened_table
+from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of
 from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.native import load_native

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.tables import opened_table
+from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of, read_cells
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim import workloads
-from kvsim.sim.traffic import Traffic
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.workload import Workload
 from kvsim.workloads.lengths import Lengths
 

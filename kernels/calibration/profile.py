@@ -10,7 +10,7 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     format      1
     kind        "calibrated", or "rehearsal": made on a CPU or by hand, no measurement
     name        of the profile
-    gpu         name in sim/gpus.toml, or null where the device is none of them
+    gpu         name in sim/models/gpus.toml, or null where the device is none of them
     device      {name, memory_bytes, capability [major, minor], multiprocessors, count (of such GPUs)}
     measured    {date (ISO 8601, UTC), driver, cuda, torch, triton, python, seconds, quick,
                  clocks [{when, clocks.sm, ...: what nvidia-smi says, as text}]}; what is unknown is null

@@ -37,7 +37,7 @@ class Datasheet:
     part : str
         A part of the name that torch gives the device.
     gpu : str or None
-        The name in sim/gpus.toml, where it is there.
+        The name in sim/models/gpus.toml, where it is there.
     gb_per_s, tflops : float
         Bandwidth of the memory, and dense 16-bit matrix products.
     """

@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from kvsim.sim.calibrated.parts import Part
-from kvsim.sim.catalog import gpu_named, gpu_names
-from kvsim.sim.config import GpuSpec
-from kvsim.sim.cost_profile import analytic_profile, profile_names
+from kvsim.sim.cost.calibrated.parts import Part
+from kvsim.sim.cost.profile_files import ProfileFile, find_profile, is_path, profile_files
+from kvsim.sim.cost.published import analytic_profile, profile_names
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.own_gpu import read_own_gpu
-from kvsim.sim.profile_files import ProfileFile, find_profile, is_path, profile_files
-from kvsim.sim.reading import read_json, understood
+from kvsim.sim.files.reading import read_json, understood
+from kvsim.sim.models.catalog import gpu_named, gpu_names
+from kvsim.sim.models.own_gpu import read_own_gpu
+from kvsim.sim.models.spec import GpuSpec
 from kvsim.sim.workload import PS_PER_S
 
 PARTS = {
@@ -176,7 +176,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Analytic:
-    """An analytic profile that ships: sim/cost_profile.py says what is in it."""
+    """An analytic profile that ships: sim/cost/published.py says what is in it."""
 
     content: Mapping[str, Any]
 

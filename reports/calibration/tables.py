@@ -18,8 +18,8 @@ from kvsim.reports.calibration.elsewhere import elsewhere_report
 from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
 from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
 from kvsim.reports.palette import count
-from kvsim.sim.config import GpuSpec
-from kvsim.sim.profile_place import called_by
+from kvsim.sim.cost.profile_place import called_by
+from kvsim.sim.models.spec import GpuSpec
 
 MOST_ERROR = 0.05
 """Of composed steps, in the mean: above it a profile deserves a note."""

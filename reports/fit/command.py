@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from kvsim.reports.fit.tables import fit_report
-from kvsim.sim.catalog import gpu_named, model_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import Fit, fitted
 from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.log import explain, read_log, settings_in
 from kvsim.sim.fit.what_if import what_ifs
+from kvsim.sim.models.catalog import gpu_named, model_named
 
 
 @dataclass(frozen=True)

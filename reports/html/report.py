@@ -18,7 +18,7 @@ from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.rundir.run import Run, read_runs
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.whole_file import check_file, whole_file
+from kvsim.sim.files.whole_file import check_file, whole_file
 
 LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library

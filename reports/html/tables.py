@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from kvsim.reports.html.packing import Column
 from kvsim.reports.rundir.formats import check_range, check_type
-from kvsim.sim.reading import understood
-from kvsim.sim.tables import read_table
+from kvsim.sim.files.reading import understood
+from kvsim.sim.files.tables import read_table
 
 
 @dataclass(frozen=True)

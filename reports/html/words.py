@@ -13,7 +13,7 @@ from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.tables import memory_of_seeds
 from kvsim.reports.seeds.words import difference_lines, differences, with_spread
 from kvsim.reports.waiting import overload, overload_of_seeds, overloads
-from kvsim.sim.summary import Summary
+from kvsim.sim.record.summary import Summary
 
 _SEED = re.compile(r"(, seed |seed-)\d+")
 _MOST_LOADS = 4

@@ -1,7 +1,7 @@
 """One simulation of a paper: settings -> numbers, kept in a cache.
 
-A cell is a dict in JSON's types: `model`, `gpu`, `engine`, `workload` and the rest of a Scenario. Its numbers
-are kept in a file named after a hash of the cell, the version and the source of the simulator. So an
+A cell is a dict in JSON's types: `model`, `gpu`, `engine`, `workload` and the rest of a Deployment. Its
+numbers are kept in a file named after a hash of the cell, the version and the source of the simulator. So an
 interrupted reproduction goes on where it was, and any change of the simulator runs everything anew.
 """
 
@@ -21,14 +21,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim import __version__, metrics
+from kvsim.sim import __version__
 from kvsim.sim.build import build_engine, engine_defaults
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.recorder import Result
-from kvsim.sim.request import Request
-from kvsim.sim.reservation import reservation
-from kvsim.sim.whole_file import whole_file
+from kvsim.sim.files.whole_file import whole_file
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record import metrics
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import PS_PER_S, Workload
 
 Cell = dict[str, Any]
@@ -115,7 +117,7 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
     return numbers
 
 
-def scenario_of(cell: Cell) -> Scenario:
+def scenario_of(cell: Cell) -> Deployment:
     """The server of a cell; a cost in `:shared` or `:copied` learns how many sequences a request has."""
     engine = cell["engine"]
     length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
@@ -124,7 +126,7 @@ def scenario_of(cell: Cell) -> Scenario:
     given = {name: cell[name] for name in names if name in cell}
     if given.get("cost", "").endswith((":shared", ":copied")):
         given["cost"] += str(max(cell["workload"].get(name, 1) for name in ("n", "beam_width")))
-    return Scenario(
+    return Deployment(
         model=model_named(cell["model"]),
         gpu=gpu_named(cell["gpu"]),
         engine=EngineConfig(**settings),
@@ -207,7 +209,7 @@ def _by_step(result: Result, window_s: Sequence[float]) -> Numbers:
     }
 
 
-def _internal(scenario: Scenario, result: Result, internal: float | None) -> Numbers:
+def _internal(scenario: Deployment, result: Result, internal: float | None) -> Numbers:
     """Internal waste while requests wait, and its part by cause, in percent of the capacity.
 
     `over_reserved`: what the reservation holds beyond the request's tokens; `rounding`: what the allocator

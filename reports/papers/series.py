@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, scenario_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
-from kvsim.sim.cost import cost_named
-from kvsim.sim.cost_profile import AnalyticProfile
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.published import AnalyticProfile
+from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.step_cost import StepShape
 
 CLOSE, OTHERS_CLOSE = 1.03, 1.06
 """A crossing is searched until its bracket is narrower than this factor; under other answers, the second."""

@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.marker import foreign, leftovers, read_marker, remove_leftover
-from kvsim.sim.whole_file import explained
+from kvsim.sim.files.marker import foreign, leftovers, read_marker, remove_leftover
+from kvsim.sim.files.whole_file import explained
 
 _NAMED = 3
 _TRIES = 100

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim import reading
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.events import Texts
-from kvsim.sim.tables import read_table
+from kvsim.sim.files import reading
+from kvsim.sim.files.tables import read_table
+from kvsim.sim.record.events import Texts
 
 MOST = 2.0**53
 """No time, count or address of a run is larger, and none is below zero."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
 from kvsim.sim.build import build_scheduler, engine_defaults
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.fleet import FleetConfig
-from kvsim.sim.registry import allocator_class
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.serving.fleet import FleetConfig
 
 LONGEST = 100
 _USUAL = {"model": "opt-13b", "gpu": "a100-40gb", "cost": "roofline"}
@@ -51,7 +52,7 @@ _WORDS = {
 
 
 def run_name(
-    trace: str, label: str, scenario: Scenario, fleet: FleetConfig, traffic: Mapping[str, object]
+    trace: str, label: str, scenario: Deployment, fleet: FleetConfig, traffic: Mapping[str, object]
 ) -> str:
     """The name of a run, at most about `LONGEST` characters: what does not fit is left out.
 
@@ -59,7 +60,7 @@ def run_name(
     ----------
     label : str
         The allocator and its reservation, or `compare`.
-    scenario : Scenario
+    scenario : Deployment
         With its defaults named.
     traffic : mapping
         What differs from the trace's usual traffic.
@@ -72,7 +73,7 @@ def run_name(
     return name
 
 
-def _of_scenario(scenario: Scenario) -> Iterator[str]:
+def _of_scenario(scenario: Deployment) -> Iterator[str]:
     engine = scenario.engine
     if scenario.model.name != _USUAL["model"]:
         yield _plain(scenario.model.name)
@@ -96,7 +97,7 @@ def _of_scenario(scenario: Scenario) -> Iterator[str]:
             continue
         if value is not None and value != usual.get(field.name, field.default):
             yield _word(field.name, value)
-    for field in fields(Scenario):
+    for field in fields(Deployment):
         value = getattr(scenario, field.name)
         if field.name not in ("model", "gpu", "engine", "cost", "profile") and value not in (
             None,

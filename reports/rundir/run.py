@@ -7,7 +7,7 @@ from typing import Any
 
 from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.summary import Summary
+from kvsim.sim.record.summary import Summary
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
 _REQUEST_COLUMNS = ("request", "arrival_s", "status", "ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kvsim.reports.rundir.claims import Claim, check_replaceable, claimed
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.marker import UNFINISHED, foreign, hidden, mark, remove_marked
-from kvsim.sim.stopping import at_forced_exit, unstoppable
-from kvsim.sim.whole_file import explained
+from kvsim.sim.files.marker import UNFINISHED, foreign, hidden, mark, remove_marked
+from kvsim.sim.files.stopping import at_forced_exit, unstoppable
+from kvsim.sim.files.whole_file import explained
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.formats import Columns, Table, plain, read_json, write_columns, write_json
 from kvsim.reports.rundir.run import Run, Tables, seed_name
 from kvsim.reports.rundir.whole import whole_directory
-from kvsim.sim.marker import UNFINISHED, add_files, hidden, leftovers, mark, remove_leftover
-from kvsim.sim.stopping import unstoppable
-from kvsim.sim.summary import Summary
-from kvsim.sim.whole_file import check_file, explained
+from kvsim.sim.files.marker import UNFINISHED, add_files, hidden, leftovers, mark, remove_leftover
+from kvsim.sim.files.stopping import unstoppable
+from kvsim.sim.files.whole_file import check_file, explained
+from kvsim.sim.record.summary import Summary
 
 
 def write_run(

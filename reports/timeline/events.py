@@ -35,7 +35,7 @@ from kvsim.reports.rundir.run import Run
 from kvsim.reports.timeline.steps import Steps, step_slices
 from kvsim.reports.timeline.text import instant, micro, named, quoted
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.whole_file import whole_file
+from kvsim.sim.files.whole_file import whole_file
 
 MOST_REQUESTS = 1000
 """Tracks that a viewer still scrolls through."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.reports.timeline.text import micro, quoted
-from kvsim.sim.tables import opened_table
+from kvsim.sim.files.tables import opened_table
 
 Steps = Path | Mapping[str, Any]
 """A steps.parquet, or its columns."""

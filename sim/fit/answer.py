@@ -2,14 +2,12 @@
 
     fit("qwen3-next-80b-a3b", "h200", tensor_parallel_size=2).capacity.kv_tokens
 
-What is not given is the default of vLLM's release (sim/vllm_defaults.py).
+What is not given is the default of vLLM's release (sim/scenario/vllm_defaults.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import GpuSpec, ModelSpec
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.blocks import KvSettings, Paged, paged
@@ -19,7 +17,9 @@ from kvsim.sim.fit.groups import groups_of
 from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.notes import Numbers, notes_of
 from kvsim.sim.fit.pages import Group, Request, scheduler_block_sizes
-from kvsim.sim.vllm_defaults import FAMILY, Asked, VllmDefaults, vllm_defaults
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.scenario.vllm_defaults import FAMILY, Asked, VllmDefaults, vllm_defaults
 
 MOST_GPUS = 64
 """The largest split that is tried when a model does not fit."""

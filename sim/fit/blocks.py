@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
-from kvsim.sim.config import ModelSpec
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.kv_types import TURBO_BITS, check_kv_type, is_fp8, token_bytes
 from kvsim.sim.fit.pages import Page
-from kvsim.sim.kv_layers import KvLayers, RecurrentState
+from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
+from kvsim.sim.models.spec import ModelSpec
 
 KERNEL_TOKENS = 16
 """The least block of the attention kernels, and the step of larger ones."""

@@ -10,8 +10,8 @@ states, and a log of a start says how far off they are (`--log`).
 
 from dataclasses import dataclass
 
-from kvsim.sim.config import GpuSpec, ModelSpec
-from kvsim.sim.vllm_defaults import VllmDefaults
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.scenario.vllm_defaults import VllmDefaults
 
 GIB = 2**30
 RUNTIME_BYTES = 3 * GIB // 10

@@ -10,7 +10,7 @@ the 64 rotated numbers in 16 bit).
 """
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.kv_layers import KvLayers
+from kvsim.sim.models.kv_layers import KvLayers
 
 PLAIN_BYTES = {
     **{"auto": None, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp32": 4, "float32": 4},

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from kvsim.sim.fit.blocks import Paged
 from kvsim.sim.fit.capacity import Capacity
 from kvsim.sim.fit.pages import Group, Request
-from kvsim.sim.vllm_defaults import VllmDefaults
+from kvsim.sim.scenario.vllm_defaults import VllmDefaults
 
 USUAL_BLOCK_TOKENS = 64
 """The largest block of models whose layers are alike."""

@@ -21,7 +21,7 @@ class Page:
     Attributes
     ----------
     kind : str
-        As in sim/kv_layers.py.
+        As in sim/models/kv_layers.py.
     block_size : int
         Tokens of a block; of a recurrent layer those between two states that are kept.
     bytes_each : int

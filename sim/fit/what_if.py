@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvsim.sim.config import ModelSpec
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import Fit, fitted
 from kvsim.sim.fit.blocks import kv_layers_of_model
+from kvsim.sim.models.spec import ModelSpec
 
 
 @dataclass(frozen=True)

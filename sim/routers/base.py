@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.request import Request
+from kvsim.sim.serving.request import Request
 
 
 class Seen(Protocol):

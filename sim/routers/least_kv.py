@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from kvsim.sim.request import Request
 from kvsim.sim.routers.base import Router, Seen, load
+from kvsim.sim.serving.request import Request
 
 
 class LeastKv(Router):

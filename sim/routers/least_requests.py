@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.request import Request
 from kvsim.sim.routers.base import Router, Seen, load
+from kvsim.sim.serving.request import Request
 
 
 class LeastRequests(Router):

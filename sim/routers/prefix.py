@@ -7,8 +7,8 @@ prompt is cached anywhere, the request goes to the least loaded. Ties go to the 
 
 from collections.abc import Sequence
 
-from kvsim.sim.request import Request
 from kvsim.sim.routers.base import Router, Seen, load
+from kvsim.sim.serving.request import Request
 
 ABSOLUTE = 32
 RELATIVE = 1.1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvsim.sim.request import Request
 from kvsim.sim.routers.base import Router, Seen
+from kvsim.sim.serving.request import Request
 
 
 class RoundRobin(Router):

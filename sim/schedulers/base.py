@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.request import Request
-from kvsim.sim.server import Server
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam
 
 SOME_KNOW = (

@@ -13,11 +13,11 @@ Prefixes can be found from the end of the step that computes them. An answer doe
 from collections.abc import Mapping, Sequence
 
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.request import Request, State
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.server import Server
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
 
 
 class NanoVllm(Scheduler):

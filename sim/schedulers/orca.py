@@ -14,11 +14,11 @@ from itertools import takewhile
 from typing import ClassVar
 
 from kvsim.allocators.base import Allocator
-from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.request import Request
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.server import Server
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
 
 
 class Orca(Scheduler):

@@ -5,9 +5,9 @@ length; prefill them together and run until the *longest* is done. Who finishes 
 memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
 """
 
-from kvsim.sim.request import Request
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.server import Server
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
 
 
 class Static(Scheduler):

@@ -25,14 +25,14 @@ from typing import ClassVar
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.sim.beam import Survivors
-from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.events import NO_ROOM
-from kvsim.sim.group_server import GroupServer
-from kvsim.sim.request import Group, Request, State
+from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.server import Server
+from kvsim.sim.serving.beam import Survivors
+from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.serving.request import Group, Request, State
+from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam
 
 EARLY = ("0.1.0", "0.1.7")

@@ -26,11 +26,11 @@ from typing import ClassVar
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.sim.config import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.request import Request, State
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.server import Server
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.radix_tree import cut, take_common
 from kvsim.sim.build import build_engine, scheduler_name
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Workload
 
 SYSTEM = (0, 0, 4)
@@ -505,7 +506,7 @@ def test_a_run_with_shared_text_is_the_same_step_by_step_and_hits_as_often_as_it
         allocator="radix", max_num_seqs=5, max_num_batched_tokens=512, async_scheduling=False
     )
     model, gpu = model_named("opt-13b"), gpu_named("h100")
-    scenario = Scenario(model=model, gpu=gpu, engine=engine, kv_tokens=3000, cost="constant:0.02")
+    scenario = Deployment(model=model, gpu=gpu, engine=engine, kv_tokens=3000, cost="constant:0.02")
     assert scheduler_name(scenario) == "vllm-v1"
     steps = build_engine(scenario, work, max_span=1, check=True).run()
     spans = build_engine(scenario, work, check=True).run()

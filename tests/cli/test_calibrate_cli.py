@@ -23,7 +23,7 @@ from kvsim.reports.calibration.profile import Error, fit_of
 from kvsim.reports.calibration.words import duration, rate, size, span
 from kvsim.reports.figures import calibration
 from kvsim.reports.figures.style import SCREEN, STYLES
-from kvsim.sim.profile_files import find_profile, read_profile
+from kvsim.sim.cost.profile_files import find_profile, read_profile
 
 pytestmark = pytest.mark.slow
 

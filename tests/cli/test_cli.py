@@ -20,8 +20,8 @@ from kvsim import cli
 from kvsim.reports import progress
 from kvsim.reports.rundir import claims, writing
 from kvsim.sim import __version__
-from kvsim.sim.catalog import model_names
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import model_names
 from kvsim.workloads import TRACES
 
 ROOT = Path(cli.__file__).resolve().parent
@@ -558,7 +558,9 @@ def test_a_directory_that_exists_needs_force(sim):
 
 
 def test_an_unwritable_path_is_refused_before_the_run(sim, monkeypatch):
-    monkeypatch.setattr("kvsim.sim.engine.Engine.run", lambda engine: pytest.fail("the run has begun"))
+    monkeypatch.setattr(
+        "kvsim.sim.serving.engine.Engine.run", lambda engine: pytest.fail("the run has begun")
+    )
     Path("file").touch()
     below = f"error: cannot write file/out: {Path('file').resolve()} is not a directory\n"
     assert sim("run", *SMALL, "--out", "file/out") == (2, "", below)
@@ -624,7 +626,7 @@ def test_a_bug_is_called_one_with_its_place_and_its_traceback_where_asked_for(si
     def stumble(engine):
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("kvsim.sim.engine.Engine.run", stumble)
+    monkeypatch.setattr("kvsim.sim.serving.engine.Engine.run", stumble)
     code, out, err = sim("run", *SMALL)
     assert (code, out) == (1, "")
     assert err.startswith(f"bug: ZeroDivisionError: by nothing at {__file__}:")

@@ -12,7 +12,7 @@ import pytest
 
 from kvsim import cli
 from kvsim.reports.rundir.run import read_runs
-from kvsim.sim.marker import foreign
+from kvsim.sim.files.marker import foreign
 
 ROOT = Path(cli.__file__).resolve().parent
 LONG = ("--num-prompts", "200000", "--no-plots")

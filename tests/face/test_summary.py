@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import kvsim
-from kvsim.sim.summary import Part, Summary, _hints
+from kvsim.sim.record.summary import Part, Summary, _hints
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from kvsim.kernels.calibration.timing import (
     refusal,
     spread,
 )
-from kvsim.sim.catalog import gpu_named
+from kvsim.sim.models.catalog import gpu_named
 
 pytestmark = pytest.mark.slow
 

@@ -25,10 +25,11 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.contract import check_allocator
 from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
-from kvsim.sim import __version__, recorder
-from kvsim.sim.config import FITS, POLICIES, PREEMPTIONS, RESERVES
-from kvsim.sim.options import options_of
-from kvsim.sim.scenario import Scenario
+from kvsim.sim import __version__
+from kvsim.sim.options.option import options_of
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.record import recorder
+from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 

@@ -35,15 +35,26 @@ OTHERS = {
     "cli": {"typer", "rich"},
     "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
-    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/tables.py, which all may use
+    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/files/tables.py, which all may use
     "allocators": set(),
     "kernels": {"numpy", "torch", "triton"},
 }
 """Top-level package -> what it may import of others, beside the standard library."""
 
+ROOMS = (
+    ("sim", "errors"),
+    ("checks", "files", "measured", "profiles"),
+    ("models", "workload", "complaints"),
+    ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
+    ("build", "content"),
+    ("contract", "options", "run"),
+    ("fit", "validate"),
+)
+"""The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""
+
 ONLY_IN = {
     "matplotlib": ["reports/figures/"],
-    "simpy": ["sim/arrivals.py", "sim/engine.py", "sim/replica.py"],
+    "simpy": ["sim/serving/arrivals.py", "sim/serving/engine.py", "sim/serving/replica.py"],
 }
 """Library -> the files or folders that alone may import it: what draws; what keeps the time."""
 
@@ -82,7 +93,7 @@ def parsed(path):
 
 
 def module_name(path):
-    """The name by which a file is imported: kvsim.sim.engine, kvsim.cli; a package by its own."""
+    """The name by which a file is imported: kvsim.sim.serving.engine, kvsim.cli; a package by its own."""
     parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
     return ".".join(parts if parts[0] == "kvsim" else ["kvsim", *parts])
 
@@ -93,21 +104,10 @@ def above(name):
     return {".".join(parts[:length]) for length in range(1, len(parts))}
 
 
-def run_at_once(statements):
-    """The statements that importing a module runs: none of a function's, none for the type checker alone."""
-    for node in statements:
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            yield from run_at_once(node.orelse)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-            for block in ("body", "orelse", "handlers", "finalbody"):
-                yield from run_at_once(getattr(node, block, []))
-
-
 def needed(name, tree, modules):
-    """Which of `modules` the module of that name waits for; packages that it lies in only if it says so."""
+    """Which of `modules` a module imports, wherever it does; packages that it lies in only if it says so."""
     said = set()
-    for node in run_at_once(tree.body):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             said |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -117,6 +117,11 @@ def needed(name, tree, modules):
                 said.add(node.module)
     with_packages = said | {package for one in said for package in above(one) - above(name)}
     return with_packages & modules - {name}
+
+
+def room_of(name):
+    """The room of sim/ that a module lies in, or the file that it is."""
+    return (*name.split("."), "sim")[2]
 
 
 def circle(graph):
@@ -146,15 +151,28 @@ def test_a_circle_of_imports_is_found():
     sources = {
         "kvsim": "",
         "kvsim.one": "from kvsim.two import name",
-        "kvsim.two": "if True:\n    from kvsim import three",
-        "kvsim.three": "try:\n    import kvsim.one\nexcept ImportError:\n    pass",
-        "kvsim.late": "from kvsim.early import name\ndef function():\n    import kvsim.late",
-        "kvsim.early": "if TYPE_CHECKING:\n    from kvsim import late",
+        "kvsim.two": "if TYPE_CHECKING:\n    from kvsim import three",
+        "kvsim.three": "def function():\n    import kvsim.one",
+        "kvsim.four": "from kvsim.one import name",
     }
     graph = {name: needed(name, ast.parse(text), sources.keys()) for name, text in sources.items()}
     assert set(circle(graph)) == {"kvsim.one", "kvsim.two", "kvsim.three"}
     graph["kvsim.three"].clear()
     assert not circle(graph)
+
+
+def test_the_rooms_of_sim_import_one_way():
+    names = {path: module_name(path) for path in MODULES if relative(path).startswith("sim/")}
+    known = set(names.values())
+    tier = {room: height for height, rooms in enumerate(ROOMS) for room in rooms}
+    up = {
+        (name, other)
+        for path, name in names.items()
+        for other in needed(name, parsed(path), known)
+        if tier[room_of(name)] < tier[room_of(other)]
+    }
+    assert tier.keys() == {room_of(name) for name in known}
+    assert not up
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
@@ -222,9 +240,9 @@ def test_the_wheel_has_every_data_file():
     }
     assert declared == there
     for package, name in (
-        ("kvsim.sim", "models.toml"),
-        ("kvsim.sim", "model_configs.toml"),
-        ("kvsim.sim", "gpus.toml"),
+        ("kvsim.sim.models", "models.toml"),
+        ("kvsim.sim.models", "model_configs.toml"),
+        ("kvsim.sim.models", "gpus.toml"),
         ("kvsim.workloads.data", "sharegpt.parquet"),
     ):
         assert f"{package.removeprefix('kvsim.').replace('.', '/')}/{name}" in declared

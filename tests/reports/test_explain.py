@@ -19,9 +19,9 @@ from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.story import Part, chosen, divided, story
 from kvsim.reports.lives.view import Bar, rounded, stories_view, story_view
 from kvsim.reports.lives.words import HAPPENED, REASONS, STATES, reason_text
-from kvsim.sim import events
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.record import events
 from kvsim.sim.workload import PS_PER_S, Beam, Clients, Workload
 
 pytestmark = pytest.mark.slow

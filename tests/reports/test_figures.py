@@ -28,7 +28,7 @@ from kvsim.reports.rundir.formats import write_columns
 from kvsim.reports.rundir.run import Run, Tables, read_runs
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.summary import Summary
+from kvsim.sim.record.summary import Summary
 
 pytestmark = pytest.mark.slow
 

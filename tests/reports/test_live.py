@@ -22,11 +22,11 @@ from kvsim import cli
 from kvsim.reports import live
 from kvsim.reports.live import Dashboard, Pace, clock, span
 from kvsim.reports.live_chart import Chart, _cell, slice_means
-from kvsim.sim.glance import LATEST, Glance, glance
-from kvsim.sim.recorder import TIMELINE_COLUMNS
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.record.glance import LATEST, Glance, glance
+from kvsim.sim.record.recorder import TIMELINE_COLUMNS
 from kvsim.sim.run import prepare, with_allocator
-from kvsim.sim.scenario import Scenario
-from kvsim.sim.traffic import Traffic
 from kvsim.workloads.source import opened
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from kvsim.reports.rundir import whole
 from kvsim.reports.rundir.run import read_run
 from kvsim.reports.rundir.writing import write_comparison, write_figures, write_run
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.marker import MARKER, UNFINISHED, add_files, foreign, mark, read_marker, remove_marked
-from kvsim.sim.whole_file import check_file, whole_file
+from kvsim.sim.files.marker import MARKER, UNFINISHED, add_files, foreign, mark, read_marker, remove_marked
+from kvsim.sim.files.whole_file import check_file, whole_file
 
 ROOT = Path(cli.__file__).resolve().parent
 
@@ -181,7 +181,7 @@ def test_what_comes_between_the_check_and_the_replacement_stays(out, monkeypatch
 
 def test_adding_to_a_marker_by_many_at_once_loses_nothing(out):
     code = (
-        "import sys; from pathlib import Path; from kvsim.sim.marker import add_files\n"
+        "import sys; from pathlib import Path; from kvsim.sim.files.marker import add_files\n"
         "for n in range(20): add_files(Path(sys.argv[1]), [f'{sys.argv[2]}-{n}.png'])"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, str(out), str(n)], cwd=ROOT) for n in range(4)]

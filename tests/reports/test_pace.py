@@ -7,9 +7,10 @@ from kvsim import cli, workloads
 from kvsim.reports import pace as paces
 from kvsim.reports.pace import keep_pace, pace_of
 from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 
 class Clock:
@@ -27,7 +28,7 @@ class Clock:
 
 
 def engine():
-    where = Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
+    where = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
     work = workloads.build("sharegpt", num_prompts=30, request_rate=2.0, burstiness=1.0, seed=0)
     return build_engine(where, work)
 

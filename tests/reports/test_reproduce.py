@@ -14,8 +14,8 @@ from kvsim.reports.papers.checks import AGREES, MISSES, Row
 from kvsim.reports.papers.declared import chosen_figures, merged, paper_names, read_paper
 from kvsim.reports.papers.running import Diary, Findings
 from kvsim.reports.papers.series import Found, _Counter, all_series, crossing, find, on_straight_lines
-from kvsim.sim.catalog import model_named
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import model_named
 from kvsim.sim.workload import Workload
 
 pytestmark = pytest.mark.slow

@@ -4,11 +4,12 @@ import pytest
 
 from kvsim.reports.papers.cells import scenario_of
 from kvsim.reports.papers.declared import merged, read_paper
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import cost_named
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.step_cost import StepShape
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,7 @@ PAPER = read_paper("pagedattention")
 def scenario(model="opt-13b", tp=1, cost="a100-40gb-sosp23", block_size=16, allocator="paged"):
     gpu = gpu_named("a100-80gb" if model == "opt-175b" else "a100-40gb")
     engine = EngineConfig(block_size=block_size, allocator=allocator)
-    return Scenario(model=model_named(model), gpu=gpu, engine=engine, tensor_parallel_size=tp, cost=cost)
+    return Deployment(model=model_named(model), gpu=gpu, engine=engine, tensor_parallel_size=tp, cost=cost)
 
 
 def cost(**options):

@@ -15,7 +15,7 @@ from kvsim.reports.rundir.claims import claimed
 from kvsim.reports.rundir.run import read_run
 from kvsim.reports.rundir.writing import write_run
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.marker import MARKER, UNFINISHED, mark
+from kvsim.sim.files.marker import MARKER, UNFINISHED, mark
 
 
 def files_of(directory):

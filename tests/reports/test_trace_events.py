@@ -20,7 +20,7 @@ from kvsim.reports.timeline.steps import step_slices
 from kvsim.reports.timeline.text import micro
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.metrics import step_table
+from kvsim.sim.record.metrics import step_table
 from kvsim.sim.workload import PS_PER_S, Beam, Workload
 
 

@@ -10,9 +10,10 @@ from kvsim import sim, workloads
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.sim.build import scheduler_name
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 NAMES = {
     "paged",
@@ -38,7 +39,7 @@ class MyRadix(Radix):
 
 def scenario(model="opt-13b", gpu="a100-40gb", cost="roofline", **settings):
     engine = EngineConfig(**settings)
-    return Scenario(
+    return Deployment(
         model=model_named(model), gpu=gpu_named(gpu), engine=engine, cost=cost, num_gpu_blocks=300
     )
 

@@ -8,9 +8,9 @@ from support.serving import serve, workload
 
 from kvsim import cli
 from kvsim.allocators.paged import Paged
-from kvsim.sim.cost import Constant
+from kvsim.sim.cost.named import Constant
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.metrics import request_table, summary
+from kvsim.sim.record.metrics import request_table, summary
 from kvsim.sim.workload import LATEST_PS, Chain
 
 DAY_S = 86_400

@@ -4,9 +4,11 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from kvsim.sim.catalog import GIB, gpu_named, gpu_names, model_named, model_names
-from kvsim.sim.config import EngineConfig, GpuSpec, ModelSpec, Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, model_names
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 PUBLISHED = {
     "opt-13b": 12.85e9,
@@ -59,9 +61,9 @@ PUBLISHED_GB = {
 """Weights that are not published in 16 bit: 10**9 bytes of their checkpoints, draft heads left out."""
 
 
-def scenario(model="llama-3.1-8b", gpu="h100", **settings) -> Scenario:
+def scenario(model="llama-3.1-8b", gpu="h100", **settings) -> Deployment:
     engine = settings.pop("engine", EngineConfig())
-    return Scenario(model=model_named(model), gpu=gpu_named(gpu), engine=engine, **settings)
+    return Deployment(model=model_named(model), gpu=gpu_named(gpu), engine=engine, **settings)
 
 
 def test_every_built_in_model_has_the_published_number_of_parameters():
@@ -239,6 +241,6 @@ def test_the_longest_sequence_is_the_engines_choice_else_the_models():
 
 def test_specs_are_frozen():
     for spec, field in ((EngineConfig(), "fit"), (gpu_named("h100"), "name"), (scenario(), "cost")):
-        assert isinstance(spec, EngineConfig | GpuSpec | ModelSpec | Scenario)
+        assert isinstance(spec, EngineConfig | GpuSpec | ModelSpec | Deployment)
         with pytest.raises(FrozenInstanceError):
             setattr(spec, field, "best")

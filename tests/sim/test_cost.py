@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import Constant, cost_named
+from kvsim.sim.cost.named import Constant, cost_named
+from kvsim.sim.cost.roofline import Roofline
+from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.roofline import Roofline
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 LLAMA, H100 = model_named("llama-3.1-8b"), gpu_named("h100")
 OPT, A100 = model_named("opt-13b"), gpu_named("a100-40gb")
@@ -101,7 +102,7 @@ def test_every_gpu_reads_the_whole_latent():
 
 def test_the_type_of_the_cache_reaches_the_cost():
     def context_ps(**settings):
-        cost = cost_named("roofline", Scenario(model=LLAMA, gpu=H100, engine=EngineConfig(), **settings))
+        cost = cost_named("roofline", Deployment(model=LLAMA, gpu=H100, engine=EngineConfig(), **settings))
         return cost.step_ps(StepShape(decode_seqs=1, context_tokens=10**6))
 
     assert context_ps(kv_cache_dtype="fp8") < context_ps() == context_ps(kv_cache_dtype="bf16")
@@ -179,7 +180,7 @@ def test_experts_not_chosen_are_read_but_not_computed():
 
 
 def named(text: str) -> CostModel:
-    return cost_named(text, Scenario(model=OPT, gpu=A100, engine=EngineConfig()))
+    return cost_named(text, Deployment(model=OPT, gpu=A100, engine=EngineConfig()))
 
 
 def test_costs_are_named_and_say_where_they_come_from():

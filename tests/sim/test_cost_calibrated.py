@@ -12,13 +12,15 @@ from support.profiles import settings
 
 from kvsim.kernels.calibration import form
 from kvsim.sim.build import build_engine
-from kvsim.sim.calibrated.model import GRAPH_SEQS, STRETCH, step_shapes
-from kvsim.sim.catalog import gpu_named, model_named, model_names
-from kvsim.sim.config import EngineConfig, Scenario, can_split
-from kvsim.sim.cost import cost_named
+from kvsim.sim.cost.calibrated.model import GRAPH_SEQS, STRETCH, step_shapes
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.spread import Contexts
-from kvsim.sim.step_cost import StepShape
+from kvsim.sim.models.catalog import gpu_named, model_named, model_names
+from kvsim.sim.models.spec import can_split
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.serving.spread import Contexts
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +31,7 @@ H200 = gpu_named("h200")
 
 def scenario(model="llama-3.1-8b", tp=1, profile=PROFILE, **choices):
     engine = EngineConfig(**choices)
-    return Scenario(
+    return Deployment(
         model=model_named(model),
         gpu=H200,
         engine=engine,

@@ -7,16 +7,17 @@ from importlib import resources
 
 import pytest
 
-from kvsim.sim.calibrated.layer import Experts, Layer, layer_of
-from kvsim.sim.calibrated.needed import needed
-from kvsim.sim.calibrated.parts import chosen_experts
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import cost_named
+from kvsim.sim.cost.calibrated.layer import Experts, Layer, layer_of
+from kvsim.sim.cost.calibrated.needed import needed
+from kvsim.sim.cost.calibrated.parts import chosen_experts
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.profile_files import find_profile, gpu_and_cost, profile_files, read_profile
+from kvsim.sim.cost.roofline import Roofline
+from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import find_profile, gpu_and_cost, profile_files, read_profile
-from kvsim.sim.roofline import Roofline
-from kvsim.sim.step_cost import StepShape
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 GPUS = ("a100-80gb", "b200", "b300", "gb200", "h100", "h200", "l40s", "rtx-pro-6000-server")
 FP8 = {"quantization": "fp8", "weight_bits": 8.0, "quantized_parameters": 6_979_321_856}
@@ -48,7 +49,7 @@ def served(gpu="h100", tp=1, model=None, **choices):
     spec, cost, profile = gpu_and_cost(gpu, None)
     model = model or model_named("llama-3.1-8b")
     choices = {"engine": EngineConfig(), "tensor_parallel_size": tp, "cost": cost} | choices
-    return Scenario(model=model, gpu=spec, profile=profile, **choices)
+    return Deployment(model=model, gpu=spec, profile=profile, **choices)
 
 
 def model_with(**facts):

@@ -12,16 +12,16 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
-from kvsim.sim.config import EngineConfig
-from kvsim.sim.cost import Constant
-from kvsim.sim.metrics import kinds
-from kvsim.sim.reservation import reservation
+from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.record.metrics import kinds
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
-from kvsim.sim.server import Server
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.serving.reservation import reservation
+from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Workload
 
 MAX_LEN = 256

@@ -9,12 +9,13 @@ from support.cases import COSTS, draw_case, told
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fleet import FleetConfig
-from kvsim.sim.fleet_result import part, requests_of
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.fleet_result import part, requests_of
 from kvsim.sim.routers.base import Router
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.serving.fleet import FleetConfig
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +66,7 @@ def test_in_a_fleet_fast_forward_equals_step_mode(scheduler, router):
 
 def server(**settings):
     engine = EngineConfig(**settings)
-    return Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
+    return Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
 
 
 def chat(**options):

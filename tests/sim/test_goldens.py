@@ -32,7 +32,7 @@ from support.golden import (
 from support.shared_data import goldens
 
 from kvsim import cli
-from kvsim.sim.marker import MARKER
+from kvsim.sim.files.marker import MARKER
 
 ERRORS = [name for name in EDGE_CASES if golden(name)["totals"]["error"]]
 WORKING = [*GOLDENS, *(name for name in EDGE_CASES if name not in ERRORS)]

@@ -5,7 +5,7 @@ from itertools import accumulate, cycle, islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.sim.growth import GrowthCalendar
+from kvsim.sim.serving.growth import GrowthCalendar
 
 UNITS = st.integers(1, 9)
 SEQS = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 60)), max_size=12)

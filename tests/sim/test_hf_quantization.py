@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvsim.sim.catalog import model_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.huggingface import model_of
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.huggingface import model_of
 
 LLAMA_8B = {
     "model_type": "llama",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.sim.histogram import Histogram
+from kvsim.sim.record.histogram import Histogram
 
 pytestmark = pytest.mark.slow
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from kvsim import workloads
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import cost_named
+from kvsim.sim.cost.host import Host, frontend_s, host_of
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.host import Host, frontend_s, host_of
-from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
-from kvsim.sim.step_cost import StepShape
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 MS, US = 1_000_000_000, 1_000_000
 DECODE = StepShape(decode_seqs=20, context_tokens=20 * 500)
@@ -21,7 +22,7 @@ MIXED = StepShape(300, 300 * 301 // 2, 2, 20, 20 * 500)
 def scenario(cost="roofline", async_scheduling=False, **facts):
     engine = EngineConfig(async_scheduling=async_scheduling)
     gpu, cost, profile = gpu_and_cost("h100", cost)
-    return Scenario(
+    return Deployment(
         model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile, **facts
     )
 
@@ -109,7 +110,7 @@ def test_a_front_end_is_at_least_0():
 
 
 def test_without_options_the_papers_server_has_neither():
-    default = Scenario(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
+    default = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
     assert host_of(default) is None and frontend_s(default) == 0
     assert cost_named("roofline", default).step_ps(DECODE) == 26_208_245_930
     assert cost_named("roofline", default).step_ps(MIXED) == 42_826_866_266

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvsim import cli
-from kvsim.sim.catalog import hub_names, model_named, model_names
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import hub_names, model_named, model_names
 
 pytestmark = pytest.mark.slow
 

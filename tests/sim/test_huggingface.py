@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from kvsim.sim.catalog import model_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.huggingface import model_of, read_model
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.huggingface import model_of, read_model
 
 LLAMA = {
     "model_type": "llama",

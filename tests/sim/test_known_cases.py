@@ -8,8 +8,8 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
-from kvsim.sim.catalog import model_named
-from kvsim.sim.config import ModelSpec
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.spec import ModelSpec
 
 ARENA = 15_744
 """Slots of OPT-13B on an A100 of 40 GB in the paper: 984 blocks of 16."""

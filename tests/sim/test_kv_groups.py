@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.sim.catalog import model_named
-from kvsim.sim.kv_groups import KvGroups, blocks_behind, blocks_held, kv_groups
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.kv_groups import KvGroups, blocks_behind, blocks_held, kv_groups
 
 LLAMA = model_named("llama-3.1-8b")
 EXAMPLE = KvGroups(10, full_groups=1, window_groups=2, window=32)

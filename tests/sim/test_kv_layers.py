@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from kvsim.sim.catalog import model_named
-from kvsim.sim.config import ModelSpec
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.kv_layers import KvLayers, RecurrentState
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
+from kvsim.sim.models.spec import ModelSpec
 
 GDN = RecurrentState(
     kind="gdn", conv_taps=3, conv_channels=2 * 16 * 128 + 32 * 128, heads=32, head_values=128 * 128

@@ -9,7 +9,7 @@ import pytest
 from support.serving import serve, workload
 
 from kvsim.allocators.paged import Paged
-from kvsim.sim.load import LIMITS, load
+from kvsim.sim.record.load import LIMITS, load
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
 SEEDS = range(12)

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from kvsim.sim.catalog import GIB, gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.kv_groups import kv_groups
-from kvsim.sim.memory import RUNTIME_BYTES, kv_capacity
+from kvsim.sim.models.catalog import GIB, gpu_named, model_named
+from kvsim.sim.models.kv_groups import kv_groups
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.memory import RUNTIME_BYTES, kv_capacity
 
 
-def scenario(model="llama-3.1-8b", gpu="h100", **settings) -> Scenario:
+def scenario(model="llama-3.1-8b", gpu="h100", **settings) -> Deployment:
     engine = settings.pop("engine", EngineConfig())
-    return Scenario(model=model_named(model), gpu=gpu_named(gpu), engine=engine, **settings)
+    return Deployment(model=model_named(model), gpu=gpu_named(gpu), engine=engine, **settings)
 
 
 def test_opt_13b_on_an_a100_holds_what_the_paper_reports():

@@ -11,10 +11,11 @@ from support.stories import workload
 
 from kvsim.allocators.base import Region
 from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.memory_map import MemoryMap
-from kvsim.sim.metrics import event_table, map_table
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.memory_map import MemoryMap
+from kvsim.sim.record.metrics import event_table, map_table
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +128,7 @@ def check_events(case, engine, result):
 def engine_of(scheduler, blocks, work, **settings):
     usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
     config = EngineConfig(**usual | settings)
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),
         engine=config,

@@ -15,11 +15,11 @@ from support.cases import COSTS, HAPPENS, Case, draw_case, events_of, told
 
 from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_engine
-from kvsim.sim.group_server import GroupServer
-from kvsim.sim.metrics import kinds
-from kvsim.sim.request import State
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.record.metrics import kinds
 from kvsim.sim.schedulers.static import Static
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.serving.request import State
 
 SUMS = ("time_ps", "token", "used", "internal", "cached", "shared", "running")
 KINDS = ("token", "reserved", "internal", "cached", "external", "free")

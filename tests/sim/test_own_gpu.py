@@ -9,10 +9,10 @@ import pytest
 from support.profiles import example, written
 
 from kvsim import cli
-from kvsim.sim.catalog import GIB, gpu_named, gpu_names
+from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.own_gpu import FIELDS, PEAKS, read_own_gpu
-from kvsim.sim.profile_files import gpu_and_cost
+from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names
+from kvsim.sim.models.own_gpu import FIELDS, PEAKS, read_own_gpu
 
 MINE = {
     "memory_gib": 48,
@@ -63,7 +63,7 @@ def test_json_says_the_same_whatever_the_file_is_called():
 
 
 def test_an_entry_of_the_built_in_table_is_such_a_file_with_its_heading():
-    text = files("kvsim.sim").joinpath("gpus.toml").read_text(encoding="utf-8")
+    text = files("kvsim.sim.models").joinpath("gpus.toml").read_text(encoding="utf-8")
     for name, entry in tomllib.loads(text).items():
         Path("one.toml").write_text(
             f"[{name}]\n" + "".join(f"{key} = {json.dumps(entry[key])}\n" for key in entry)

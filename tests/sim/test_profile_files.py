@@ -8,10 +8,11 @@ import pytest
 from support.profiles import EXAMPLE, example, settings, written
 
 from kvsim import cli
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
+from kvsim.sim.cost.profile_files import directory, find_profile, gpu_and_cost, profile_files, read_profile
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.profile_files import directory, find_profile, gpu_and_cost, profile_files, read_profile
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 SMALL = ("--model", "llama-3.1-8b", "--num-prompts", "20", "--request-rate", "inf", "--no-plots")
 
@@ -19,7 +20,7 @@ SMALL = ("--model", "llama-3.1-8b", "--num-prompts", "20", "--request-rate", "in
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
     """The user's own directory, empty; and nothing around, nor any profile that ships."""
-    monkeypatch.setattr("kvsim.sim.profile_files._shipped", lambda gpu=None: iter(()))
+    monkeypatch.setattr("kvsim.sim.cost.profile_files._shipped", lambda gpu=None: iter(()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "own"))
     monkeypatch.setenv("COLUMNS", "80")
@@ -127,7 +128,7 @@ def test_the_settings_hold_what_a_run_needs_and_no_raw_point():
     assert "points" not in json.dumps(found)
     assert json.loads(json.dumps(found)) == found
     assert len(found["sha256"]) == 64
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named("opt-13b"), gpu=gpu_named("h200"), engine=EngineConfig(), profile=found
     )
     assert asdict(scenario)["profile"] == found

@@ -13,14 +13,14 @@ from support.serving import engine_of
 
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.paged import Paged
-from kvsim.sim.config import EngineConfig
-from kvsim.sim.metrics import kinds
-from kvsim.sim.progress import Counted
-from kvsim.sim.reservation import reservation
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.record.metrics import kinds
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
-from kvsim.sim.server import Server
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.serving.progress import Counted
+from kvsim.sim.serving.reservation import reservation
+from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Workload
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,11 @@ import pytest
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.metrics import kinds, request_table, summary
-from kvsim.sim.recorder import TIMELINE_COLUMNS
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.metrics import kinds, request_table, summary
+from kvsim.sim.record.recorder import TIMELINE_COLUMNS
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import PS_PER_S
 
 SLOTS, LONGEST, BLOCK = 15_744, 2_048, 16
@@ -33,7 +34,7 @@ def sharegpt(n, rate=float("inf")):
 def run(allocator, reserve=None, *, n=600, rate=float("inf"), scheduler=None, cost="roofline", fit="first"):
     engine = EngineConfig(allocator=allocator, reserve=reserve, scheduler=scheduler, fit=fit)
     model, gpu = model_named("opt-13b"), gpu_named("a100-40gb")
-    scenario = Scenario(model=model, gpu=gpu, engine=engine, cost=cost)
+    scenario = Deployment(model=model, gpu=gpu, engine=engine, cost=cost)
     result = build_engine(scenario, sharegpt(n, rate)).run()
     assert result.capacity_slots == SLOTS and result.finished.all()
     return result

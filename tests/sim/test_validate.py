@@ -7,10 +7,11 @@ import pytest
 
 from kvsim import cli
 from kvsim.reports.truth import validate
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.validate import (
     Point,
     against_physics,
@@ -122,7 +123,7 @@ def bench_file(path, requests, **facts):
 
 def server():
     engine = EngineConfig(max_num_seqs=64)
-    return Scenario(model=model_named("llama-3.1-8b"), gpu=gpu_named("l4"), engine=engine)
+    return Deployment(model=model_named("llama-3.1-8b"), gpu=gpu_named("l4"), engine=engine)
 
 
 def test_a_users_own_measurement_is_met_where_it_is_the_simulation_itself(tmp_path):

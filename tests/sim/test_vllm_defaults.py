@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.shared_data import shared
 
-from kvsim.sim.catalog import gpu_named, model_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 
 USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
 FIELDS = (
@@ -22,7 +22,7 @@ FIELDS = (
 
 def model_of_row(row):
     """A stand-in with the recorded longest sequence; recurrent and encoding ones by their own layers."""
-    from kvsim.sim.huggingface import model_of
+    from kvsim.sim.models.huggingface import model_of
 
     if row["model"] == "mamba2-2.7b":
         config = {"model_type": "mamba2", "hidden_size": 2560, "num_hidden_layers": 64, "num_heads": 80}

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from kvsim.sim.catalog import model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import cost_named
-from kvsim.sim.profile_files import gpu_and_cost
-from kvsim.sim.step_cost import StepShape
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 WINDOWS = ({"window": 512, "window_layers": 16}, {"window": 512, "window_layers": 32})
 PROMPT = StepShape(8192, 8192 * 8193 // 2, 1)
@@ -15,7 +16,7 @@ PROMPT = StepShape(8192, 8192 * 8193 // 2, 1)
 def step_ps(**facts):
     gpu, cost, profile = gpu_and_cost("h100", "measured-elsewhere")
     model = replace(model_named("llama-3.1-8b"), **facts)
-    scenario = Scenario(model=model, gpu=gpu, engine=EngineConfig(), cost=cost, profile=profile)
+    scenario = Deployment(model=model, gpu=gpu, engine=EngineConfig(), cost=cost, profile=profile)
     return cost_named(cost, scenario).step_ps(PROMPT)
 
 

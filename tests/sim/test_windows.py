@@ -17,14 +17,15 @@ from kvsim.allocators.options import Groups, Options, Order
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.windowed import Windowed
 from kvsim.sim.build import build_engine, windowed_groups
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.cost import Constant
-from kvsim.sim.kv_groups import KvGroups, blocks_held
-from kvsim.sim.memory import kv_capacity
-from kvsim.sim.metrics import kinds
-from kvsim.sim.request import State
+from kvsim.sim.cost.named import Constant
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.models.kv_groups import KvGroups, blocks_held
+from kvsim.sim.record.metrics import kinds
 from kvsim.sim.run import prepare
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S, Workload
 
 LLAMA = model_named("llama-3.1-8b")
@@ -36,7 +37,7 @@ def model(full, windowed, window=32):
 
 
 def scenario(spec, *, gpu="h100", blocks=None, **settings_of_engine):
-    return Scenario(
+    return Deployment(
         model=spec,
         gpu=gpu_named(gpu),
         engine=EngineConfig(**{"async_scheduling": False, **settings_of_engine}),

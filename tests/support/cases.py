@@ -5,11 +5,12 @@ from random import Random
 
 import numpy as np
 
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
 from kvsim.sim.content import TextBuilder, shared_content
-from kvsim.sim.cost import Constant
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Beam, Samples, Workload
 from support.serving import everything
 
@@ -105,8 +106,8 @@ class Case:
     samples: bool
 
     @property
-    def scenario(self) -> Scenario:
-        return Scenario(
+    def scenario(self) -> Deployment:
+        return Deployment(
             model=MODEL, gpu=GPU, engine=self.engine, kv_tokens=self.kv_tokens, cost="constant:0.02"
         )
 

@@ -1,6 +1,6 @@
 """The events of a run as dicts."""
 
-from kvsim.sim.events import NONE
+from kvsim.sim.record.events import NONE
 
 
 def rows(events):

@@ -22,8 +22,8 @@ from pyarrow import parquet
 
 from kvsim import cli
 from kvsim.sim.build import build_engine
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import read_config
-from kvsim.sim.traffic import Traffic
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support.shared_data import goldens

@@ -6,10 +6,11 @@ from kvsim.reports.lives.event_log import event_log
 from kvsim.reports.lives.spans import lives
 from kvsim.reports.rundir.run import Run, Tables
 from kvsim.sim.build import build_engine
-from kvsim.sim.catalog import gpu_named, model_named
-from kvsim.sim.config import EngineConfig, Scenario
-from kvsim.sim.metrics import event_table, request_table, timeline_table
-from kvsim.sim.summary import Summary
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.metrics import event_table, request_table, timeline_table
+from kvsim.sim.record.summary import Summary
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
 
 
 def run_of(engine, scenario, label="test"):
@@ -26,7 +27,7 @@ def served(scheduler, blocks, work, label="test", **settings):
     """A run on so many blocks of 4 tokens, a second a step."""
     usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
     config = EngineConfig(**usual | settings)
-    scenario = Scenario(
+    scenario = Deployment(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),
         engine=config,

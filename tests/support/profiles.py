@@ -4,7 +4,7 @@ import copy
 import json
 from pathlib import Path
 
-from kvsim.sim.profile_files import read_profile
+from kvsim.sim.cost.profile_files import read_profile
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "calibrated-example.json"
 

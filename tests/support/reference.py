@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kvsim.allocators.base import Allocator
-from kvsim.sim.step_cost import CostModel, StepShape
+from kvsim.sim.cost.step_cost import CostModel, StepShape
 
 
 @dataclass(eq=False)

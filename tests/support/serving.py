@@ -5,19 +5,19 @@ from dataclasses import fields
 import numpy as np
 
 from kvsim.allocators.base import Allocator
-from kvsim.sim.config import EngineConfig
-from kvsim.sim.cost import Constant
-from kvsim.sim.engine import Engine
-from kvsim.sim.replica import Replica
-from kvsim.sim.request import State
-from kvsim.sim.request_log import RequestLog
-from kvsim.sim.reservation import reservation
+from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
-from kvsim.sim.server import Server
-from kvsim.sim.step_cost import CostModel
+from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.request import State
+from kvsim.sim.serving.reservation import reservation
+from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import PS_PER_S, Workload
 
 SCHEDULERS: dict[str, type[Scheduler]] = {"vllm-v1": VllmV1, "orca": Orca, "static": Static}

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from kvsim.sim.catalog import model_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
 from kvsim.sim.fit.blocks import KvSettings, paged
@@ -14,7 +13,8 @@ from kvsim.sim.fit.lengths import held_blocks, length_fits, parse_lengths, unifo
 from kvsim.sim.fit.log import explain, read_log, settings_in
 from kvsim.sim.fit.pages import Group, Page, Request
 from kvsim.sim.fit.what_if import what_ifs
-from kvsim.sim.kv_layers import KvLayers, RecurrentState
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 
 
 def full(block=16, token_bytes=1024, **more):

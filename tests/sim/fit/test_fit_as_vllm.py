@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support.shared_data import shared
 
-from kvsim.sim.catalog import gpu_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fitted
 from kvsim.sim.fit.asked import FitOptions
-from kvsim.sim.huggingface import model_of
+from kvsim.sim.models.catalog import gpu_named
+from kvsim.sim.models.huggingface import model_of
 
 pytestmark = pytest.mark.golden
 GPUS = {"H100": "h100", "A100": "a100-80gb"}

@@ -1,0 +1,19 @@
+"""Numbers that a record of settings takes: real ones, within their limits."""
+
+from math import isfinite
+
+from kvsim.sim.errors import KvsimError
+
+
+def check_int(field: str, value: object, least: int = 1) -> None:
+    """Raise unless value is a real int (True is none) of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise KvsimError(f"{field} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_number(field: str, value: object, most: float | None = None) -> None:
+    """Raise unless value is a finite number above zero and, if `most` is given, at most that."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+    if not number or (most is not None and isinstance(value, int | float) and value > most):
+        limit = "" if most is None else f" and at most {most:g}"
+        raise KvsimError(f"{field} must be a finite number above 0{limit}, got {value!r}")

@@ -1,0 +1,91 @@
+"""Decode attention of a calibrated profile: its duration over contexts of any sum, maximum and rounding.
+
+The form, and a ratio by sequences x KV heads and by the mean context:
+
+    bytes   2 * sum * kv_heads * head_dim * element_bytes
+    work    tiles one after the other in the longest program: a context is cut into as many pieces as give
+            each of the `programs` something to do, but into none shorter than `least_piece_tokens`, and
+            `at_once` programs run at the same time
+                most   = max(round(programs / (sequences * kv_heads)), 1)
+                pieces = max(min(most, longest // least_piece_tokens), 1)
+                work   = max(longest / pieces, rounded * kv_heads / at_once) / tile * tile_weight
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvsim.sim.cost.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
+
+
+class DecodePart:
+    """Decode attention in `layers` layers, on one of the GPUs that share them.
+
+    Attributes
+    ----------
+    tile : int
+        Tokens of a tile: contexts count as rounded up to whole ones.
+    limits : mapping
+        What was measured: axis -> least and most.
+    """
+
+    def __init__(
+        self,
+        part: Mapping[str, Any],
+        *,
+        layers: int,
+        kv_heads: int,
+        group: int,
+        head_dim: int,
+        element_bytes: int,
+        block_size: int,
+    ) -> None:
+        fixed = {"block_size": block_size, "group": group, "head_dim": head_dim}
+        self._part = Part("decode", part, **fixed, element_bytes=element_bytes)
+        constants = self._part.constants
+        self._layers, self._kv_heads = layers, kv_heads
+        self._programs, self._least_piece = constants["programs"], constants["least_piece_tokens"]
+        self.tile: int = by_head_dim(constants["tile_tokens"], head_dim)
+        self._token_ps = 2 * kv_heads * head_dim * element_bytes * self._part.byte_ps
+        weight: float = constants.get("tile_weight", {}).get(padded_head(head_dim), 1.0)
+        self._tile_ps = self._part.work_ps / self.tile * weight
+        self._round_ps = self._tile_ps * kv_heads / constants.get("at_once", self._programs)
+        self._lines: dict[int, tuple[Line, int]] = {}
+        self.limits = self._part.limits
+
+    def outside(self, seqs: int) -> list[Place]:
+        """What lies outside of what was measured, the contexts left out."""
+        heads = seqs * self._kv_heads
+        return [*self._part.outside_always, *self._part.outside({"sequence_heads": heads})]
+
+    def _line(self, seqs: int) -> tuple[Line, int]:
+        """Of so many sequences: the ratio by mean context, times layers; most pieces of a context."""
+        heads = seqs * self._kv_heads
+        found = self._part.line("context_tokens", sequence_heads=heads)
+        line = Line(found.values, found.offset, [self._layers * ratio for ratio in found.ratio])
+        known = self._lines[seqs] = line, max(round(self._programs / heads), 1)
+        return known
+
+    def ends_ps(
+        self, seqs: int, total: int, longest: float, rounded: float, steps: int
+    ) -> tuple[float, float]:
+        """Picoseconds of a step, and of the one so many steps later; a number of 0 is not known."""
+        if not longest:
+            longest = total / seqs
+        line, most = self._lines.get(seqs) or self._line(seqs)
+        t0_ps, norm, mean, further = self._part.t0_ps, self._part.norm, total / seqs, steps * seqs
+        later = rounded + further
+        if not rounded:
+            half, least = total + seqs * self.tile / 2, seqs * self.tile
+            rounded, later = max(half, least), max(half + further, least)
+        length = longest + steps
+        if most > 1:
+            longest, length = longest / self._pieces(most, longest), length / self._pieces(most, length)
+        working, throughout = longest * self._tile_ps, rounded * self._round_ps
+        first = norm(total * self._token_ps, working if working > throughout else throughout)
+        working, throughout = length * self._tile_ps, later * self._round_ps
+        last = norm((total + further) * self._token_ps, working if working > throughout else throughout)
+        return (t0_ps + first) * line.at(mean), (t0_ps + last) * line.at(mean + steps)
+
+    def _pieces(self, most: int, longest: float) -> int:
+        """Into how many the longest context is cut."""
+        return max(min(most, int(longest // self._least_piece)), 1)

@@ -1,0 +1,142 @@
+"""What a layer of a model computes with its weights on one of its GPUs, and in which precision.
+
+    dense     QKV, out, up and gate, down: inputs x outputs
+    experts   the same attention and a router; what is neither attention nor routed experts (shared experts,
+              dense layers) as one more gated MLP, spread over all layers; the experts themselves
+    latent    (MLA) all that is not experts as two products of as many parameters: their shapes are not known
+
+The precision chooses the part of the profile: products in 16 bits, in 8 (fp8 weights and inputs) or in 4
+(nvfp4). Weights of 4 bits whose inputs stay 16-bit (awq, gptq, mxfp4), and 8 bits where the GPU has no part
+for them, are read as what they are and computed in 16 bits.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.sim.models.spec import ModelSpec
+
+FP4_BITS = 5.5
+"""Weights of more bits are 8-bit ones, scales included."""
+WEIGHT_ONLY = ("awq", "gptq", "mxfp4", "int4", "bitsandbytes", "wna16")
+"""Names, or parts of them, of quantizations that compute in 16 bits."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The routed experts of a layer on one GPU."""
+
+    hidden: int
+    inner: float
+    top_k: int
+    experts: int
+    local: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of a layer on one GPU.
+
+    Attributes
+    ----------
+    products : tuple of (inputs, outputs)
+        Dense products.
+    experts : Experts or None
+        Routed experts.
+    guessed : str or None
+        What of it is not known, where the shapes are a guess.
+    """
+
+    products: tuple[tuple[int, int], ...]
+    experts: Experts | None = None
+    guessed: str | None = None
+
+
+def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False) -> Layer | None:
+    """The layer; None where its matrices cannot be told from the model's numbers."""
+    hidden, heads, kv_heads = model.hidden_size, model.heads // tp, -(-model.kv_heads // tp)
+    attention = heads * model.head_dim
+    qkv = attention + 2 * kv_heads * model.head_dim
+    if not model.experts:
+        matrices = _matrices(model)
+        if model.active_parameters not in (None, model.parameters) or model.kv_latent_dim:
+            return None
+        if matrices not in (2, 3):
+            return None
+        inner = model.intermediate_size // tp
+        upward = (matrices - 1) * inner
+        return Layer(((hidden, qkv), (attention, hidden), (hidden, upward), (inner, hidden)))
+    moe_inner = model.expert_parameters / (3 * model.layers * model.experts * hidden)
+    local = -(-model.experts // tp) if expert_parallel else model.experts
+    experts = Experts(
+        hidden,
+        moe_inner if expert_parallel else moe_inner / tp,
+        model.experts_per_token,
+        model.experts,
+        local,
+    )
+    rest = (model.body_parameters - model.expert_parameters) / model.layers
+    if model.kv_latent_dim:
+        width = max(int(rest / 2 / hidden / tp), 1)
+        return Layer(((hidden, width), (width, hidden)), experts, "shapes of latent attention")
+    rest -= 2 * hidden * model.head_dim * (model.heads + model.kv_heads) + hidden * model.experts
+    products = [(hidden, qkv), (attention, hidden), (hidden, model.experts)]
+    shared = int(rest / 3 / hidden / tp)
+    if shared * 16 >= hidden:  # less are biases and norms
+        products += [(hidden, 2 * shared), (shared, hidden)]
+    return Layer(tuple(products), experts)
+
+
+def _matrices(model: ModelSpec) -> int:
+    """Matrices of hidden x intermediate in a layer: 2, or 3 with a gate; more with experts."""
+    attention = 2 * model.hidden_size * model.head_dim * (model.heads + model.kv_heads)
+    rest = model.body_parameters / model.layers - attention
+    return round(rest / (model.hidden_size * model.intermediate_size))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How weights are stored and computed with.
+
+    Attributes
+    ----------
+    parts : tuple of str
+        What follows the name of a part in a profile, the first that is there: `_fp8`; "" is 16 bits.
+    weight_bytes : float
+        Of a weight.
+    """
+
+    parts: tuple[str, ...]
+    weight_bytes: float
+
+
+def dense_precision(model: ModelSpec) -> Precision:
+    """Of the dense products: 16 bits where nothing but the experts is quantized."""
+    bits = model.weight_bits
+    if bits is None:
+        return Precision(("_fp8", "") if model.dtype_bytes == 1 else ("",), float(model.dtype_bytes))
+    if model.quantized_parameters <= model.expert_parameters:
+        return Precision(("",), float(model.dtype_bytes))
+    if weight_only(model):
+        return Precision(("",), bits / 8)
+    return Precision(("_fp8", "") if bits > FP4_BITS else ("_nvfp4", ""), bits / 8)
+
+
+def expert_precision(model: ModelSpec) -> Precision:
+    """Of the routed experts; those in fp8 have scales by block in all models of today.
+
+    mxfp4 computes in 8 bits where the GPU can: what the measured servers on Blackwell show.
+    """
+    bits, name = model.weight_bits, (model.quantization or "").lower()
+    if bits is None:
+        sizes = ("_fp8_block", "_fp8", "") if model.dtype_bytes == 1 else ("",)
+        return Precision(sizes, float(model.dtype_bytes))
+    if "mxfp4" in name:
+        return Precision(("_w4a8_mxfp4_mxfp8", "_w4a16_mxfp4", ""), bits / 8)
+    if bits > FP4_BITS:
+        return Precision(("_fp8_block", "_fp8", "") if not weight_only(model) else ("",), bits / 8)
+    return Precision(("_int4_wo", "") if weight_only(model) else ("_nvfp4", ""), bits / 8)
+
+
+def weight_only(model: ModelSpec) -> bool:
+    """Whether its quantized weights are computed with in 16 bits."""
+    name = (model.quantization or "").lower()
+    return any(each in name for each in WEIGHT_ONLY)

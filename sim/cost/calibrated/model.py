@@ -1,0 +1,317 @@
+"""Calibrated step times: the measured parts of a profile put together, and what of them was not measured.
+
+    GPU     all that n tokens need beside attention + decode attention + prefill attention (step.py)
+    graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture,
+            unless they are told to launch all kernels one by one (enforce_eager)
+    pieces  steps of vLLM V1 with prompts, of at most 512 tokens: a graph between every two attentions, so
+            max(GPU, attention kernels * host time of a launch)
+    eager   max(GPU, kernels * host time of a launch), for all others
+    step    one of these, + copies within the GPU, + blocks from and to the host, and the host's own work
+            (sim/cost/host.py): added, or, with asynchronous scheduling, what a step takes at least
+
+Decode attention follows the sum of the contexts, the longest of them and their sum in whole tiles
+(decode.py), which all grow by the same in every step. It is computed where the mean context is a multiple
+of 64 tokens, and follows a straight line in between: so a span costs little more than one step.
+
+A part of a step that lies outside what was measured is *extrapolated*: the form still holds, the ratio is
+that of the edge. The time of these parts is counted (extrapolation.py), and every output says what it was.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from kvsim.sim.cost.calibrated.extrapolation import Extrapolation
+from kvsim.sim.cost.calibrated.parts import Place, Priced
+from kvsim.sim.cost.calibrated.step import StepParts
+from kvsim.sim.cost.host import PIECEWISE, engine_of, host_of, host_words
+from kvsim.sim.cost.profile_checks import check_profile
+from kvsim.sim.cost.profile_files import REHEARSAL, Profile
+from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import understood
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.workload import PS_PER_S
+
+GRAPH_SEQS = 512
+"""Largest batch that vLLM captures in a CUDA graph unless told otherwise."""
+KERNELS_PER_LAYER = 9
+"""Two norms, four products, rotary, KV write, activation; without attention and all-reduces."""
+KERNELS_PER_STEP = 3
+"""Norm, LM head, sampling."""
+STRETCH = 64
+"""Steps from one computed attention time to the next."""
+
+
+class Decoding(NamedTuple):
+    """What is the same in all steps that only decode a number of sequences."""
+
+    beside_ps: int
+    """all but attention"""
+    least_ps: int
+    """what the whole takes at least: to launch its kernels"""
+    outside: tuple[Priced, ...]
+    """of what is beside attention, that which lies outside what was measured"""
+    places: tuple[Place, ...]
+    """where attention lies outside, whatever the contexts"""
+
+
+class Calibrated(CostModel):
+    """The step times of one scenario by its profile."""
+
+    flags = True
+
+    def __init__(self, scenario: Deployment) -> None:
+        profile = scenario.profile
+        if profile is None:
+            raise KvsimError(
+                f"cost calibrated needs a measured profile of gpu {scenario.gpu.name!r}, and there is none: "
+                "measure one with sim calibrate, or use --cost roofline"
+            )
+        with understood("profile"):
+            check_profile(profile)
+            self.source = source(profile, scenario)
+            self._parts = parts = StepParts(scenario, profile["parts"])
+        self._layers, self._tp = scenario.model.layers, scenario.tensor_parallel_size
+        self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
+        self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
+        self._pieces_least_ps = [int(self._layers * (1 + seqs) * self._eager_ps) for seqs in (0, 1)]
+        in_pieces = engine_of(scenario) in PIECEWISE and not scenario.engine.enforce_eager
+        self._pieces_tokens = GRAPH_SEQS if in_pieces else 0
+        host = host_of(scenario)
+        base_ps, each_ps = (host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S) if host else (0.0, 0.0)
+        overlapped = host is not None and host.overlapped
+        self._added_ps = (0.0, 0.0) if overlapped else (base_ps, each_ps)
+        self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
+        self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
+        self._graph_seqs = 0 if scenario.engine.enforce_eager else GRAPH_SEQS
+        self._decode_ends_ps = parts.decode_pricer()
+        tiled = parts.decode or parts.windowed
+        self.context_tile = tiled.tile if tiled else 0
+        self._limits = parts.context_limits()
+        self._extrapolation = Extrapolation()
+        self._decoding: dict[int, Decoding] = {}
+        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
+        self._attention = (0, 0, 0, 0), 0, 0  # the last line: where, and its numbers
+
+    # -- what a step takes --------------------------------------------------------------------
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The sum above, in whole picoseconds; at least 1."""
+        prompts, _, _, seqs, context, copied, moved_in, _, moved_out, _, longest, rounded = shape
+        duration = least = 0
+        if prompts:
+            duration, _ = self._beside_decode(shape)
+            pieces = prompts + seqs <= self._pieces_tokens
+            least = (self._pieces_least_ps if pieces else self._prompts_least_ps)[seqs > 0]
+            base, each = self._hidden_ps
+            hidden = int(base + each * (shape.prefill_seqs + seqs))
+            if least < hidden:
+                least = hidden
+        elif seqs:
+            duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
+        if seqs:
+            since, start, more = self._line(seqs, context, longest, rounded)
+            duration += start + more * since
+        if duration < least:
+            duration = least
+        if copied or moved_in or moved_out:
+            duration += int(self._parts.copies(shape).ps)
+        return duration or 1
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """The steps one by one."""
+        return self.durations_ps(decode_seqs, context_tokens, steps, None)
+
+    def durations_ps(self, seqs: int, total: int, steps: int, spread: Spread | None) -> list[int]:
+        """`span_ps` of contexts that differ."""
+        if not seqs:
+            return [1] * steps
+        found: list[int] = []
+        while len(found) < steps:
+            now = _later(len(found), seqs, total, *(spread or (0, 0)))
+            found += self._stretch(seqs, now[0], steps - len(found), *now[1:])
+        return found
+
+    def span_ends(
+        self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
+    ) -> list[int]:
+        """As every model, but a later step may be shorter than the first: interpolated ratios may fall."""
+        longest, rounded = spread or (0, 0)
+        stretch = self._stretch(decode_seqs, context_tokens, steps, longest, rounded)
+        done = len(stretch)
+        most = limit_ps // min(stretch[0], stretch[-1]) + 1
+        ends = list(accumulate(stretch if done <= most else stretch[:most]))
+        while done < steps and ends[-1] < limit_ps:
+            context, *others = _later(done, decode_seqs, context_tokens, longest, rounded)
+            stretch, now = self._stretch(decode_seqs, context, steps - done, *others), ends.pop()
+            done += len(stretch)
+            most = (limit_ps - now) // min(stretch[0], stretch[-1]) + 1
+            ends += accumulate(stretch[:most], initial=now)
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        return ends
+
+    def _stretch(self, seqs: int, total: int, steps: int, longest: int, rounded: int) -> Sequence[int]:
+        """The durations of a span up to the next multiple of STRETCH: they rise (or fall) evenly."""
+        beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
+        since, start, more = self._line(seqs, total, longest, rounded)
+        if steps > STRETCH - since:
+            steps = STRETCH - since
+        first = beside + start + more * since
+        last = first + more * (steps - 1)
+        if first < least or last < least:
+            return [max(first + more * step, least) for step in range(steps)]
+        return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
+
+    def _line(self, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int, int]:
+        """Decode attention around a step: steps since the last multiple of STRETCH, ps there, more a step."""
+        since = total // seqs % STRETCH
+        total -= since * seqs
+        if longest:
+            longest -= since
+        if rounded:
+            rounded -= since * seqs
+        where = seqs, total, longest, rounded
+        known, start, more = self._attention
+        if known != where:
+            first, last = self._decode_ends_ps(seqs, total, longest, rounded, STRETCH)
+            start, more = int(first), int((last - first) / STRETCH)
+            self._attention = where, start, more
+        return since, start, more
+
+    def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
+        """A step with prompts, without attention of the decoding sequences: ps, and what lies outside."""
+        last, beside, outside = self._last
+        if last is not shape:
+            parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
+            prompts = parts.prefill(sequences, tokens, pairs)
+            products, heads = parts.tokens(tokens + seqs), parts.rows(sequences + seqs)
+            base, each = self._added_ps
+            beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
+            outside = [each for each in (products, heads, prompts) if each.outside_ps]
+            self._last = shape, beside, outside
+        return beside, outside
+
+    def _only_decoding(self, seqs: int) -> Decoding:
+        known = self._decoding.get(seqs)
+        if known is None:
+            some = self._parts.tokens(seqs), self._parts.rows(seqs)
+            graph = seqs <= self._graph_seqs
+            added, hidden = (base + each * seqs for base, each in (self._added_ps, self._hidden_ps))
+            beside = int(some[0].ps + some[1].ps + (self._replay_ps if graph else 0.0) + added)
+            least = max(0 if graph else self._launches_ps(seqs, prompts=False), int(hidden))
+            outside = tuple(each for each in some if each.outside_ps)
+            places = tuple(self._parts.decode_outside(seqs))
+            known = self._decoding[seqs] = Decoding(max(beside, 1), least, outside, places)
+        return known
+
+    def _launches_ps(self, seqs: int, prompts: bool) -> int:
+        """What the host needs to launch all kernels one by one."""
+        kernels = KERNELS_PER_LAYER + 2 * (seqs > 0) + prompts + 2 * (self._tp > 1)
+        return int((self._layers * kernels + KERNELS_PER_STEP) * self._eager_ps)
+
+    # -- what lies outside --------------------------------------------------------------------
+
+    @property
+    def extrapolated_share(self) -> float:
+        """Share of the time in steps that went into parts which lie outside what was measured.
+
+        A launch lies outside where it does on any axis of its part: all its time counts, that of the others
+        in the same step does not. What decode attention takes is what a step takes longer than all else.
+        """
+        return self._extrapolation.share
+
+    def outside(self) -> list[str]:
+        """Part, axis, the values that occurred and those that were measured."""
+        books, parts = self._extrapolation, self._parts
+        return books.words({(part, axis): parts.limits(part)[axis] for part, axis in books.axes})
+
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:
+        """Add up the time of a step, and that of its parts which lie outside."""
+        seqs, books = shape.decode_seqs, self._extrapolation
+        books.time_ps += duration_ps
+        if shape.copied_tokens or shape.swapped_in_blocks or shape.swapped_out_blocks:
+            copies = self._parts.copies(shape)
+            duration_ps -= int(copies.ps)
+            books.note(copies)
+        if shape.prefill_tokens:
+            beside, outside = self._beside_decode(shape)
+            for each in outside:
+                books.note(each)
+            if seqs:
+                places = self._only_decoding(seqs).places
+                self._note_attention(places, seqs, shape.context_tokens, beside, (duration_ps,))
+        elif seqs:
+            self._note_decoding(seqs, shape.context_tokens, (duration_ps,))
+
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
+        """The same for the steps of a span."""
+        self._extrapolation.time_ps += ends[-1]
+        self._note_decoding(decode_seqs, context_tokens, ends)
+
+    def _note_decoding(self, seqs: int, total: int, ends: Sequence[int]) -> None:
+        beside, _, outside, places = self._decoding.get(seqs) or self._only_decoding(seqs)
+        for each in outside:
+            self._extrapolation.note(each, len(ends))
+        self._note_attention(places, seqs, total, beside, ends)
+
+    def _note_attention(
+        self, places: Sequence[Place], seqs: int, total: int, beside_ps: int, ends: Sequence[int]
+    ) -> None:
+        """Of steps that end at `ends`: what they take longer than `beside_ps`, where that lies outside."""
+        books = self._extrapolation
+        if places:
+            duration = ends[-1] - len(ends) * beside_ps
+            books.outside_ps += duration
+            for place in places:
+                books.add(place, duration)
+        if self._limits is None:
+            return
+        low, high = self._limits
+        if low * seqs <= total and total + (len(ends) - 1) * seqs <= high * seqs:
+            return
+        start = 0
+        for step, end in enumerate(ends):
+            mean, duration = (total + step * seqs) / seqs, end - start - beside_ps
+            if not low <= mean <= high:
+                books.add(("decode", "context_tokens", mean), duration)
+                books.outside_ps += 0 if places else duration
+            start = end
+
+
+def _later(steps: int, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int, int]:
+    """Sum, maximum and rounded sum of contexts so many steps later; what is not known stays 0."""
+    return (
+        total + steps * seqs,
+        longest + steps if longest else 0,
+        rounded + steps * seqs if rounded else 0,
+    )
+
+
+def source(profile: Profile, scenario: Deployment) -> str:
+    """Which profile, of when and by which versions; whose it is; that it is a rehearsal where it is one."""
+    tp, measured, error = scenario.tensor_parallel_size, profile["measured"], profile["composed_error"]
+    what = f"{scenario.model.name} on {f'{tp} x ' if tp > 1 else ''}{scenario.gpu.name}"
+    date, host = str(measured["date"])[:10], host_words(scenario)
+    if profile["kind"] == "elsewhere":
+        engine = str(profile["engine"]["decode"]).partition(":")[0]
+        tabled = f"kernels of {engine} as tabled by {profile['source']}"
+        said = ", ".join(filter(None, [tabled, date, host]))
+        return f"measured elsewhere: {what}; profile {profile['name']}, {said}"
+    facts = [f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key)]
+    if error is not None:
+        facts.append(f"error {100 * error:.1f} % on composed steps")
+    kind = REHEARSAL if profile["kind"] == "rehearsal" else "measured"
+    said = ", ".join(filter(None, [kind, date, *facts, host]))
+    return f"calibrated: {what}; profile {profile['name']}, {said}"
+
+
+def step_shapes(seqs: int, total: int, steps: int, spread: Spread | None) -> Iterator[StepShape]:
+    """The steps of a span one by one."""
+    for step in range(steps):
+        context, longest, rounded = _later(step, seqs, total, *(spread or (0, 0)))
+        yield StepShape(
+            decode_seqs=seqs, context_tokens=context, longest_context=longest, rounded_context=rounded
+        )

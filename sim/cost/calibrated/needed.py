@@ -1,0 +1,85 @@
+"""What a scenario needs of a profile: the parts that it uses, and of their tables what lies around its sizes.
+
+A shipped profile holds tables for any model. A run keeps its own share of them in config.json: of each axis
+that a model fixes once (heads, matrices, experts, GPUs) only the values next to its own, so that every ratio
+stays the same to the last bit.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, layer_of
+from kvsim.sim.cost.calibrated.step import BY_SIZE, expert_skew, in_precision
+from kvsim.sim.cost.profile_files import Profile
+from kvsim.sim.scenario.deployment import Deployment
+
+Values = Mapping[str, Iterable[float]]
+"""Axis -> the values at which its table is read."""
+
+
+def needed(profile: Profile, scenario: Deployment) -> Profile:
+    """The profile with what the scenario does not need left out; one of `sim calibrate` as it is."""
+    if profile["kind"] != "elsewhere":
+        return profile
+    parts = profile["parts"]
+    used = {name: values for name, values in _used(parts, scenario).items() if name in parts}
+    return {**profile, "parts": {name: _around(parts[name], values) for name, values in used.items()}}
+
+
+def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
+    """Part -> where its tables are read along the axes that do not change in a run."""
+    model, tp = scenario.served_model, scenario.tensor_parallel_size
+    heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
+    attention = {"head_dim": [model.head_dim], "group": [heads // kv_heads]}
+    layer = layer_of(model, tp, scenario.enable_expert_parallel)
+    shapes = list(layer.products) if layer else []
+    head = model.hidden_size, -(-model.vocab_size // tp)
+    dense = in_precision(parts, "product", *dense_precision(model).parts)
+    element = "_fp8" if (model.kv_dtype_bytes or model.dtype_bytes) == 1 else ""
+    matrices = {"product": [head], dense: [head, *shapes] if dense == "product" else shapes}
+    used: dict[str, Values] = {
+        name: {"inputs": [one[0] for one in some], "outputs": [one[1] for one in some]}
+        for name, some in matrices.items()
+    }
+    used |= {in_precision(parts, name, element): attention for name in ("decode", "prefill")}
+    used |= {name: attention for name in ("decode", "prefill")} if not element else {}
+    used |= {name: {"gpus": [tp]} for name in BY_SIZE if name != "all_reduce" or tp > 1}
+    if layer and layer.experts:
+        experts = layer.experts
+        used[in_precision(parts, "experts", *expert_precision(model).parts)] = {
+            "skew": [expert_skew(scenario)],
+            "local": [experts.local],
+            "matrix": [experts.hidden * experts.inner],
+        }  # fmt: skip
+    return used
+
+
+def _around(part: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
+    """A part whose tables keep of these axes what is next to the values."""
+    tables = []
+    for table in part["tables"]:
+        kept = [_next_to(axis["values"], values.get(axis["name"])) for axis in table["axes"]]
+        axes = [
+            {**axis, "values": [axis["values"][i] for i in some]}
+            for axis, some in zip(table["axes"], kept, strict=True)
+        ]
+        tables.append({"axes": axes, "ratio": _picked(table["ratio"], kept)})
+    return {**part, "tables": tables}
+
+
+def _next_to(axis: Sequence[float], values: Iterable[float] | None) -> list[int]:
+    """Where on the axis the neighbours of the values are: at, below and above; all where none are given."""
+    if values is None:
+        return list(range(len(axis)))
+    found = set()
+    for value in values:
+        after = bisect_right(axis, value)
+        found |= {max(after - 1, 0), min(after, len(axis) - 1)}
+    return sorted(found)
+
+
+def _picked(ratio: Any, kept: Sequence[Sequence[int]]) -> Any:  # noqa: ANN401 - nested lists
+    if not kept:
+        return ratio
+    return [_picked(ratio[i], kept[1:]) for i in kept[0]]

@@ -1,0 +1,315 @@
+"""The parts of a calibrated profile, as functions: picoseconds of a launch from what it moves and computes.
+
+    duration = (t0 + pnorm(bytes / bandwidth, work / rate)) * ratio       ratio: measured / form, interpolated
+
+The formulas are those of kernels/calibration/form.py, which knows nothing of us nor we of it; a test holds
+the two together. Here they are made for many calls: axes that a server never changes are fixed once, which
+leaves tables of fewer axes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil, inf, log2, sqrt
+from typing import Any, NamedTuple
+
+from kvsim.sim.cost.calibrated.layer import Experts
+from kvsim.sim.workload import PS_PER_S
+
+Axis = Mapping[str, Any]
+Ratio = Any
+"""Nested lists of numbers, a level per axis; without axes a number."""
+Place = tuple[str, str, float]
+"""(part, axis, value): where a launch lies outside what was measured; without axis: what never is."""
+
+
+class Priced(NamedTuple):
+    """What launches take, and how much of it was never measured.
+
+    A launch lies outside where it does on any axis of its part; `reasons` has its picoseconds under each.
+    """
+
+    ps: float = 0.0
+    outside_ps: float = 0.0
+    reasons: tuple[tuple[Place, float], ...] = ()
+
+    @classmethod
+    def of(cls, ps: float, places: Iterable[Place]) -> "Priced":
+        """A launch, and where it lies outside."""
+        reasons = tuple((place, ps) for place in places)
+        return cls(ps, ps, reasons) if reasons else cls(ps)
+
+    def times(self, count: int) -> "Priced":
+        """So many of them."""
+        reasons = tuple((place, count * ps) for place, ps in self.reasons)
+        return Priced(count * self.ps, count * self.outside_ps, reasons)
+
+
+def total(some: Sequence[Priced]) -> Priced:
+    """The sum, under each reason too."""
+    ps, outside_ps = sum([each.ps for each in some]), sum([each.outside_ps for each in some])
+    if not outside_ps:
+        return Priced(ps)
+    reasons: dict[Place, float] = {}
+    for each in some:
+        for place, under in each.reasons:
+            reasons[place] = reasons.get(place, 0.0) + under
+    return Priced(ps, outside_ps, tuple(reasons.items()))
+
+
+def norm_of(p: float | str) -> Callable[[float, float], float]:
+    """(a^p + b^p)^(1/p) for a p from 1 on, or "max"."""
+    if isinstance(p, str):
+        return max
+    known: dict[float, Callable[[float, float], float]] = {
+        1: lambda a, b: a + b,
+        2: lambda a, b: sqrt(a * a + b * b),
+        3: lambda a, b: (a * a * a + b * b * b) ** (1 / 3),
+        4: lambda a, b: sqrt(sqrt(a * a * a * a + b * b * b * b)),
+    }
+    return known.get(p) or (lambda a, b: float((a**p + b**p) ** (1 / p)))
+
+
+class Part:
+    """One part of a profile; axes in `fixed` have one value for good.
+
+    Attributes
+    ----------
+    t0_ps, byte_ps, work_ps : float
+        The form: at least, for each byte, for each unit of work (0 where the part has none).
+    """
+
+    def __init__(self, name: str, part: Mapping[str, Any], **fixed: float) -> None:
+        form = part["form"]
+        self.name = name
+        self.norm = norm_of(form["p"])
+        self.t0_ps: float = form["t0_s"] * PS_PER_S
+        self.byte_ps: float = PS_PER_S / form["bandwidth_bytes_per_s"]
+        self.work_ps: float = PS_PER_S / form["work_per_s"] if form["work_per_s"] else 0.0
+        self.constants: Mapping[str, Any] = part.get("constants", {})
+        self.limits: dict[str, tuple[float, float]] = {
+            axis: (low, high) for axis, (low, high) in part["range"].items()
+        }
+        self._scale = 1.0
+        self.tables: list[tuple[Sequence[Axis], Ratio]] = []
+        for table in part["tables"]:
+            axes, ratio = table["axes"], table["ratio"]
+            for axis, value in fixed.items():
+                axes, ratio = fix_axis(axes, ratio, axis, value)
+            if axes:
+                self.tables.append((axes, ratio))
+            else:
+                self._scale *= ratio
+        self.outside_always = tuple(self.outside(fixed))
+
+    def form_ps(self, moved: float, work: float = 0.0) -> float:
+        """The duration by the form alone."""
+        moving: float = moved * self.byte_ps
+        return self.t0_ps + (self.norm(moving, work * self.work_ps) if self.work_ps else moving)
+
+    def line(self, axis: str, **place: float) -> "Line":
+        """The ratio along one axis, at a place that names all others."""
+        lines, scale = [], self._scale
+        for axes, table in self.tables:
+            for name, value in place.items():
+                axes, table = fix_axis(axes, table, name, value)  # noqa: PLW2901
+            if axes:
+                lines.append(Line(axes[0]["values"], axes[0]["offset"], table))
+            else:
+                scale *= table
+        if not lines:
+            return Line([1], 0, [scale])
+        if len(lines) > 1:
+            raise ValueError(f"part {self.name}: {len(lines)} tables along {axis}, one can be read")
+        return Line(lines[0].values, lines[0].offset, [scale * ratio for ratio in lines[0].ratio])
+
+    def outside(self, place: Mapping[str, float]) -> list[Place]:
+        """(part, axis, value) of each axis on which a place lies outside what was measured.
+
+        A launch that moves less than the smallest measured is no extrapolation where no work counts: it takes
+        the latency that the smallest took.
+        """
+        found = []
+        for axis, value in place.items():
+            low, high = self.covered(axis)
+            if not low <= value <= high:
+                found.append((self.name, axis, value))
+        return found
+
+    def covered(self, axis: str) -> tuple[float, float]:
+        """The least and the most of an axis that is no extrapolation."""
+        low, high = self.limits.get(axis, (-inf, inf))
+        return -inf if axis == "bytes" and not self.work_ps else low, high
+
+
+class Along:
+    """A part along the one axis that is left; `place` names all others."""
+
+    def __init__(self, part: Part, axis: str, **place: float) -> None:
+        self._part, self._axis = part, axis
+        self._line = part.line(axis, **place)
+        self._outside = (*part.outside_always, *part.outside(place))
+        self._least, self._most = part.covered(axis) if not self._outside else (inf, -inf)
+
+    def priced(self, moved: float, work: float, value: float) -> Priced:
+        """A launch at a value of the axis."""
+        ps = self._part.form_ps(moved, work) * self._line.at(value)
+        if self._least <= value <= self._most:
+            return Priced(ps)
+        return Priced.of(ps, (*self._outside, *self._part.outside({self._axis: value})))
+
+
+class Product:
+    """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
+
+    `weight_bytes` is given where the weights are smaller than what the part computes with; that was never
+    measured, and counts as outside.
+    """
+
+    def __init__(self, part: Part, inputs: int, outputs: int, weight_bytes: float | None = None) -> None:
+        constants = part.constants
+        own: float = constants.get("weight_bytes", 2)
+        self._along = Along(part, "tokens", inputs=inputs, outputs=outputs)
+        self._weight_bytes = (weight_bytes or own) * inputs * outputs
+        self._token_bytes = constants.get("input_bytes", 2) * inputs + 2 * outputs
+        self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
+        self._rows, self._columns = constants["token_tile"], ceil(outputs / constants["output_tile"])
+        self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
+        self._wave = constants.get("multiprocessors", 0)
+        self._idle, self._least = constants.get("whole_waves", 0), constants.get("least_wave", 0) * self._wave
+
+    def priced(self, tokens: int) -> Priced:
+        """The product with so many tokens."""
+        tiles: float = -(-tokens // self._rows) * self._columns
+        if tiles > self._wave > 0:  # what the last of several waves leaves idle
+            tiles += self._idle * (-tiles % self._wave)
+        elif tiles < self._least:
+            tiles = self._least
+        moved = self._weight_bytes + tokens * self._token_bytes
+        found = self._along.priced(moved, tiles * self._tile_work, tokens)
+        return Priced.of(found.ps, self._never) if self._never else found
+
+
+def unmeasured_bits(weight_bytes: float | None) -> str:
+    """What is not measured of a product whose weights have so many bytes."""
+    return f"weights of {8 * (weight_bytes or 0):g} bits"
+
+
+class ExpertsPart:
+    """The routed experts of a layer on one GPU, with any number of tokens.
+
+    Parameters
+    ----------
+    skew : float
+        How uneven the routing is, on the axis of the part: 0 even, 1.2 a power law.
+    weight_bytes : float
+        Of a weight, where that is not the part's own.
+    """
+
+    def __init__(self, part: Part, layer: Experts, skew: float, weight_bytes: float | None = None) -> None:
+        constants, self._layer = part.constants, layer
+        own: float = constants["weight_bytes"]
+        self._along = Along(part, "rows", skew=skew, local=layer.local, matrix=layer.hidden * layer.inner)
+        self._matrices = constants["matrices"] * layer.hidden * layer.inner
+        self._weight_bytes, self._tile = weight_bytes or own, constants["token_tile"]
+        self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
+
+    def priced(self, tokens: int) -> Priced:
+        """Both products of the chosen experts, and the rows in and out."""
+        layer = self._layer
+        active, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts
+        moved = self._weight_bytes * active * self._matrices
+        moved += 2 * rows * (2 * layer.hidden + 3 * layer.inner)
+        work = 2 * self._matrices * active * self._tile * ceil(rows / active / self._tile)
+        found = self._along.priced(moved, work, tokens * layer.top_k / layer.experts)
+        return Priced.of(found.ps, self._never) if self._never else found
+
+
+def chosen_experts(layer: Experts, tokens: int) -> float:
+    """How many experts of a GPU so many tokens choose in the mean, each choosing by itself and evenly."""
+    rows = tokens * layer.top_k * layer.local / layer.experts
+    expected: float = layer.local * (1 - (1 - layer.top_k / layer.experts) ** tokens)
+    return max(expected, min(1.0, rows))
+
+
+class Surface:
+    """The ratio of a part over the two axes that are left."""
+
+    def __init__(self, part: Part, first: str, second: str) -> None:
+        axes = [axis for table in part.tables for axis in table[0] if axis["name"] == first]
+        self._values = axes[0]["values"] if axes else [1]
+        self._offset = axes[0]["offset"] if axes else 0
+        self._logs = [log2(value + self._offset) for value in self._values]
+        self._lines = [part.line(second, **{first: value}) for value in self._values]
+
+    def at(self, x: float, y: float) -> float:
+        """The ratio at a place: linear between two lines, each of them linear."""
+        after, lines = bisect_right(self._values, x), self._lines
+        if after in (0, len(lines)):
+            return lines[max(after - 1, 0)].at(y)
+        low, high = self._logs[after - 1], self._logs[after]
+        below = lines[after - 1].at(y)
+        return below + (log2(x + self._offset) - low) / (high - low) * (lines[after].at(y) - below)
+
+
+def fix_axis(axes: Sequence[Axis], ratio: Ratio, name: str, value: float) -> tuple[Sequence[Axis], Ratio]:
+    """The table with one axis less, at a value of it: linear in log2(value + offset), held at the edges."""
+    for depth, axis in enumerate(axes):
+        if axis["name"] == name:
+            values, offset = axis["values"], axis["offset"]
+            after = bisect_right(values, value)
+            if after == 0:
+                found = _picked(ratio, depth, 0)
+            elif after == len(values):
+                found = _picked(ratio, depth, -1)
+            else:
+                low, high = log2(values[after - 1] + offset), log2(values[after] + offset)
+                share = (log2(value + offset) - low) / (high - low)
+                found = _blended(ratio, depth, after, share)
+            return [*axes[:depth], *axes[depth + 1 :]], found
+    return axes, ratio
+
+
+def _picked(ratio: Ratio, depth: int, index: int) -> Ratio:
+    return ratio[index] if depth == 0 else [_picked(row, depth - 1, index) for row in ratio]
+
+
+def _blended(ratio: Ratio, depth: int, after: int, share: float) -> Ratio:
+    if depth:
+        return [_blended(row, depth - 1, after, share) for row in ratio]
+    return _between(ratio[after - 1], ratio[after], share)
+
+
+def _between(below: Ratio, above: Ratio, share: float) -> Ratio:
+    if isinstance(below, list):
+        return [_between(one, other, share) for one, other in zip(below, above, strict=True)]
+    return below + share * (above - below)
+
+
+class Line:
+    """A ratio along one axis, as segments: `ratio[i] + slope[i] * (log2(x + offset) - log[i])`."""
+
+    def __init__(self, values: Sequence[float], offset: float, ratio: Sequence[float]) -> None:
+        self.values, self.offset, self.ratio = values, offset, ratio
+        logs = [log2(value + offset) for value in values]
+        flat = [(ratio[0], 0.0, 0.0)]
+        rising = [
+            (ratio[i], (ratio[i + 1] - ratio[i]) / (logs[i + 1] - logs[i]), logs[i])
+            for i in range(len(values) - 1)
+        ]
+        self.segments = [*flat, *rising, (ratio[-1], 0.0, 0.0)]
+        """(ratio, slope, log) below the first value, between each two, and from the last on."""
+
+    def at(self, x: float) -> float:
+        """The ratio at x."""
+        ratio, slope, log = self.segments[bisect_right(self.values, x)]
+        return ratio + slope * (log2(x + self.offset) - log) if slope else ratio
+
+
+def padded_head(head_dim: int) -> str:
+    """The head size by which constants are known: the next power of two."""
+    return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
+
+
+def by_head_dim(sizes: Mapping[str, int], head_dim: int) -> int:
+    """A tile size from the constants, by head size."""
+    return sizes[padded_head(head_dim)]

@@ -1,0 +1,64 @@
+"""Prefill attention of a calibrated profile: its duration over the chunks of prompts that a step computes.
+
+The form, and a ratio by the tokens of all chunks and by what is cached before a chunk in the mean, or, in
+profiles that were measured without anything cached, by the number of chunks:
+
+    bytes   queries and outputs, and each key and value once
+    work    flops of both products, of whole tiles of queries and keys, stretched where there are too few
+            programs for all multiprocessors (kernels/calibration/form.py has the formula)
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from kvsim.sim.cost.calibrated.parts import Part, Priced, Surface, by_head_dim
+
+
+class PrefillPart:
+    """Prefill attention in `layers` layers, on one of the GPUs that share them."""
+
+    def __init__(
+        self,
+        part: Mapping[str, Any],
+        *,
+        layers: int,
+        kv_heads: int,
+        group: int,
+        head_dim: int,
+        element_bytes: int,
+        block_size: int,
+    ) -> None:
+        self.part = Part("prefill", part, block_size=block_size, group=group, head_dim=head_dim)
+        self._by_prompts = any(axis["name"] == "sequences" for axes, _ in self.part.tables for axis in axes)
+        self._ratio = Surface(self.part, "tokens", "sequences" if self._by_prompts else "prefix_tokens")
+        always = self.part.outside_always
+        self._least, self._most = (inf, -inf) if always else self.part.covered("tokens")
+        self._shortest, self._longest = self.part.covered("prefix_tokens")
+        constants = self.part.constants
+        self._layers, self._kv_heads = layers, kv_heads
+        self._query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
+        self._padding = (self._query_tile + by_head_dim(constants["key_tile"], head_dim)) / 2
+        self._multiprocessors = constants["multiprocessors"]
+        self._query_bytes = 4 * head_dim * kv_heads * group
+        self._key_bytes = 2 * head_dim * kv_heads * element_bytes
+        self._pair_flops = 4 * kv_heads * group * head_dim
+
+    def priced(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """All chunks together, in all layers; `pairs` of queries and keys see each other."""
+        part, chunk, seen = self.part, tokens / sequences, pairs / tokens
+        tiles = sequences * -(-tokens // (sequences * self._query_tile))
+        padded = seen * tiles * self._query_tile + tokens * self._padding
+        programs = tiles * self._kv_heads
+        if programs < self._multiprocessors:
+            padded *= self._multiprocessors / programs
+        moved = self._query_bytes * tokens + self._key_bytes * sequences * (seen + (chunk - 1) / 2)
+        prefix = seen - (chunk + 1) / 2
+        if prefix < 0:
+            prefix = 0.0
+        ratio = self._ratio.at(tokens, sequences if self._by_prompts else prefix)
+        ps = self._layers * part.form_ps(moved, self._pair_flops * padded) * ratio
+        if self._least <= tokens <= self._most and self._shortest <= prefix <= self._longest:
+            return Priced(ps)
+        place = {"tokens": tokens, "prefix_tokens": prefix}
+        return Priced.of(ps, [*part.outside_always, *part.outside(place)])

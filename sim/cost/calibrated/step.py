@@ -1,0 +1,325 @@
+"""What a step of a model is made of, priced by a calibrated profile, as one of the `tp` GPUs has it.
+
+    tokens(n)        norms, QKV, rotary, KV write, out, up and gate, activation, down, 2 all-reduces a layer
+    rows(m)          LM head and sampling of m rows
+    decode, prefill  attention in all layers
+    copies           copy-on-write; blocks from and to the host: one copy for keys, one for values, a layer
+
+Which products and experts a layer has, and in which precision, says layer.py; a profile may have a part for
+each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Beside its price each part tells how much of it
+lies outside what was measured, and on which axes. What a profile lacks is outside throughout, and priced so:
+experts, where it has no part for them, by the form of matrix products, those read that the tokens are
+expected to choose; weights of other bits by the products in 16 bits, with fewer bytes to read; multi-head
+latent attention by the bandwidth of the products and their peak; all-reduces and copies to and from the host
+as in the roofline.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kvsim.sim.cost.calibrated.decode import DecodePart
+from kvsim.sim.cost.calibrated.layer import (
+    Layer,
+    dense_precision,
+    expert_precision,
+    layer_of,
+)
+from kvsim.sim.cost.calibrated.parts import (
+    Along,
+    ExpertsPart,
+    Part,
+    Place,
+    Priced,
+    Product,
+    chosen_experts,
+    total,
+)
+from kvsim.sim.cost.calibrated.prefill import PrefillPart
+from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S, all_reduce_s
+from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.workload import PS_PER_S
+
+BLOCK_SIZE = 16
+"""Of those that keep keys and values in one piece: what the profile's main tables were measured with."""
+PROMPTS_KEPT = 1 << 16
+BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", "all_reduce")
+"""Parts that only move bytes."""
+SKEW = 1.2
+"""Of the routing of tokens to experts where nothing else is said: the exponent of a power law."""
+LATENT = ("multi-head latent attention", "", 0.0)
+
+
+class StepParts:
+    """The parts of one scenario's steps.
+
+    Attributes
+    ----------
+    decode : DecodePart or None
+        Of layers that see everything; None where there are none, or with multi-head latent attention.
+    windowed : DecodePart or None
+        Of those with a sliding window.
+    block : mapping of str to Priced
+        "to_gpu", "to_host": moving one block in all layers.
+    """
+
+    def __init__(self, scenario: Deployment, parts: Mapping[str, Any]) -> None:
+        model, tp, engine = scenario.served_model, scenario.tensor_parallel_size, scenario.engine
+        self._model, self._tp, self._gpu = model, tp, scenario.gpu
+        self._skew, self._shares_experts = expert_skew(scenario), scenario.enable_expert_parallel
+        self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
+        self._element = model.kv_dtype_bytes or model.dtype_bytes
+        has_blocks = allocator_class(engine.allocator).has_blocks
+        self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
+        self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
+        self._product = self._part("product", parts)
+        self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}
+        self._by_size = {
+            name: Along(part, "bytes", **({"gpus": tp} if name == "all_reduce" else {}))
+            for name, part in self._parts.items()
+        }
+        group = self._heads // self._kv_heads
+        geometry = {
+            "kv_heads": self._kv_heads,
+            "group": group,
+            "head_dim": model.head_dim,
+            "element_bytes": self._element,
+            "block_size": self._block_size,
+        }
+        prefill = in_precision(parts, "prefill", "_fp8" if self._element == 1 else "")
+        full = model.layers - model.window_layers
+        self._prefill = PrefillPart(parts[prefill], layers=full or model.layers, **geometry)
+        self._windowed_prefill = (
+            PrefillPart(parts[prefill], layers=model.window_layers, **geometry)
+            if full < model.layers
+            else None
+        )
+        self._full_prefill = bool(full)
+        self.decode = self._decode(parts, model.layers - model.window_layers, geometry)
+        self.windowed = self._decode(parts, model.window_layers, geometry)
+        self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
+        self._products = self._layer_products(parts)
+        head = self._part("lm_head", parts) if "lm_head" in parts else self._product
+        self._head = Product(head, model.hidden_size, -(-model.vocab_size // tp))
+        self._tokens: dict[int, Priced] = {}
+        self._rows: dict[int, Priced] = {}
+        self._prompts: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
+
+    def _part(self, name: str, parts: Mapping[str, Any]) -> Part:
+        """A part whose limits may be asked for."""
+        found = Part(name, parts[name])
+        self._limits[name] = found.limits
+        return found
+
+    def _decode(self, parts: Mapping[str, Any], layers: int, own: Mapping[str, int]) -> DecodePart | None:
+        if not layers or self._model.kv_latent_dim:
+            return None
+        name = in_precision(parts, "decode", "_fp8" if self._element == 1 else "")
+        return DecodePart(parts[name], layers=layers, **own)
+
+    # -- all but attention --------------------------------------------------------------------
+
+    def tokens(self, n: int) -> Priced:
+        """All that n tokens need beside attention and logits; kept, as batches come again."""
+        found = self._tokens.get(n)
+        if found is None:
+            found = self._tokens[n] = self._through_layers(n)
+        return found
+
+    def rows(self, m: int) -> Priced:
+        """Logits and sampling of m sequences; kept likewise."""
+        found = self._rows.get(m)
+        if found is None:
+            sampled = self._by_bytes("sampling", 2 * m * self._model.vocab_size)
+            found = self._rows[m] = total([self._head.priced(m), sampled] if m else [])
+        return found
+
+    def _through_layers(self, n: int) -> Priced:
+        model, head_dim = self._model, self._model.head_dim
+        norm = self._by_bytes("elementwise", 8 * n * model.hidden_size)
+        layer = [
+            *(norm, norm),
+            *(product.priced(n) for product in self._products or ()),
+            self._by_bytes("elementwise", 4 * n * (self._heads + self._kv_heads) * head_dim),
+            self._by_bytes("elementwise", 6 * n * (model.intermediate_size // self._tp)),
+            self._by_bytes("kv_write", 2 * n * self._kv_heads * head_dim * (2 + self._element)),
+        ]
+        if self._tp > 1:
+            layer += [self._all_reduce(n)] * 2
+        if self._products is None:
+            layer.append(self._unmeasured_products(n))
+        return total([total(layer).times(model.layers), norm])
+
+    def _by_bytes(self, name: str, moved: float) -> Priced:
+        return self._by_size[name].priced(moved, 0.0, moved)
+
+    def _layer_products(self, parts: Mapping[str, Any]) -> list[Product | ExpertsPart] | None:
+        """What a layer computes with its weights; None where this profile cannot say."""
+        model, tp = self._model, self._tp
+        layer = layer_of(model, tp, self._shares_experts)
+        if layer is None:
+            return None
+        precision = dense_precision(model)
+        dense = in_precision(parts, "product", *precision.parts)
+        own = parts[dense].get("constants", {}).get("weight_bytes", 2)
+        small = None if dense != "product" or precision.weight_bytes == own else precision.weight_bytes
+        part = self._part(dense, parts)
+        found: list[Product | ExpertsPart] = [Product(part, *shape, small) for shape in layer.products]
+        if layer.experts is None:
+            return found
+        return self._with_experts(parts, layer, found)
+
+    def _with_experts(
+        self, parts: Mapping[str, Any], layer: Layer, found: list[Product | ExpertsPart]
+    ) -> list[Product | ExpertsPart] | None:
+        precision = expert_precision(self._model)
+        name = in_precision(parts, "experts", *precision.parts)
+        if layer.experts is None or name not in parts:
+            return None
+        small = precision.weight_bytes if name == "experts" else None
+        return [*found, ExpertsPart(self._part(name, parts), layer.experts, self._skew, small)]
+
+    def _unmeasured_products(self, n: int) -> Priced:
+        """Those of other layers, by the form: what is needed is read, what is chosen computed with."""
+        model, form, share = self._model, self._product, 1 / (self._model.layers * self._tp)
+        idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
+        moved = model.body_weight_bytes * share
+        layer = layer_of(model, self._tp)
+        if layer is not None and layer.experts is not None:
+            unread = 1 - chosen_experts(layer.experts, n) / layer.experts.local
+            moved -= unread * model.expert_parameters * expert_precision(model).weight_bytes * share
+        ps = 3 * form.t0_ps + form.form_ps(moved, 2 * (model.body_parameters - idle) * share * n)
+        return Priced.of(ps, [(self._unmeasured_layers(), "", 0.0)])
+
+    def _all_reduce(self, n: int) -> Priced:
+        model, tp, gpu = self._model, self._tp, self._gpu
+        if "all_reduce" in self._by_size:
+            size = 2 * n * model.hidden_size
+            return self._by_size["all_reduce"].priced(2 * (tp - 1) / tp * size, 0.0, size)
+        least_s, each_s = all_reduce_s(gpu, tp)
+        seconds = least_s + n * model.hidden_size * model.dtype_bytes * each_s
+        return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {tp} GPUs", "", 0.0)])
+
+    # -- attention ----------------------------------------------------------------------------
+
+    def decode_pricer(self) -> Callable[[int, int, int, int, int], tuple[float, float]]:
+        """What `decode_ends_ps` does, by the shortest way."""
+        return self.decode_ends_ps if self.decode is None or self.windowed else self.decode.ends_ps
+
+    def decode_ends_ps(
+        self, seqs: int, total: int, longest: int, rounded: int, steps: int
+    ) -> tuple[float, float]:
+        """Attention of decoding sequences in all layers, in a step and so many steps later.
+
+        A `longest` or `rounded` of 0 is not known.
+        """
+        return (
+            self._decode_ps(seqs, total, longest, rounded),
+            self._decode_ps(
+                seqs, total + steps * seqs, longest and longest + steps, rounded and rounded + steps * seqs
+            ),
+        )
+
+    def _decode_ps(self, seqs: int, total: int, longest: int, rounded: int) -> float:
+        model = self._model
+        if model.kv_latent_dim:
+            product = self._product
+            read = model.kv_bytes_per_token_per_gpu(self._tp) * product.byte_ps
+            computed = model.decode_pair_flops / self._tp * product.work_ps
+            return model.layers * self._prefill.part.t0_ps + total * max(read, computed)
+        found = 0.0 if self.decode is None else self.decode.ends_ps(seqs, total, longest, rounded, 0)[0]
+        if self.windowed is not None and model.window:
+            window, tile = model.window, self.windowed.tile
+            total, longest = min(total, window * seqs), min(longest, window)
+            rounded = min(rounded, -(-window // tile) * tile * seqs)
+            found += self.windowed.ends_ps(seqs, total, longest, rounded, 0)[0]
+        return found
+
+    def decode_outside(self, seqs: int) -> list[Place]:
+        """Where attention of so many sequences lies outside, their contexts left out."""
+        part = self.decode or self.windowed
+        return part.outside(seqs) if part else [LATENT]
+
+    def context_limits(self) -> tuple[float, float] | None:
+        """The mean contexts that were measured, as far as they matter: a window does not grow further."""
+        if self.decode is not None:
+            return self.decode.limits["context_tokens"]
+        if self.windowed is None or not self._model.window:
+            return None
+        low, high = self.windowed.limits["context_tokens"]
+        return low, high if self._model.window > high else float("inf")
+
+    def prefill(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """Attention of the chunks of prompts in all layers; `pairs` of queries and keys see each other."""
+        model, part = self._model, self._prefill.part
+        if model.kv_latent_dim:
+            work = pairs * model.prefill_pair_flops / self._tp
+            return Priced.of(model.layers * part.t0_ps + work * part.work_ps, [LATENT])
+        chunks = sequences, tokens, pairs
+        found = self._prompts.get(chunks)
+        if found is None:
+            if len(self._prompts) == PROMPTS_KEPT:
+                self._prompts.clear()
+            found = self._prompts[chunks] = self._prefill_of(sequences, tokens, pairs)
+        return found
+
+    def _prefill_of(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """Layers that see everything, and windowed ones: no token of theirs sees more than the window."""
+        found = [self._prefill.priced(sequences, tokens, pairs)] if self._full_prefill else []
+        if self._windowed_prefill is not None and self._model.window:
+            seen = min(pairs, tokens * self._model.window)
+            found.append(self._windowed_prefill.priced(sequences, tokens, seen))
+        return total(found)
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def copies(self, shape: StepShape) -> Priced:
+        """Copies within the GPU, and of blocks from and to the host."""
+        found = []
+        if shape.copied_tokens:
+            moved = 4 * shape.copied_tokens * self._kv_heads * self._model.head_dim * self._element
+            found.append(self._by_bytes("block_copy", moved).times(self._model.layers))
+        for way, blocks in (("to_gpu", shape.swapped_in_blocks), ("to_host", shape.swapped_out_blocks)):
+            if blocks:
+                found.append(self.block[way].times(blocks))
+        return total(found)
+
+    def _block(self, way: str) -> Priced:
+        """Moving one block in all layers."""
+        numbers = (self._model.kv_latent_dim or 0) / 2 or self._kv_heads * self._model.head_dim
+        moved = self._block_size * numbers * self._element
+        if way in self._by_size:
+            each = self._by_bytes(way, moved)
+        else:
+            seconds = TRANSFER_LATENCY_S + moved / self._gpu.pcie_bytes_per_s
+            each = Priced.of(seconds * PS_PER_S, [(f"copies {way.replace('_', ' the ')}", "", 0.0)])
+        return each.times(2 * self._model.layers)
+
+    # -- what the model is --------------------------------------------------------------------
+
+    def _unmeasured_layers(self) -> str:
+        """What makes its layers others than those that are measured."""
+        model = self._model
+        if model.active_parameters not in (None, model.parameters):
+            return "mixture of experts"
+        return "layers of unusual matrices"
+
+    def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
+        """What was measured of a part: axis -> least and most."""
+        if part == "decode":
+            found = self.decode or self.windowed
+            return found.limits if found else {}
+        if part == "prefill":
+            return self._prefill.part.limits
+        return self._limits[part] if part in self._limits else self._parts[part].limits
+
+
+def expert_skew(scenario: Deployment) -> float:
+    """How uneven the tokens of a scenario choose their experts."""
+    return SKEW if scenario.expert_skew is None else scenario.expert_skew
+
+
+def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:
+    """The first of a part's names in these precisions that the profile has; else its name in 16 bits."""
+    return next((name + each for each in suffixes if name + each in parts), name)

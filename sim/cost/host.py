@@ -1,0 +1,106 @@
+"""What an engine's host adds to the GPU's time: work for every step, and a front end around every request.
+
+    step, synchronous    GPU + host          the host schedules, launches and samples while the GPU waits
+    step, asynchronous   max(GPU, host)      it does so for the next step while the GPU computes this one
+    host                 base + per sequence x sequences (prompts and decoding) of the step
+    request              front end once: HTTP, tokenizer, detokenizer; in TTFT and E2E, not in TPOT
+
+The constants are fitted to measured servers (docs/truth.md says to which, and what they miss). They go with
+GPU times that were measured; the roofline and published figures have them only where they are asked for.
+"""
+
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.workload import PS_PER_S, Workload
+
+AUTO, NONE = "auto", "none"
+MEASURED = ("calibrated", "measured-elsewhere")
+"""Costs whose GPU times are measured: a host belongs to them."""
+WITH_HOST = (*MEASURED, "roofline")
+MOST_S = 60.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host's time of a step, in seconds.
+
+    Attributes
+    ----------
+    overlapped : bool
+        Whether it hides behind the GPU (asynchronous scheduling), or the GPU waits for it.
+    """
+
+    base_s: float
+    per_sequence_s: float
+    overlapped: bool = False
+
+    def seconds(self, sequences: int) -> float:
+        """Of a step with so many sequences."""
+        return self.base_s + sequences * self.per_sequence_s
+
+
+PIECEWISE = ("vllm-v1",)
+"""Engines whose mixed steps run in piecewise CUDA graphs."""
+HOSTS = {"vllm-v1": Host(1.15e-3, 48e-6)}
+"""Engine -> its host, fitted to measured servers."""
+FRONTENDS_S = {"vllm-v1": 9.5e-3}
+"""Engine -> its front end behind HTTP; of the engine alone it is 0."""
+
+
+def engine_of(scenario: Deployment) -> str:
+    """The scheduler's name without its release."""
+    engine = scenario.engine
+    usual = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
+    return (engine.scheduler or usual).partition("@")[0]
+
+
+def host_of(scenario: Deployment) -> Host | None:
+    """The host of a scenario; None where it takes no time."""
+    text, overlapped = scenario.host_time, bool(scenario.engine.async_scheduling)
+    if text == AUTO:
+        usual = HOSTS.get(engine_of(scenario)) if scenario.cost in MEASURED else None
+        return None if usual is None else Host(usual.base_s, usual.per_sequence_s, overlapped)
+    if text == NONE:
+        return None
+    if scenario.cost not in WITH_HOST:
+        raise KvsimError(f"host_time must be auto or none for cost {scenario.cost}, got {text!r}")
+    base, _, more = text.partition("+")
+    try:
+        numbers = float(base), float(more or 0)
+    except ValueError:
+        numbers = (-1.0, -1.0)
+    if not all(isfinite(number) and 0 <= number <= MOST_S * 1e6 for number in numbers):
+        raise KvsimError(f"host_time must be auto, none, or ms and us a sequence as in 0.8+41, got {text!r}")
+    return Host(numbers[0] / 1e3, numbers[1] / 1e6, overlapped)
+
+
+def frontend_s(scenario: Deployment) -> float:
+    """Seconds of the front end of a scenario."""
+    given = scenario.frontend_latency
+    if given is None:
+        return FRONTENDS_S.get(engine_of(scenario), 0.0) if scenario.cost in MEASURED else 0.0
+    return given
+
+
+def behind_frontend(workload: Workload, seconds: float) -> Workload:
+    """The workload as the engine sees it: who waits for an answer gets it so much later."""
+    if not seconds or workload.waits is None:
+        return workload
+    waits = replace(workload.waits, think_ps=workload.waits.think_ps + round(seconds * PS_PER_S))
+    return replace(workload, waits=waits)
+
+
+def host_words(scenario: Deployment) -> str:
+    """The host and the front end in a phrase; empty where there is none."""
+    host, front = host_of(scenario), frontend_s(scenario)
+    words = []
+    if host is not None:
+        how = "hidden behind the GPU" if host.overlapped else "added"
+        words.append(f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence, {how}")
+    if front:
+        words.append(f"front end {1e3 * front:g} ms")
+    return ", ".join(words)

@@ -1,0 +1,71 @@
+"""How long an engine step takes, in whole picoseconds: the models by their names.
+
+    constant:SECONDS     every step alike: for tests, and for comparing schedules step by step
+    roofline             from the datasheet and the geometry, with stated efficiencies: sim/cost/roofline.py
+    calibrated           from a profile measured on the user's GPU: sim/cost/calibrated/model.py
+    measured-elsewhere   the same from a profile that ships, which somebody else measured
+    NAME                 from published figures: sim/cost/published.py
+
+What the engine asks them is in sim/cost/step_cost.py.
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+
+from kvsim.sim.cost.calibrated.model import Calibrated
+from kvsim.sim.cost.host import host_of
+from kvsim.sim.cost.published import AnalyticProfile, profile_names
+from kvsim.sim.cost.roofline import Roofline
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.workload import PS_PER_S
+
+LONGEST_STEP_S = 86_400
+
+
+class Constant(CostModel):
+    """Every step takes the same time, whatever its shape."""
+
+    def __init__(self, seconds: float) -> None:
+        if not (isfinite(seconds) and 0 < seconds <= LONGEST_STEP_S) or round(seconds * PS_PER_S) < 1:
+            raise KvsimError(
+                f"cost constant must be at least 1e-12 s (1 ps) and at most {LONGEST_STEP_S} s, got {seconds}"
+            )
+        self.source = f"constant {seconds:g} s"
+        self._ps = round(seconds * PS_PER_S)
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The constant."""
+        return self._ps
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """The constant, `steps` times."""
+        return [self._ps] * steps
+
+
+def cost_named(text: str, scenario: Deployment) -> CostModel:
+    """The cost model of that name: `roofline`, `calibrated`, ... or an analytic profile."""
+    name, _, rest = text.partition(":")
+    host_of(scenario)  # may refuse a host that this cost has no place for
+    if name == "constant":
+        try:
+            seconds = float(rest)
+        except ValueError:
+            raise KvsimError(f"cost constant needs seconds, as in constant:0.03, got {text!r}") from None
+        return Constant(seconds)
+    if text == "roofline":
+        return Roofline(
+            scenario.served_model,
+            scenario.gpu,
+            scenario.tensor_parallel_size,
+            host=host_of(scenario),
+            expert_skew=scenario.expert_skew or 0.0,
+        )
+    if text in ("calibrated", "measured-elsewhere"):
+        return Calibrated(scenario)
+    if name in profile_names():
+        return AnalyticProfile(name, rest, scenario)
+    raise unknown(
+        "cost", text, ["roofline", "calibrated", "measured-elsewhere", "constant:SECONDS", *profile_names()]
+    )

@@ -1,0 +1,293 @@
+"""Measured profiles as files, and which of them a run uses.
+
+    calibrated   on the user's own GPU, by `sim calibrate`
+    elsewhere    by somebody else, from public tables of kernel times (benchmarks/elsewhere); these ship
+    rehearsal    of nothing: made without a GPU
+
+Found by path; by name in the user's own directory; by name among those that ship (sim/profiles/). A GPU's
+name finds the profile of that GPU: one of the user's before a shipped one, a full one before a quick one, the
+newest first.
+
+A run keeps what it needs of a profile in its config.json, not a path: the parts as fitted, where they come
+from, and the SHA-256 of the whole file. The raw points stay behind, as do parts and values of axes that its
+model has no use for. So a run can be repeated to the byte when the file is gone, and whoever has the file can
+tell whether it is the same.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kvsim.sim.cost.profile_checks import KINDS, check_profile
+from kvsim.sim.cost.published import ELSEWHERE
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.files.reading import json_in, understood
+from kvsim.sim.models.catalog import gpu_named, gpu_names
+from kvsim.sim.models.own_gpu import read_own_gpu
+from kvsim.sim.models.spec import GpuSpec
+
+FORMAT = 1
+COSTS = {"calibrated": ("calibrated", "rehearsal"), "measured-elsewhere": ("elsewhere",)}
+"""Cost -> the kinds of profile that it takes."""
+REHEARSAL = "rehearsal, not a measurement"
+
+Profile = Mapping[str, Any]
+"""What a run needs of a profile, in JSON's types: `settings` below."""
+
+
+def directory() -> Path:
+    """The user's own profiles: $KVSIM_PROFILES, else in the platform's data directory."""
+    chosen = os.environ.get("KVSIM_PROFILES")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("kvsim", appauthor=False)) / "profiles"
+
+
+@dataclass(frozen=True)
+class ProfileFile:
+    """A profile, and where it lies.
+
+    Attributes
+    ----------
+    origin : str
+        "yours", "shipped" or, when it was named by its path, "file".
+    content : mapping
+        The JSON, see kernels/calibration/profile.py.
+    sha256 : str
+        Of the file's bytes.
+    """
+
+    path: Path
+    origin: str
+    content: Mapping[str, Any]
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """What `--gpu` finds it by."""
+        return str(self.content["name"])
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU of sim/models/gpus.toml that it was measured on, if it is one of them."""
+        gpu = self.content["gpu"]
+        return None if gpu is None else str(gpu)
+
+    @property
+    def date(self) -> str:
+        """When it was measured: 2026-11-21."""
+        return str(self.content["measured"]["date"])[:10]
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether nothing of it was measured on a GPU."""
+        return bool(self.content["kind"] == "rehearsal")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it was measured by somebody else."""
+        return bool(self.content["kind"] == "elsewhere")
+
+    @property
+    def engine(self) -> str:
+        """The engine whose kernels were measured elsewhere: vLLM 0.24.0."""
+        return str(self.content["engine"]["decode"]).partition(":")[0]
+
+    @property
+    def cost(self) -> str:
+        """The cost model that takes it."""
+        return "measured-elsewhere" if self.elsewhere else "calibrated"
+
+    @property
+    def quick(self) -> bool:
+        """Whether only few points were measured: `sim calibrate --quick`."""
+        return bool(self.content["measured"].get("quick"))
+
+    @property
+    def composed_error(self) -> float | None:
+        """Mean absolute error on composed steps that entered no fit; None where there are none."""
+        error = self.content["composed"]["error"]
+        return None if error is None else float(error["mean"])
+
+    def settings(self) -> Profile:
+        """What a run needs of it."""
+        content = self.content
+        named = {key: content[key] for key in ("kind", "name", "gpu", "launch")}
+        named |= {key: content[key] for key in ("source", "engine") if key in content}
+        measured = {key: content["measured"].get(key) for key in ("date", "driver", "torch", "triton")}
+        kept = ("form", "constants", "tables", "range")
+        return {
+            **named,
+            "sha256": self.sha256,
+            "device": content["device"]["name"],
+            "measured": measured,
+            "composed_error": self.composed_error,
+            "parts": {
+                name: {key: part[key] for key in kept if key in part}
+                for name, part in content["parts"].items()
+            },
+        }
+
+    def gpu_spec(self) -> GpuSpec:
+        """The GPU that it was measured on: as built in, else from the profile's own ceilings."""
+        if self.gpu in gpu_names():
+            return gpu_named(str(self.gpu))
+        device, ceilings, parts = (self.content[key] for key in ("device", "ceilings", "parts"))
+        host = parts.get("to_host", {}).get("form", {}).get("bandwidth_bytes_per_s") or 16e9
+        return GpuSpec(
+            name=str(self.gpu) if self.elsewhere else self.name,
+            memory_bytes=int(device["memory_bytes"]),
+            bandwidth_bytes_per_s=float(ceilings["copy_bytes_per_s"]),
+            flops_per_s=float(ceilings["matrix_flops_per_s"]),
+            pcie_bytes_per_s=float(device.get("pcie_bytes_per_s") or host),
+            link_bytes_per_s=device.get("link_bytes_per_s"),
+            bandwidth_efficiency=1.0,
+            matmul_efficiency=GpuSpec.matmul_efficiency if self.elsewhere else 1.0,
+            source=f"profile {self.name}, as measured{' elsewhere' if self.elsewhere else ''}",
+        )
+
+
+def read_profile(path: Path, origin: str = "file") -> ProfileFile:
+    """The profile in a file; KvsimError in one line if it is none."""
+    what = f"profile {path}"
+    with understood(what):
+        data = path.read_bytes()
+    content = _checked(path, json_in(data, what))
+    return ProfileFile(path, origin, content, hashlib.sha256(data).hexdigest())
+
+
+def _checked(path: Path, content: object) -> Mapping[str, Any]:
+    """The JSON; KvsimError unless it has the shape that a run and a listing rely on."""
+    if not isinstance(content, dict) or content.get("kind") not in KINDS:
+        kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise KvsimError(
+            f"profile {path} is not one of sim calibrate: its kind is not {kinds} "
+            "(nor is it a GPU in numbers, which has memory_gib and others)"
+        )
+    if content.get("format") != FORMAT:
+        newer = isinstance(content.get("format"), int) and content["format"] > FORMAT
+        raise KvsimError(
+            f"profile {path} has format {content.get('format')!r}, this kvsim reads {FORMAT}: "
+            + ("a newer kvsim wrote it" if newer else "calibrate again")
+        )
+    with understood(f"profile {path}"):
+        check_profile(content)
+        found = ProfileFile(path, "file", content, "")
+        found.settings()
+        found.gpu_spec()
+        if not all(
+            isinstance(each, str) for each in (found.content["name"], found.content["measured"]["date"])
+        ):
+            raise TypeError("name and date must be texts")
+    return content
+
+
+def profile_files(gpu: str | None = None) -> list[ProfileFile | KvsimError]:
+    """The user's profiles, best first, then those that ship (of one GPU); an error for a damaged one."""
+    own = sorted(directory().glob("*.json")) if directory().is_dir() else []
+    yours: list[ProfileFile | KvsimError] = []
+    for path in own:
+        try:
+            yours.append(read_profile(path, "yours"))
+        except KvsimError as error:
+            yours.append(error)
+    yours.sort(key=_worth, reverse=True)
+    return [*yours, *_shipped(gpu)]
+
+
+def _worth(found: ProfileFile | KvsimError) -> tuple[bool, str]:
+    """A full one before a quick one, then the newest; a damaged one is last."""
+    if not isinstance(found, ProfileFile):
+        return False, ""
+    return not found.quick, str(found.content["measured"]["date"])
+
+
+def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:
+    """Those that ship, or the one of a GPU: no more is read than is asked for."""
+    for entry in sorted(resources.files("kvsim.sim.profiles").iterdir(), key=lambda entry: entry.name):
+        if not entry.name.endswith(ELSEWHERE):
+            continue
+        if gpu is not None and gpu not in (entry.name.removesuffix(ELSEWHERE), Path(entry.name).stem):
+            continue
+        data = entry.read_bytes()
+        yield ProfileFile(Path(str(entry)), "shipped", json.loads(data), hashlib.sha256(data).hexdigest())
+
+
+def is_path(text: str) -> bool:
+    """Whether a user means a file by this."""
+    return text.endswith((".json", ".toml")) or "/" in text or os.sep in text
+
+
+def find_profile(text: str, rehearsals: bool = False, kinds: Sequence[str] = KINDS) -> ProfileFile | None:
+    """The profile at that path, of that name, or of that GPU; rehearsals by path only, unless asked for."""
+    if is_path(text):
+        return read_profile(Path(text).expanduser())
+    wanted = _normal(text)
+    readable = [each for each in profile_files(wanted) if isinstance(each, ProfileFile)]
+    readable.sort(key=lambda each: each.rehearsal)
+    for each in (each for each in readable if each.content["kind"] in kinds):
+        named = wanted in (_normal(each.name), _normal(each.path.stem)) or each.gpu == wanted
+        if named and (rehearsals or not each.rehearsal):
+            return each
+    own = directory() / f"{text}.json"
+    if own.is_file() and read_profile(own).rehearsal:  # or it is damaged, and says so
+        raise KvsimError(f"gpu {text!r} is a {REHEARSAL}: name it by its path, {own}")
+    return None
+
+
+def _normal(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | None]:
+    """What `--gpu` and `--cost` mean: a GPU, the name of a cost model, and the profile if it needs one.
+
+    Without a cost it is the calibrated profile of that GPU where there is one, else the one that was measured
+    elsewhere, else the roofline.
+    """
+    own = read_own_gpu(Path(gpu).expanduser()) if is_path(gpu) else None
+    if own is not None:
+        if cost in COSTS:
+            raise KvsimError(
+                f"cost {cost} needs a measured profile, and {gpu} holds a datasheet's numbers: "
+                "use --cost roofline, or measure with sim calibrate"
+            )
+        return own, cost or "roofline", None
+    wanted = cost is None or cost in COSTS
+    kinds = KINDS if cost is None else COSTS.get(cost, KINDS)
+    found = None
+    if wanted or is_path(gpu) or _normal(gpu) not in gpu_names():
+        found = find_profile(gpu, kinds=kinds)
+    if found is None:
+        known = gpu_names()
+        if _normal(gpu) not in known:
+            profiles = [each for each in profile_files() if isinstance(each, ProfileFile)]
+            yours = [each for each in profiles if not (each.rehearsal or each.elsewhere)]
+            names = dict.fromkeys(each.name for each in yours)
+            raise unknown("gpu", gpu, [*known, *(name for name in names if name not in known)])
+        if wanted and cost is not None:
+            raise KvsimError(_no_profile(gpu, cost))
+        return gpu_named(gpu), cost or "roofline", None
+    if wanted:
+        if cost is not None and found.content["kind"] not in kinds:
+            raise KvsimError(f"cost {cost} does not take profile {found.name}, which is for {found.cost}")
+        return found.gpu_spec(), found.cost, found.settings()
+    return found.gpu_spec(), str(cost), None
+
+
+def _no_profile(gpu: str, cost: str) -> str:
+    """That there is none for a cost, and what to do."""
+    if cost == "calibrated":
+        return (
+            f"cost calibrated needs a measured profile of gpu {gpu!r}, and there is none: "
+            "measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline"
+        )
+    names = ", ".join(str(each.gpu) for each in _shipped())
+    return f"cost {cost} must be left out for gpu {gpu!r}: profiles measured elsewhere ship of {names}"

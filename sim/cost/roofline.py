@@ -1,0 +1,259 @@
+"""The analytic step time: from the datasheet and the geometry, with stated efficiencies.
+
+It is linear in the contexts, with an integer slope, so the durations of a whole span are a `range`: computed
+in O(1).
+"""
+
+from collections.abc import Sequence
+
+from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
+from kvsim.sim.cost.host import Host
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.models.catalog import gpu_named, gpu_names
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.workload import PS_PER_S
+
+KERNELS_PER_LAYER = 10
+"""Norm, QKV, rotary, KV write, attention, out, norm, up, activation, down: as vLLM fuses them."""
+
+PREFILL_ATTENTION_EFFICIENCY = 0.55
+"""Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
+
+ATTENTION_LATENCY_S = 9e-6
+"""What no attention falls below, beside the start of one kernel: reads that wait for each other (length,
+block table, keys, values) and the second kernel, which joins the parts of split contexts. H100 tables: 12 us
+in all, the median of decode at batch <= 16 and context <= 64, where there is next to nothing to read."""
+
+LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
+"""Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
+own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 on two L40S, 25 on eight."""
+LINK_SHARE, PCIE_SHARE = 0.65, 0.55
+"""Of a link that a ring reaches. The same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 of two L40S.
+Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
+
+EIGHT_BIT_GPUS = (
+    *("h100", "h100-pcie", "h100-nvl", "h20", "h200", "b200", "b300", "gb200", "l4", "l40s"),
+    *("rtx-4090", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server", "mi300x", "mi325x"),
+)
+"""Those that multiply 8-bit numbers at twice the 16-bit peak, by their datasheets."""
+FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
+"""Those that multiply 4-bit numbers at four times the 16-bit peak."""
+
+TRANSFER_LATENCY_S = 5e-6
+"""Start of one copy between GPU and host (cudaMemcpyAsync)."""
+
+
+class Roofline(CostModel):
+    """Analytic time of a step on `tp` GPUs that share every layer.
+
+    With B = bandwidth * bandwidth_efficiency (bytes/s), F = peak * matmul_efficiency (flop/s), n = prefill
+    tokens + decoding sequences, m = prefilling + decoding sequences, all per GPU:
+
+        overhead   layers * (10 kernels * kernel_overhead + 9 us of latency in attention)
+        layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F); of E experts a layer, k
+                   of them for a token, E * (1 - (1 - k / E)^n) are read; F is that of the weights' precision
+        LM head    the same with vocab * hidden parameters and m instead of n
+        prefill    4 * layers * heads / tp * head_dim * pairs / (0.55 * peak)
+        traffic    n * (layers * dtype * (12 * hidden + 3 * intermediate / tp) + KV bytes) / B
+                   (norms, residual, rotary, activation; the KV write)
+        decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F);
+                   windowed layers: min(contexts, window * decoding sequences) instead of contexts
+        copies     2 * copied tokens * KV bytes per token / B
+        swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
+                   (a transfer for the keys and one for the values of each block in each layer)
+        all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
+                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link
+        host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
+                   takes (sim/cost/host.py)
+
+    They add up: no overlap. MLA: a prompt's keys and values are written out, 2 * heads * (2 * head_dim +
+    rope) per layer and pair; decoding works on the latent, 2 * heads * (2 * latent - rope), which every GPU
+    reads whole.
+    Prompts count all pairs, windows or not. Ignored: the CPU side (scheduling, sampling), skew between
+    contexts, many short contexts (a round of programs takes 3.5 us), tile rounding, pipeline bubbles.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        tensor_parallel_size: int = 1,
+        *,
+        host: Host | None = None,
+        expert_skew: float = 0.0,
+    ) -> None:
+        tp = tensor_parallel_size
+        gpus = f"{tp} x {gpu.name}" if tp > 1 else gpu.name
+        self.source = f"roofline, analytic: {model.name} on {gpus} ({_origin(gpu)})"
+        byte_ps = PS_PER_S / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency)
+        flop_ps = PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
+        kv_bytes = model.kv_bytes_per_token_per_gpu(tp)
+        idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
+        activation_bytes = (
+            model.layers * model.dtype_bytes * (12 * model.hidden_size + 3 * model.intermediate_size / tp)
+        )
+
+        kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + ATTENTION_LATENCY_S
+        self._fixed_ps = model.layers * kernels_s * PS_PER_S
+        expert_bytes = model.expert_parameters * expert_precision(model).weight_bytes
+        self._body_read_ps = model.body_weight_bytes / tp * byte_ps
+        self._expert_read_ps = expert_bytes / tp * byte_ps
+        self._chosen = Chosen(model.experts, model.experts_per_token, expert_skew)
+        dense = model.body_parameters - model.expert_parameters
+        chosen = model.expert_parameters - idle if model.experts else 0
+        if not model.experts:
+            dense -= idle
+        self._body_flops_ps = (
+            2 * (dense / speed_of(gpu, model, dense=True) + chosen / speed_of(gpu, model, dense=False))
+            / tp * flop_ps
+        )  # fmt: skip
+        self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
+        self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
+        self._pair_ps = (
+            model.prefill_pair_flops / tp * PS_PER_S / (gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY)
+        )
+        self._token_ps = (activation_bytes + kv_bytes) * byte_ps
+        self._copy_ps = 2 * kv_bytes * byte_ps
+        self._swap_start_ps = 2 * model.layers * TRANSFER_LATENCY_S * PS_PER_S
+        self._swap_ps = kv_bytes / gpu.pcie_bytes_per_s * PS_PER_S
+        context_ps = max(kv_bytes * byte_ps, model.decode_pair_flops / tp * flop_ps)
+        windowed = model.window_layers / model.layers
+        self._context_ps = round(context_ps * (1 - windowed))
+        self._window_ps = round(context_ps * windowed)
+        self._window = model.window or 0
+        if tp > 1:
+            least_s, each_s = all_reduce_s(gpu, tp)
+            self._fixed_ps += 2 * model.layers * least_s * PS_PER_S
+            self._token_ps += 2 * model.layers * model.hidden_size * model.dtype_bytes * each_s * PS_PER_S
+        self._least = (0.0, 0.0)
+        self._row_ps = 0.0
+        if host is not None:
+            each = host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S
+            if host.overlapped:
+                self._least = each
+            else:
+                self._fixed_ps, self._row_ps = self._fixed_ps + each[0], each[1]
+        self._decode_ps: dict[int, int] = {}
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The sum above, cut to whole picoseconds before the contexts are added."""
+        tokens, pairs, seqs, decoding, context, copied, *_ = shape
+        duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
+        if self._window_ps:
+            duration += self._window_ps * min(context, self._window * decoding)
+        blocks = shape.swapped_in_blocks + shape.swapped_out_blocks
+        if blocks:
+            swapped = shape.swapped_in_tokens + shape.swapped_out_tokens
+            duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
+        base, each = self._least
+        return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
+        found = self._gpu_ps(decode_seqs, context_tokens, steps)
+        least = int(self._least[0] + self._least[1] * decode_seqs)
+        return [max(each, least) for each in found] if least else found
+
+    def _gpu_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        constant = self._decode_ps.get(decode_seqs)
+        if constant is None:
+            constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
+        first, delta = constant + self._context_ps * context_tokens, self._context_ps * decode_seqs
+        if not self._window_ps:
+            return range(first, first + steps * delta, delta) if delta else [first] * steps
+        seen = self._window * decode_seqs
+        if context_tokens >= seen:
+            return _progression(first + self._window_ps * min(context_tokens, seen), delta, steps)
+        filling = min(-(-(seen - context_tokens) // decode_seqs), steps)  # steps before the windows are full
+        before = _progression(
+            first + self._window_ps * context_tokens, delta + self._window_ps * decode_seqs, filling
+        )
+        if filling == steps:
+            return before
+        after = _progression(first + filling * delta + self._window_ps * seen, delta, steps - filling)
+        return [*before, *after]
+
+    def parts_ps(self, shape: StepShape) -> dict[str, float]:
+        """The terms of the sum by name, the copies and swaps left out: what to compare with measurements."""
+        tokens, pairs, seqs, decoding, context, *_ = shape
+        n, m = tokens + decoding, seqs + decoding
+        windowed = min(context, self._window * decoding)
+        return {
+            "overhead": self._fixed_ps,
+            "layers": max(self._read_ps(n), n * self._body_flops_ps),
+            "LM head": max(self._head_read_ps, m * self._head_flops_ps) if m else 0.0,
+            "prefill": pairs * self._pair_ps,
+            "traffic": n * self._token_ps,
+            "decode": self._context_ps * context + self._window_ps * windowed,
+        }
+
+    def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
+        """All but the contexts."""
+        n, m = tokens + decoding, seqs + decoding
+        body, head = n * self._body_flops_ps, m * self._head_flops_ps
+        read = self._body_read_ps if not self._expert_read_ps else self._read_ps(n)
+        if body < read:
+            body = read
+        if m and head < self._head_read_ps:
+            head = self._head_read_ps
+        rest = pairs * self._pair_ps + n * self._token_ps + copied * self._copy_ps
+        if self._row_ps:
+            rest += m * self._row_ps
+        return int(self._fixed_ps + body + head + rest)
+
+    def _read_ps(self, tokens: int) -> float:
+        """Reading the weights that so many tokens need."""
+        if not self._expert_read_ps:
+            return self._body_read_ps
+        return self._body_read_ps - self._expert_read_ps * (1 - self._chosen.share(tokens))
+
+
+class Chosen:
+    """How many of a layer's experts some tokens choose, each `top_k` by itself, with one skew for all.
+
+    The chances of the experts fall as rank^-skew, none above 1; 0 is even.
+    """
+
+    def __init__(self, experts: int, top_k: int, skew: float) -> None:
+        falling = [rank**-skew for rank in range(1, experts + 1)]
+        total = sum(falling)
+        chances = [min(top_k * each / total, 1.0) for each in falling]
+        self._missed = [1 - chance for chance in (chances[:1] if skew == 0 else chances)]
+        self._known: dict[int, float] = {}
+
+    def share(self, tokens: int) -> float:
+        """The expected share of the experts."""
+        found = self._known.get(tokens)
+        if found is None:
+            unread = sum(missed**tokens for missed in self._missed) / len(self._missed)
+            found = self._known[tokens] = 1 - unread
+        return found
+
+
+def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
+    """How many times the 16-bit peak products reach with the weights of dense layers, or of experts."""
+    parts = (dense_precision(model) if dense else expert_precision(model)).parts
+    if weight_only(model) and model.weight_bits:
+        return 1
+    if parts[0] == "_nvfp4" and gpu.name in FOUR_BIT_GPUS:
+        return 4
+    return 2 if parts[0].startswith("_fp8") and gpu.name in EIGHT_BIT_GPUS else 1
+
+
+def all_reduce_s(gpu: GpuSpec, tp: int) -> tuple[float, float]:
+    """Seconds that an all-reduce takes at least, and for each byte of one GPU's input."""
+    ring = 2 * (tp - 1) / tp
+    if gpu.link_bytes_per_s:
+        return LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
+    return PCIE_ALL_REDUCE_S * tp / 2, ring / (PCIE_SHARE * 2 / tp * gpu.pcie_bytes_per_s)
+
+
+def _progression(first: int, delta: int, steps: int) -> Sequence[int]:
+    """`steps` numbers from `first`, each `delta` more than the one before."""
+    return range(first, first + steps * delta, delta) if delta else [first] * steps
+
+
+def _origin(gpu: GpuSpec) -> str:
+    """Where the numbers of a GPU come from, in short."""
+    built_in = gpu.name in gpu_names() and gpu == gpu_named(gpu.name)
+    return "vendor datasheet" if built_in or not gpu.source else gpu.source

@@ -1,0 +1,117 @@
+"""What the engine asks a cost model: how long a step takes, or each of a span of steps.
+
+A step is a `StepShape`: how many prompt tokens, how many decoding sequences with which contexts, what is
+copied. The answer is whole picoseconds. Between finishes and arrivals only the contexts grow, by one token a
+sequence and step, so a span of decode steps is asked for at once. sim/cost/named.py lists the models.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from typing import NamedTuple
+
+
+class StepShape(NamedTuple):
+    """What one engine step computes."""
+
+    prefill_tokens: int = 0
+    """prompt tokens computed in this step"""
+    prefill_pairs: int = 0
+    """(query, key) pairs of their causal attention"""
+    prefill_seqs: int = 0
+    """prompts completed or advanced in this step"""
+    decode_seqs: int = 0
+    """sequences that generate one token"""
+    context_tokens: int = 0
+    """sum of their contexts, this step's token included"""
+    copied_tokens: int = 0
+    """KV slots copied inside the GPU (copy-on-write, moves)"""
+    swapped_in_blocks: int = 0
+    """KV blocks that come from the host"""
+    swapped_in_tokens: int = 0
+    """KV slots in these blocks"""
+    swapped_out_blocks: int = 0
+    """KV blocks that go to the host"""
+    swapped_out_tokens: int = 0
+    """KV slots in these blocks"""
+    longest_context: int = 0
+    """the longest of the contexts; 0: not known, all alike"""
+    rounded_context: int = 0
+    """sum of the contexts, each rounded up to whole `context_tile`s (sim/serving/spread.py); 0: not known,
+    half a tile more each, at least a tile"""
+
+
+class Spread(NamedTuple):
+    """How the contexts of a span differ, beyond their sum."""
+
+    longest: int
+    """the longest in the first step; one more in each later one"""
+    rounded: int
+    """their sum in the first step, each rounded up to whole tiles; then a token a sequence more in each"""
+
+
+class CostModel(ABC):
+    """The duration of a step.
+
+    Attributes
+    ----------
+    source : str
+        Which model this is and from what, printed with every result.
+    context_tile : int
+        Tokens of a tile, for a model that wants to know how contexts differ; 0: it does not.
+    flags : bool
+        Whether it wants to hear what was carried out, to tell what lay outside what was measured.
+    """
+
+    source: str
+    context_tile: int = 0
+    flags: bool = False
+
+    @property
+    def extrapolated_share(self) -> float:
+        """Share of the time in steps that lay outside what was measured; 0 where nothing was."""
+        return 0.0
+
+    def outside(self) -> list[str]:
+        """What lay outside: a phrase each, the longest time first."""
+        return []
+
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:  # noqa: B027 - most do not care
+        """Hear that a step was carried out."""
+
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:  # noqa: B027
+        """Hear that the steps of a span were, which ended so long after its start."""
+
+    @abstractmethod
+    def step_ps(self, shape: StepShape) -> int:
+        """The duration of one step."""
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """Durations of `steps` decode steps, equal to `step_ps` element by element.
+
+        The contexts sum to `context_tokens` in the first step and to `decode_seqs` more in each later one.
+        """
+        first = StepShape(decode_seqs=decode_seqs, context_tokens=context_tokens)
+        return [
+            self.step_ps(first._replace(context_tokens=context_tokens + step * decode_seqs))
+            for step in range(steps)
+        ]
+
+    def span_ends(
+        self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
+    ) -> list[int]:
+        """When these steps end, from the start of the first, up to the first that ends at or after the limit.
+
+        The contexts are as in `span_ps`; `spread` is given to models with a `context_tile`. As contexts grow,
+        no later step may be shorter than the first.
+        """
+        durations = self.span_ps(decode_seqs, context_tokens, steps)
+        first = durations[0]
+        most = limit_ps // first + 1
+        if steps == 1 or most == 1:
+            return [first]
+        ends = list(accumulate(islice(durations, most)))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        return ends

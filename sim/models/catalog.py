@@ -1,0 +1,125 @@
+"""Names to specs: the built-in tables (models.toml, model_configs.toml, gpus.toml), or a model's config.json.
+
+Names match whatever their case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. The table
+goes first; a path to a config.json, or to a folder that holds one, comes second; a model's name on the
+Hugging Face hub, with its owner or without, comes third.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.models.huggingface import model_of, read_model
+from kvsim.sim.models.own_gpu import GIB, gpu_of
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+
+HUB = "https://huggingface.co/"
+
+__all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_names"]
+
+
+def model_named(name_or_path: str) -> ModelSpec:
+    """The built-in model of that name, the model of the config.json at that path, or that of the hub."""
+    models, name = _models(), _normal(name_or_path)
+    if name in models:
+        return models[name]
+    path = Path(name_or_path).expanduser()
+    if name_or_path.strip() and path.exists():
+        return read_model(path)
+    if name in _hub():
+        return _hub()[name]
+    if name_or_path.endswith(".json"):
+        raise KvsimError(f"model {name_or_path!r}: there is no such file")
+    if "/" in name_or_path:
+        raise _unknown_on_hub(name_or_path)
+    raise unknown("model", name_or_path, model_names())
+
+
+def hub_names() -> list[str]:
+    """The names on the Hugging Face hub, with their owners, that find a built-in model."""
+    return list(dict.fromkeys(str(model.hub_name) for model in _hub().values()))
+
+
+def gpu_named(name: str) -> GpuSpec:
+    """The built-in GPU of that name."""
+    found = _gpus().get(_normal(name))
+    if found is None:
+        raise unknown("gpu", name, gpu_names())
+    return found
+
+
+def model_names() -> list[str]:
+    """Names of the built-in models, in the order of the table."""
+    return list(_models())
+
+
+def gpu_names() -> list[str]:
+    """Names of the built-in GPUs, in the order of the table."""
+    return list(_gpus())
+
+
+def _normal(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+@cache
+def _models() -> Mapping[str, ModelSpec]:
+    specs = {field.name for field in fields(ModelSpec)}
+    plain = {
+        name: ModelSpec(name=name, **{key: entry[key] for key in entry if key in specs})
+        for name, entry in _table("models.toml").items()
+    }
+    return plain | {name: _from_config(name, entry) for name, entry in _table("model_configs.toml").items()}
+
+
+def _from_config(name: str, entry: Mapping[str, Any]) -> ModelSpec:
+    """A model from the fields of its published config.json, with published totals where known."""
+    published = {key: entry[key] for key in ("parameters", "active_parameters") if key in entry}
+    return replace(model_of(entry, folder=name), name=name, source=entry["source"], **published)
+
+
+@cache
+def _table(file: str) -> Mapping[str, Any]:
+    return tomllib.loads(files("kvsim.sim.models").joinpath(file).read_text(encoding="utf-8"))
+
+
+@cache
+def _hub() -> Mapping[str, ModelSpec]:
+    """Models by the hub's names, normal; also without their owners where nothing else is called so."""
+    found: dict[str, ModelSpec] = {}
+    for name, entry in [*_table("models.toml").items(), *_table("model_configs.toml").items()]:
+        for hub_name in dict.fromkeys([*_published_as(entry["source"]), *entry.get("hub", ())]):
+            longest = entry.get("max_model_len_of", {}).get(hub_name, _models()[name].max_model_len)
+            spec = replace(_models()[name], hub_name=hub_name, max_model_len=longest)
+            found[_normal(hub_name)] = spec
+            found.setdefault(_normal(hub_name).partition("/")[2], spec)
+    return found
+
+
+def _published_as(source: str) -> Iterator[str]:
+    """The hub's name in the address of a config.json."""
+    if source.startswith(HUB):
+        yield source.removeprefix(HUB).partition(" ")[0].rstrip(",")
+
+
+def _unknown_on_hub(name: str) -> KvsimError:
+    """Suggests the nearest of the hub's names, and the way that is always open."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(_normal(name), [known for known in _hub() if "/" in known], n=3, cutoff=0.6)
+    meant = " or ".join(repr(str(_hub()[each].hub_name)) for each in near)
+    hint = f"; did you mean {meant}?" if near else ""
+    return KvsimError(
+        f"model {name!r} is neither built in nor a file{hint} (see: sim models; of any other model, download "
+        "its config.json from the hub and give that file)"
+    )
+
+
+@cache
+def _gpus() -> Mapping[str, GpuSpec]:
+    return {name: gpu_of(entry, name, "") for name, entry in _table("gpus.toml").items()}

@@ -1,0 +1,92 @@
+"""Which layers share a block table: full and windowed layers in groups of one size, over one pool of blocks.
+
+    10 full and 20 windowed layers, block 16, window 32, 112 tokens: 7 + 2 * 2 = 11 blocks
+
+    full     |1|2|3|4|5|6|7|      10 layers, every token kept
+    window 1 |.|.|.|.|.|6|7|      10 layers, blocks behind the window freed
+    window 2 |.|.|.|.|.|6|7|      10 layers
+
+A layer that sees only the last `window` tokens need not keep the rest. So that one pool serves both kinds,
+vLLM cuts the layers of each kind into groups of g layers, g the smaller of the two counts, and fills up the
+last group of a kind: a block holds `block_size` tokens of any one group, always the same bytes. A model
+with one kind of layer is one group.
+
+When blocks are freed (vLLM 0.11.0, `SlidingWindowManager.remove_skipped_blocks`): only as the request is
+scheduled again, before its new blocks are taken, and even if those do not fit. With `computed` tokens done,
+the next query sits at position `computed` (counted from 0) and sees positions `computed - window + 1` and
+later; that is the first useful token, and every block wholly before it goes:
+
+    freed blocks = max(0, computed - window + 1) // block_size        of each windowed group
+
+A chunk of a prompt gets blocks for all of its tokens in every group, windowed or not: those behind the
+window go at the next schedule. While decoding, a block goes whenever `computed - window + 1` reaches a
+multiple of block_size: with block 16 and window 32 in the steps that feed tokens 48, 64, 80, ... (counted
+from 1). A finished or preempted request gives back what it still holds.
+
+Left out: bytes of the layers that fill up a group are spent, as in vLLM; later releases of vLLM take the
+larger count where it is less than 1.25 (then 1.5) times the smaller; windows of several sizes.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.sim.models.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class KvGroups:
+    """How a model's layers are kept.
+
+    Attributes
+    ----------
+    layers_per_group : int
+        Layers whose keys and values one block holds.
+    full_groups, window_groups : int
+        Groups that keep every token, and groups that keep a window.
+    window : int or None
+        Tokens that a windowed layer sees, the newest included; None when none is windowed.
+    """
+
+    layers_per_group: int
+    full_groups: int
+    window_groups: int
+    window: int | None
+
+    @property
+    def count(self) -> int:
+        """All groups: the blocks that the first token of a request takes."""
+        return self.full_groups + self.window_groups
+
+
+def kv_groups(model: ModelSpec, disable_hybrid_kv_cache_manager: bool = False) -> KvGroups:
+    """The groups that vLLM 0.11.0 makes of a model's layers.
+
+    Without the hybrid manager a model with both kinds keeps every token in every layer; one whose layers
+    are all windowed still frees behind the window, as in vLLM.
+    """
+    windowed, full = model.window_layers, model.caching_layers - model.window_layers
+    if not windowed or (full and disable_hybrid_kv_cache_manager):
+        return KvGroups(model.caching_layers, full_groups=1, window_groups=0, window=None)
+    if not full:
+        return KvGroups(windowed, full_groups=0, window_groups=1, window=model.window)
+    size = min(full, windowed)
+    return KvGroups(size, -(-full // size), -(-windowed // size), model.window)
+
+
+def blocks_held(groups: KvGroups, block_size: int, tokens: int, computed: int | None = None) -> int:
+    """Blocks of a request in all groups, in a step after which `tokens` of its tokens are stored.
+
+    Parameters
+    ----------
+    groups : KvGroups
+    block_size, tokens : int
+    computed : int or None
+        Tokens stored before the step, which decide what is freed; None for a step that feeds one token.
+    """
+    before = max(0, tokens - 1) if computed is None else computed
+    taken = -(-tokens // block_size)
+    return groups.count * taken - groups.window_groups * blocks_behind(groups, block_size, before)
+
+
+def blocks_behind(groups: KvGroups, block_size: int, computed: int) -> int:
+    """Blocks that each windowed group has freed once a request with `computed` tokens is scheduled."""
+    return 0 if groups.window is None else max(0, computed - groups.window + 1) // block_size

@@ -1,0 +1,126 @@
+"""A GPU in about six numbers: the user's own file for `--gpu FILE`, and every entry of gpus.toml.
+
+    name = "my-gpu"              else the file's name
+    memory_gib = 48              what vendors print as 48 GB
+    bandwidth_gb_per_s = 960     device memory
+    bf16_tflops = 250            dense matrix products; fp16_tflops where there is no BF16
+    pcie_gb_per_s = 32           to the host, in one direction
+    link_gb_per_s = 56           to other GPUs, in one direction; left out where they talk over PCIe
+
+TOML or JSON, told apart by content, as is a calibrated profile, which is JSON too. How much of the two peaks
+kernels reach may be stated; otherwise it is as for all GPUs (GpuSpec).
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.files.reading import json_in
+from kvsim.sim.models.spec import GpuSpec
+
+GIB = 2**30
+
+PEAKS = ("bf16_tflops", "fp16_tflops")
+"""A GPU has one of them."""
+
+FIELDS: dict[str, tuple[float, float, str]] = {
+    "memory_gib": (1, 4096, "GiB"),
+    "bandwidth_gb_per_s": (10, 200_000, "GB/s"),
+    "bf16_tflops": (1, 200_000, "TFLOP/s"),
+    "fp16_tflops": (1, 200_000, "TFLOP/s"),
+    "pcie_gb_per_s": (1, 10_000, "GB/s"),
+    "link_gb_per_s": (1, 20_000, "GB/s"),
+    "bandwidth_efficiency": (0.01, 1, "a share"),
+    "matmul_efficiency": (0.01, 1, "a share"),
+    "kernel_overhead_us": (0.01, 1000, "us"),
+}
+"""Name of each number -> the least and the most that it may be, to catch slips of the unit, and its unit."""
+
+NEEDED = ("memory_gib", "bandwidth_gb_per_s", "pcie_gb_per_s")
+TEXTS = ("name", "source")
+PROFILE_KEYS = frozenset(("kind", "format", "parts"))
+"""What a calibrated profile has, and a GPU in numbers has not."""
+
+
+def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
+    """The GPU of a table's entry, which may state another name and source.
+
+    Raises
+    ------
+    KvsimError
+        A field that is unknown or missing, or a value that cannot be.
+    """
+    known = [*TEXTS, *FIELDS]
+    for field, value in entry.items():
+        if field not in known:
+            raise unknown("field", field, known)
+        if field in TEXTS and not (isinstance(value, str) and value.strip()):
+            raise KvsimError(f"{field} must be a text, got {value!r}")
+    numbers = {field: _number(field, entry[field]) for field in FIELDS if field in entry}
+    for field in NEEDED:
+        if field not in numbers:
+            raise KvsimError(f"{field} must be there: {_allowed(field)}")
+    peaks = [numbers[field] for field in PEAKS if field in numbers]
+    if len(peaks) != 1:
+        got = "both" if peaks else "neither"
+        raise KvsimError(f"bf16_tflops must be there, or fp16_tflops where there is no BF16, got {got}")
+    shares = {field: numbers[field] for field in numbers if field.endswith("_efficiency")}
+    if "kernel_overhead_us" in numbers:
+        shares["kernel_overhead_s"] = numbers["kernel_overhead_us"] / 1e6
+    return GpuSpec(
+        name=str(entry.get("name", name)),
+        memory_bytes=round(numbers["memory_gib"] * GIB),
+        bandwidth_bytes_per_s=numbers["bandwidth_gb_per_s"] * 1e9,
+        flops_per_s=peaks[0] * 1e12,
+        pcie_bytes_per_s=numbers["pcie_gb_per_s"] * 1e9,
+        link_bytes_per_s=numbers["link_gb_per_s"] * 1e9 if "link_gb_per_s" in numbers else None,
+        source=str(entry.get("source", source)),
+        **shares,
+    )
+
+
+def read_own_gpu(path: Path) -> GpuSpec | None:
+    """The GPU in a file; None where the file is JSON of something else, as a calibrated profile.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, is neither TOML nor JSON, or holds no GPU that can be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise KvsimError(f"gpu {str(path)!r} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise KvsimError(f"gpu {str(path)!r} must be a text, TOML or JSON") from error
+    is_json = text.lstrip()[:1] == "{" or path.suffix == ".json"
+    try:
+        found = json_in(text, "") if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        if is_json:
+            return None  # whoever reads profiles says what is wrong
+        raise KvsimError(f"gpu {str(path)!r} is no valid TOML: {error}") from error
+    if not isinstance(found, dict) or PROFILE_KEYS & found.keys():
+        return None
+    name, entry = path.stem, found
+    if len(found) == 1 and isinstance(only := next(iter(found.values())), dict):
+        name, entry = next(iter(found)), only  # under a heading, as in gpus.toml
+    if is_json and not FIELDS.keys() & entry.keys():
+        return None
+    try:
+        return gpu_of(entry, name, f"file {path.name}")
+    except KvsimError as error:
+        raise KvsimError(f"gpu {str(path)!r}: {error}") from error
+
+
+def _number(field: str, value: object) -> float:
+    least, most, _ = FIELDS[field]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise KvsimError(f"{field} must be {_allowed(field)}, got {value!r}")
+    return value
+
+
+def _allowed(field: str) -> str:
+    least, most, unit = FIELDS[field]
+    return f"a number from {least:g} to {most:,g} ({unit})"

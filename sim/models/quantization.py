@@ -1,0 +1,31 @@
+"""A model with other weights than it was published with: `--quantization`, by the names that vLLM knows.
+
+    fp8     8 bits, products in 8 bits where the GPU can
+    awq     4 bits and a scale and a zero for 128 weights; products in 16 bits
+    gptq    the same
+    mxfp4   4 bits and 8 for 32 weights; the experts alone, where a model has some
+    nvfp4   4 bits and 8 for 16 weights; products in 4 bits where the GPU can
+    none    16 bits, whatever the model's config says
+
+Embeddings and the output matrix stay as they are.
+"""
+
+from dataclasses import replace
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.spec import ModelSpec
+
+BITS = {"fp8": 8.0, "awq": 4.15625, "gptq": 4.15625, "mxfp4": 4.25, "nvfp4": 4.5}
+"""Name -> bits of a weight, scales included."""
+
+
+def quantized(model: ModelSpec, name: str | None) -> ModelSpec:
+    """The model with these weights; as it is where no name is given."""
+    if name is None or name == model.quantization:
+        return model
+    if name == "none":
+        return replace(model, quantization=None, weight_bits=None, quantized_parameters=0)
+    if name not in BITS:
+        raise KvsimError(f"quantization must be one of {', '.join([*BITS, 'none'])}, got {name!r}")
+    some = model.expert_parameters if name == "mxfp4" and model.experts else model.body_parameters
+    return replace(model, quantization=name, weight_bits=BITS[name], quantized_parameters=some)

@@ -1,0 +1,316 @@
+"""A model and a GPU as the simulator sees them: two frozen records.
+
+    ModelSpec     geometry of a transformer           (built in: models.toml; or any Hugging Face config.json)
+    GpuSpec       memory and speeds of one GPU        (built in: gpus.toml; or a file of the user's own)
+
+Each record is checked when it is built, so whoever holds one need not check again.
+"""
+
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+
+from kvsim.sim.checks import check_int, check_number
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.kv_layers import KvLayers, kv_layers_from
+
+COUNTS = (
+    *("layers", "hidden_size", "intermediate_size", "heads", "kv_heads", "head_dim"),
+    *("parameters", "vocab_size", "max_model_len"),
+)
+KV_CACHE_DTYPES: dict[str, int | None] = {
+    "auto": None,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "fp16": 2,
+    "bf16": 2,
+    "bfloat16": 2,
+    "fp32": 4,
+}
+"""What `kv_cache_dtype` may be -> bytes of a cached number; auto leaves it to the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """The geometry of a decoder-only transformer.
+
+    Attributes
+    ----------
+    name, source : str
+        What the user calls it, and where the numbers come from.
+    layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size : int
+        As in a Hugging Face config; `kv_heads` is below `heads` for grouped-query attention.
+    parameters : int
+        All parameters, embeddings and all experts included.
+    active_parameters : int or None
+        Those one token passes through (mixture of experts); None means all.
+    tie_word_embeddings : bool
+        Whether the output matrix is the input embedding, held once.
+    max_model_len : int
+        The longest sequence in tokens, prompt and output together.
+    dtype_bytes : int
+        Bytes of a weight, and of a cached number unless `kv_dtype_bytes` differs.
+    kv_dtype_bytes : int or None
+        Bytes of a cached number; None means as a weight.
+    kv_latent_dim, kv_rope_dim : int or None
+        Multi-head latent attention (MLA, DeepSeek): the numbers cached per token and layer, one vector for
+        all heads, and how many of them carry the position. `head_dim` is then the mean of the key's part
+        without position and the value's size. None: keys and values of each KV head.
+    window : int or None
+        Sliding window: the tokens that a windowed layer sees, the newest included.
+    window_layers : int
+        How many of the layers are windowed.
+    quantization : str or None
+        How the weights are quantized, by the name that engines give it (fp8, awq, mxfp4, ...).
+    weight_bits : float or None
+        Bits of a quantized weight, its share of scales and zero points included.
+    quantized_parameters : int
+        Parameters stored in `weight_bits`; all others have `dtype_bytes`.
+    experts, experts_per_token, expert_parameters : int
+        Routed experts of a layer, how many of them a token passes through, and the parameters of all
+        routed experts of all layers; 0 without a mixture of experts.
+    kv_layers : tuple of KvLayers
+        What each layer caches, where not all layers do the same; empty: as the fields above say.
+    notes : tuple of str
+        What a user of the numbers should know about this model; printed with every result.
+    hub_name : str or None
+        The name on the Hugging Face hub that a built-in model was asked for by; results tell it.
+    """
+
+    name: str
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    parameters: int
+    vocab_size: int
+    max_model_len: int
+    dtype_bytes: int = 2
+    active_parameters: int | None = None
+    tie_word_embeddings: bool = False
+    kv_dtype_bytes: int | None = None
+    kv_latent_dim: int | None = None
+    kv_rope_dim: int | None = None
+    window: int | None = None
+    window_layers: int = 0
+    quantization: str | None = None
+    weight_bits: float | None = None
+    quantized_parameters: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_parameters: int = 0
+    kv_layers: tuple[KvLayers, ...] = ()
+    notes: tuple[str, ...] = ()
+    source: str
+    hub_name: str | None = dataclass_field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_layers", kv_layers_from(self.kv_layers))  # lists, in JSON
+        object.__setattr__(self, "notes", tuple(self.notes))
+        for field in COUNTS:
+            check_int(field, getattr(self, field))
+        self._check_weights()
+        if self.dtype_bytes not in (1, 2, 4):
+            raise KvsimError(f"dtype_bytes must be 1, 2 or 4, got {self.dtype_bytes!r}")
+        if self.kv_dtype_bytes not in (None, 1, 2, 4):
+            raise KvsimError(f"kv_dtype_bytes must be 1, 2, 4 or None, got {self.kv_dtype_bytes!r}")
+        self._check_latent()
+        self._check_window()
+        if self.heads % self.kv_heads:
+            raise KvsimError(f"kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
+        if self.active_parameters is not None:
+            check_int("active_parameters", self.active_parameters)
+            if self.active_parameters > self.parameters:
+                raise KvsimError(
+                    f"active_parameters must be at most parameters ({self.parameters}), "
+                    f"got {self.active_parameters}"
+                )
+        if self.body_parameters < 1:
+            raise KvsimError(
+                f"parameters must exceed the embeddings "
+                f"({self.parameters - self.body_parameters}), got {self.parameters}"
+            )
+
+    def _check_weights(self) -> None:
+        for field in ("quantized_parameters", "experts", "experts_per_token", "expert_parameters"):
+            check_int(field, getattr(self, field), least=0)
+        if (self.weight_bits is None) != (self.quantized_parameters == 0):
+            raise KvsimError(
+                f"weight_bits and quantized_parameters need each other, "
+                f"got {self.weight_bits} and {self.quantized_parameters}"
+            )
+        if self.weight_bits is not None:
+            check_number("weight_bits", self.weight_bits, most=32)
+        for field in ("quantized_parameters", "expert_parameters"):
+            if getattr(self, field) > self.parameters:
+                raise KvsimError(
+                    f"{field} must be at most parameters ({self.parameters}), got {getattr(self, field)}"
+                )
+        if self.experts_per_token > self.experts:
+            raise KvsimError(
+                f"experts_per_token must be at most experts ({self.experts}), got {self.experts_per_token}"
+            )
+
+    def _check_latent(self) -> None:
+        if self.kv_latent_dim is None and self.kv_rope_dim is None:
+            return
+        check_int("kv_latent_dim", self.kv_latent_dim)
+        check_int("kv_rope_dim", self.kv_rope_dim)
+        if self.latent_values < 1:
+            raise KvsimError(
+                f"kv_rope_dim must be below kv_latent_dim ({self.kv_latent_dim}), got {self.kv_rope_dim}"
+            )
+
+    def _check_window(self) -> None:
+        check_int("window_layers", self.window_layers, least=0)
+        if self.window_layers > self.layers:
+            raise KvsimError(
+                f"window_layers must be at most layers ({self.layers}), got {self.window_layers}"
+            )
+        if self.window is not None:
+            check_int("window", self.window)
+        if (self.window is None) != (self.window_layers == 0):
+            raise KvsimError(
+                f"window and window_layers need each other, got {self.window} and {self.window_layers}"
+            )
+
+    @property
+    def latent_values(self) -> int:
+        """Numbers of MLA's latent that stand for the value, all but the position's; 0 without MLA."""
+        return (self.kv_latent_dim or 0) - (self.kv_rope_dim or 0)
+
+    @property
+    def uniform_kv_layers(self) -> tuple[KvLayers, ...]:
+        """What the layers cache where all do the same, or all but `window_layers` of unknown place."""
+        if self.window_layers and self.window_layers < self.layers:
+            return ()
+        numbers = tuple(range(self.layers))
+        if self.kv_latent_dim:
+            return (KvLayers(kind="mla_attention", layers=numbers, kv_heads=1, head_dim=self.kv_latent_dim),)
+        return (
+            KvLayers(
+                kind="sliding_window" if self.window_layers else "full_attention",
+                layers=numbers,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                value_dim=self.head_dim,
+                window=self.window,
+            ),
+        )
+
+    @property
+    def caching_layers(self) -> int:
+        """Layers that keep something of every token; all, unless some are recurrent or share."""
+        if not self.kv_layers:
+            return self.layers
+        return sum(len(each.layers) for each in self.kv_layers if each.kind != "mamba")
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of what is cached of one token, over all layers and KV heads."""
+        return self.kv_bytes_per_token_per_gpu(1)
+
+    def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
+        """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies).
+
+        The latent of MLA belongs to all heads: every GPU holds a copy.
+        """
+        size, tp = self.kv_dtype_bytes or self.dtype_bytes, tensor_parallel_size
+        if self.kv_layers:
+            return sum(
+                len(each.layers) * each.numbers_per_token(tp) * (each.dtype_bytes or size)
+                for each in self.kv_layers
+            )
+        if self.kv_latent_dim:
+            return self.layers * self.kv_latent_dim * size
+        return self.layers * 2 * self.head_dim * size * -(-self.kv_heads // tp)
+
+    def state_bytes_per_sequence(self, tensor_parallel_size: int = 1) -> int:
+        """Bytes of the recurrent layers' states of one sequence, on each GPU."""
+        return sum(
+            len(each.layers) * each.state.bytes_per_sequence(tensor_parallel_size, max(2, self.dtype_bytes))
+            for each in self.kv_layers
+            if each.state is not None
+        )
+
+    @property
+    def prefill_pair_flops(self) -> int:
+        """Operations of one (query, key) pair in a prompt, over all layers and heads: score and value."""
+        return 2 * self.layers * self.heads * (2 * self.head_dim + (self.kv_rope_dim or 0))
+
+    @property
+    def decode_pair_flops(self) -> int:
+        """The same while generating: MLA works on the latent itself, its matrices absorbed by the query."""
+        if self.kv_latent_dim:
+            return 2 * self.layers * self.heads * (self.kv_latent_dim + self.latent_values)
+        return self.prefill_pair_flops
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters, each in its own precision."""
+        if self.weight_bits is None:
+            return self.parameters * self.dtype_bytes
+        quantized = round(self.quantized_parameters * self.weight_bits / 8)
+        return quantized + (self.parameters - self.quantized_parameters) * self.dtype_bytes
+
+    @property
+    def body_weight_bytes(self) -> int:
+        """Bytes of the layers: embeddings and output matrix, which are not quantized, left out."""
+        return self.weight_bytes - (self.parameters - self.body_parameters) * self.dtype_bytes
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output matrix (LM head): vocab_size x hidden_size."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def body_parameters(self) -> int:
+        """Parameters of the layers: all but the input embedding and the output matrix."""
+        return self.parameters - self.head_parameters * (1 if self.tie_word_embeddings else 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One GPU: capacity, datasheet speeds and the share of them that kernels reach.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        What vendors sell as "40 GB" and nvidia-smi shows as about 40 GiB: counted as GiB (2**30).
+    bandwidth_bytes_per_s, flops_per_s, pcie_bytes_per_s : float
+        Decimal, as in datasheets: device memory; dense 16-bit matrix products; host link, one direction.
+    link_bytes_per_s : float or None
+        To other GPUs (NVLink, Infinity Fabric), one direction; None when there is none.
+    bandwidth_efficiency, matmul_efficiency : float
+        Achieved share of the two peaks.
+    kernel_overhead_s : float
+        Start and end of one kernel, inside a CUDA graph.
+    """
+
+    name: str
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    pcie_bytes_per_s: float
+    link_bytes_per_s: float | None = None
+    bandwidth_efficiency: float = 0.89
+    matmul_efficiency: float = 0.80
+    kernel_overhead_s: float = 3e-6
+    source: str
+
+    def __post_init__(self) -> None:
+        check_int("memory_bytes", self.memory_bytes)
+        for field in ("bandwidth_bytes_per_s", "flops_per_s", "pcie_bytes_per_s", "kernel_overhead_s"):
+            check_number(field, getattr(self, field))
+        if self.link_bytes_per_s is not None:
+            check_number("link_bytes_per_s", self.link_bytes_per_s)
+        check_number("bandwidth_efficiency", self.bandwidth_efficiency, most=1)
+        check_number("matmul_efficiency", self.matmul_efficiency, most=1)
+
+
+def can_split(model: ModelSpec, tensor_parallel_size: int) -> bool:
+    """Whether each GPU gets the same whole number of heads, KV heads split evenly or replicated."""
+    tp, kv_heads = tensor_parallel_size, model.kv_heads
+    return model.heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)

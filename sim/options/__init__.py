@@ -1,0 +1,1 @@
+"""What a user may choose: every option with its help, unit, default and limits."""

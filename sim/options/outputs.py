@@ -1,0 +1,124 @@
+"""What becomes of a run's results, and how often it is carried out, as its user describes it.
+
+Every field is an option of `sim run` and `sim compare` and a row of docs/commands.md (sim/options/option.py).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.option import option
+
+PANEL = "Output"
+MAP_INSTANTS = 240
+"""Instants of the memory map where it is asked for without a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where the results go, and what else is recorded."""
+
+    out: Path | None = option(
+        "Directory for the results.", panel=PANEL, default=None, value="DIR", shown="a new one in runs/"
+    )
+    no_out: bool = option(
+        "Write nothing, only print.",
+        panel=PANEL,
+        default=False,
+        doc="write nothing, only print: no directory",
+    )
+    force: bool = option(
+        "Replace an earlier run in that directory.",
+        panel=PANEL,
+        default=False,
+        doc="replace an earlier run in that directory "
+        "([never anything else](output.md#whose-files-are-whose))",
+    )
+    json: bool = option(
+        "Print the summary as JSON, and nothing else.",
+        panel=PANEL,
+        default=False,
+        doc="print the summary as JSON, and nothing else; where a new directory lies, on stderr",
+    )
+    quiet: bool = option(
+        "Print only where the results are.",
+        panel=PANEL,
+        default=False,
+        also=("-q",),
+        doc="print nothing but the path of a new directory: `run=$(sim run -q)`",
+    )
+    no_plots: bool = option("Draw no figures.", panel=PANEL, default=False)
+    step_log: bool = option(
+        "Also write steps.parquet, a row per step.",
+        panel=PANEL,
+        default=False,
+        doc="also write `steps.parquet`, a row per step; slower",
+    )
+    record_map: int | None = option(
+        f"Also write what lies where at N instants ({MAP_INSTANTS}), and each request's life.",
+        panel=PANEL,
+        default=None,
+        value="[N]",
+        shown="no",
+        doc=f"also write `map.parquet`, what lies where at about N instants ({MAP_INSTANTS}), and "
+        "`events.parquet`, what happens to each request",
+    )
+    live: bool = option(
+        "Watch the run in the terminal.",
+        panel=PANEL,
+        default=False,
+        doc="watch the run in the terminal; not beside `--seeds`",
+    )
+    pace: str | None = option(
+        "With --live: N simulated seconds per second.",
+        panel=PANEL,
+        default=None,
+        value="Nx",
+        shown="as fast as it goes",
+        doc="with `--live`: N simulated seconds per second, as in `10x`, so that it can be watched",
+    )
+    step_mode: bool = option(
+        "One event per step: slow.",
+        panel=PANEL,
+        default=False,
+        doc="one event per step: slow, with the [same result](engine.md)",
+        hidden=True,
+    )
+
+    def check(self) -> None:
+        """Raise KvsimError for options that exclude each other, or are out of their range."""
+        if self.record_map is not None and self.record_map < 1:
+            raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
+        if self.no_out:
+            for name in ("out", "force", "step_log", "record_map"):
+                if getattr(self, name):
+                    raise KvsimError(f"{name} must be left out with no_out, which writes nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """How often, with other random numbers each time."""
+
+    seeds: int = option(
+        "K runs, with seeds from --seed on: means and 95 % intervals.",
+        panel="Workload",
+        default=1,
+        value="K",
+        doc="K runs, with the seeds N, N + 1, ...: [means and 95 % intervals](output.md#several-seeds)",
+    )
+    jobs: int | None = option(
+        "Processes at once, of several seeds.",
+        panel="Workload",
+        default=None,
+        value="N",
+        shown="one per core",
+        doc="processes at once, of several seeds; they change nothing but the time",
+    )
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one; KvsimError for what cannot be."""
+        for name, value in (("seeds", self.seeds), ("jobs", 1 if self.jobs is None else self.jobs)):
+            if value < 1:
+                raise KvsimError(f"{name} must be at least 1, got {value}")
+        return self.seeds > 1

@@ -1,0 +1,349 @@
+"""The server of a run as its user describes it: names and numbers, everything else left to defaults.
+
+    Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> sim.config.Deployment
+
+None means: what the engine, the release, the model or the GPU has by default. Every field is an option of
+`sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/options/option.py).
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.options.option import check_allowed, option
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig
+
+if TYPE_CHECKING:
+    from kvsim.sim.serving.fleet import FleetConfig
+
+ENGINE, MEMORY, HARDWARE, FLEET = "Engine", "Memory", "Model and GPU", "Fleet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A server: an engine, its KV memory, a model and GPUs; and how many of them there are."""
+
+    allocator: str | type = option(
+        "See: sim allocators; or your own package.module:Class.",
+        panel=ENGINE,
+        default="paged",
+        value="NAME",
+        doc="an [allocator](allocators.md), or your own `package.module:Class`; `NAME:RESERVE` for short",
+    )
+    scheduler: str | type | None = option(
+        "See: sim schedulers; a release as in vllm-v1@0.11.0.",
+        panel=ENGINE,
+        default=None,
+        value="NAME",
+        shown="vllm-v1 for paged and radix, else orca",
+        doc="a [scheduler](schedulers.md), or your own `package.module:Class`",
+    )
+    max_num_seqs: int | None = option(
+        "Most requests computed at once.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="256",
+        doc="most sequences computed at once",
+    )
+    max_num_batched_tokens: int | None = option(
+        "Most tokens in a step; prompts are split to fit.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="2048",
+        doc="most tokens in a step; at least `--max-num-seqs`; "
+        "of `vllm-v0`, by default, also at least the longest sequence",
+    )
+    max_model_len: int | None = option(
+        "Most tokens of a request.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="the model's maximum",
+        doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
+    )
+    policy: str = option(
+        "Who is next: the first to come, by priority, the shortest.",
+        panel=ENGINE,
+        default=EngineConfig.policy,
+        allowed=POLICIES,
+        doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
+    )
+    enable_chunked_prefill: bool | None = option(
+        "Split prompts to fit a step; --no-...: never.",
+        panel=ENGINE,
+        default=None,
+        shown="on",
+        doc="whether prompts are split to fit a step",
+    )
+    enable_prefix_caching: bool | None = option(
+        "Share and keep what prompts have in common; --no-...: never.",
+        panel=ENGINE,
+        default=None,
+        shown="off",
+        doc="whether the memory of what prompts have in common is "
+        "[shared and kept](allocators.md#prefix-cache)",
+    )
+    watermark: float | None = option(
+        "Share of the memory that an admission leaves free (vLLM).",
+        panel=ENGINE,
+        default=None,
+        value="X",
+        shown="0.0",
+        doc="share of the memory that an admission leaves free (`vllm-v1@0.33.0`: while anything runs)",
+    )
+    reserve_full_prompt: bool | None = option(
+        "Admit a request only when its whole prompt fits (vllm-v1).",
+        panel=ENGINE,
+        default=None,
+        shown="as the release of vllm-v1",
+        doc="whether a request enters only when all of its prompt fits",
+    )
+    async_scheduling: bool | None = option(
+        "Decide a step before the last one has ended (vllm-v1; --no-...: not).",
+        panel=ENGINE,
+        default=EngineConfig.async_scheduling,
+        shown="on for vllm-v1@0.33.0",
+        doc="whether a step is decided before the last one has ended",
+    )
+    enforce_eager: bool = option(
+        "Launch all kernels without CUDA graphs (--cost calibrated).",
+        panel=ENGINE,
+        default=EngineConfig.enforce_eager,
+        doc="launch all kernels one by one, without CUDA graphs "
+        "([`--cost calibrated`](cost.md#calibrated) only)",
+    )
+    preemption: str | None = option(
+        "What becomes of evicted requests; swap: vllm-v0.",
+        panel=ENGINE,
+        default=None,
+        allowed=PREEMPTIONS,
+        shown="the engine's",
+        doc="what becomes of evicted requests; `swap`: only `vllm-v0`",
+    )
+    num_cpu_blocks: int | None = option(
+        "Blocks of host memory for swapped requests (vllm-v0).",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="what fits in 4 GiB per GPU",
+        doc="host memory for swapped requests, in blocks (`vllm-v0`)",
+    )
+    block_size: int | None = option(
+        "Tokens of a KV block.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="16",
+        doc="tokens of a KV block, a power of two",
+    )
+    reserve: str | None = option(
+        "What those that reserve set aside: the maximum, a power of two, the exact length.",
+        panel=MEMORY,
+        default=None,
+        allowed=RESERVES,
+        shown="max",
+        doc="what those that reserve set aside",
+    )
+    fit: str = option(
+        "The hole that a contiguous reservation takes.",
+        panel=MEMORY,
+        default=EngineConfig.fit,
+        allowed=FITS,
+    )
+    gpu_memory_utilization: float = option(
+        "Share of the GPU's memory to use.",
+        panel=MEMORY,
+        default=Deployment.gpu_memory_utilization,
+        value="X",
+        doc="share of the GPU's memory to use, above 0 and at most 1",
+    )
+    num_gpu_blocks: int | None = option(
+        "KV memory in blocks, as engines print it.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="computed",
+        doc="KV memory in blocks of `--block-size`, as engines print it; "
+        "with windows, blocks of one group of layers",
+    )
+    kv_tokens: int | None = option(
+        "KV memory in tokens instead.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="computed",
+    )
+    kv_cache_dtype: str = option(
+        "Type of a cached number; auto: the model's.",
+        panel=MEMORY,
+        default=Deployment.kv_cache_dtype,
+        value="auto|fp8|bf16|...",
+        doc="type of a cached number: `fp8` (`fp8_e4m3`, `fp8_e5m2`), `fp16`, `bf16` (`bfloat16`), `fp32`; "
+        "`auto`: the model's",
+    )
+    disable_hybrid_kv_cache_manager: bool = option(
+        "Keep all tokens in windowed layers where other layers do (vLLM).",
+        panel=MEMORY,
+        default=EngineConfig.disable_hybrid_kv_cache_manager,
+        doc="keep all tokens in windowed layers where other layers do "
+        "([sliding windows](allocators.md#sliding-windows))",
+        short="--no-hybrid-kv",
+    )
+    model: str | ModelSpec = option(
+        "See: sim models; or a name of the hub, or a config.json.",
+        panel=HARDWARE,
+        default="opt-13b",
+        value="NAME|FILE",
+        doc="one of `sim models`, or its name on the Hugging Face hub; "
+        "or a `config.json` of Hugging Face, or its folder",
+    )
+    gpu: str | GpuSpec = option(
+        "See: sim gpus; or your own: six numbers, or a profile.",
+        panel=HARDWARE,
+        default="a100-40gb",
+        value="NAME|FILE",
+        doc="one of `sim gpus`, by the name of a GPU or a profile; "
+        "or a file: [your own GPU](cost.md#your-own-gpu) in six numbers, or a profile",
+    )
+    tensor_parallel_size: int = option(
+        "GPUs that share every layer.",
+        panel=HARDWARE,
+        default=Deployment.tensor_parallel_size,
+        value="N",
+        doc="GPUs that share every layer: weights and KV split, all-reduces added",
+    )
+    cost: str | None = option(
+        "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, a100-40gb-sosp23.",
+        panel=HARDWARE,
+        default=None,
+        value="NAME",
+        shown="measured if the GPU was, else roofline",
+        doc="[time of a step](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, "
+        "`constant:SECONDS`, or `a100-40gb-sosp23`, "
+        "the [PagedAttention paper's servers](reproduce.md#step-times)",
+    )
+    host_time: str = option(
+        "The host's ms a step + us a sequence; auto: the engine's, beside measured GPU times.",
+        panel=HARDWARE,
+        default=Deployment.host_time,
+        value="auto|none|MS+US",
+        doc="[the host's time](cost.md#the-host) of a step: milliseconds, and microseconds a sequence; "
+        "`auto`: the engine's, where the GPU's times are measured",
+    )
+    frontend_latency: float | None = option(
+        "HTTP, tokenizer and detokenizer of a request; 0: the engine alone.",
+        panel=HARDWARE,
+        default=None,
+        value="SECONDS",
+        shown="the engine's, beside measured GPU times",
+        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E; 0: the engine alone",
+    )
+    quantization: str | None = option(
+        "Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",
+        panel=HARDWARE,
+        default=None,
+        value="NAME",
+        shown="as the model's",
+        doc="weights of other bits: `fp8`, `awq`, `gptq`, `mxfp4`, `nvfp4`, or `none` for 16"
+        "; fewer bytes, and products in 8 or 4 bits where the GPU has them",
+    )
+    enable_expert_parallel: bool = option(
+        "Whole experts on each GPU, not a slice of each.",
+        panel=HARDWARE,
+        default=False,
+        doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
+    )
+    expert_skew: float | None = option(
+        "How uneven tokens choose experts: a power law.",
+        panel=HARDWARE,
+        default=None,
+        value="X",
+        shown="1.2 where measured, 0 in the roofline",
+        doc="how uneven tokens choose their experts: the exponent of a power law",
+    )
+    replicas: int = option(
+        "Equal servers on one clock.",
+        panel=FLEET,
+        default=1,
+        value="N",
+        doc="equal servers on one clock: a [fleet](fleet.md)",
+    )
+    router: str | type = option(
+        "Spreads requests: round-robin, random, least-requests[:N], least-kv, prefix, mine:Mine.",
+        panel=FLEET,
+        default="round-robin",
+        value="NAME",
+        doc="spreads requests: `round-robin`, `random`, `least-requests[:N]`, `least-kv`, `prefix`, or your "
+        "own `package.module:Class`",
+    )
+    sticky: bool = option(
+        "A session stays on its first replica.",
+        panel=FLEET,
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_allowed(self)
+
+    def with_allocator(self, chosen: str | type) -> "Scenario":
+        """The same with the allocator of `name[:reserve]`, `module:Class[:reserve]`, or with a class."""
+        if isinstance(chosen, str):
+            name, _, last = chosen.strip().rpartition(":")
+            if name and last in RESERVES:
+                return replace(self, allocator=name, reserve=last)
+            return replace(self, allocator=chosen.strip())
+        return replace(self, allocator=chosen)
+
+    def deployed(self) -> Deployment:
+        """All of it with nothing left open.
+
+        Raises
+        ------
+        KvsimError
+            An unknown name, a value out of its range, or two that exclude each other.
+        """
+        from kvsim.sim.build import engine_defaults
+        from kvsim.sim.classes import name_of
+        from kvsim.sim.cost.profile_files import gpu_and_cost
+        from kvsim.sim.models.catalog import model_named
+        from kvsim.sim.models.quantization import quantized
+
+        chosen = self.with_allocator(self.allocator)
+        given: dict[str, Any] = {each.name: getattr(chosen, each.name) for each in fields(self)}
+        given = {name: value for name, value in given.items() if value is not None}
+        for kind in ("allocator", "scheduler"):
+            if kind in given:
+                given[kind] = name_of(given[kind])
+        chosen_model = self.model if isinstance(self.model, ModelSpec) else model_named(self.model)
+        model = quantized(chosen_model, self.quantization)
+        settings = {
+            **engine_defaults(given.get("scheduler"), self.max_model_len or model.max_model_len),
+            **given,
+        }
+        engine = EngineConfig(**_of(EngineConfig, settings))
+        if isinstance(self.gpu, GpuSpec):
+            if self.cost == "calibrated":
+                raise KvsimError(
+                    "cost calibrated needs the name of a measured GPU, got one described by hand"
+                )
+            gpu, cost, profile = self.gpu, self.cost or "roofline", None
+        else:
+            gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
+        specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
+        return Deployment(**_of(Deployment, given) | specs)
+
+    def fleet(self) -> "FleetConfig":
+        """How many servers there are, and how requests are spread; KvsimError for what cannot be."""
+        from kvsim.sim.classes import name_of
+        from kvsim.sim.serving.fleet import FleetConfig
+
+        return FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
+
+
+def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are fields of a dataclass."""
+    return {each.name: values[each.name] for each in fields(record) if each.name in values}

@@ -1,0 +1,219 @@
+"""The traffic of a run as its user describes it: which requests, how many, and when they come.
+
+None means: what the trace says, or what is usual for it. `kvsim.workloads.source.opened` reads the trace and
+draws the requests. Every field is an option of `sim run`, a keyword of `kvsim.simulate` and a row of
+docs/commands.md (sim/options/option.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from typing import Any, Self
+
+from kvsim.sim.options.option import check_allowed, checked_names, option, options_of
+
+WORKLOAD, ARRIVALS = "Workload", "Arrivals"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What arrives, and when."""
+
+    trace: str = option(
+        "The requests, see: sim traces; or a file: CSV, JSONL, parquet.",
+        panel=WORKLOAD,
+        default="sharegpt",
+        value="NAME|FILE",
+        doc="one of `sim traces`, or [a file](traces.md#your-own-trace) in any format",
+    )
+    num_prompts: int | None = option(
+        "How many; beyond the trace's own, drawn from it.",
+        panel=WORKLOAD,
+        default=None,
+        value="N",
+        shown="1000; all of FILE",
+    )
+    shuffle: bool = option(
+        "Any rows of the trace, drawn by the seed, not the first.",
+        panel=WORKLOAD,
+        default=False,
+        doc="any rows of the trace, drawn by the seed, instead of the first ones; "
+        "not where requests come at the trace's own times",
+    )
+    tokenizer: str | None = option(
+        "Counts the tokens of a trace of texts: a tokenizer.json.",
+        panel=WORKLOAD,
+        default=None,
+        value="FILE",
+        shown="none",
+        doc="counts the tokens of a trace of texts: a Hugging Face [`tokenizer.json`](traces.md#tokenizers)",
+    )
+    turns: str = option(
+        "Which turns of a trace of texts.",
+        panel=WORKLOAD,
+        default="first",
+        allowed=("first", "all"),
+        doc="of a trace of texts: each first question and answer, or all turns as sessions",
+    )
+    columns: str | None = option(
+        "What FILE calls its fields, as in prompt_tokens=isl.",
+        panel=WORKLOAD,
+        default=None,
+        value="OURS=THEIRS,...",
+        shown="by their usual names",
+        doc="what FILE [calls its fields](traces.md#your-own-trace), as in `prompt_tokens=isl,arrival_ms=ts`",
+    )
+    start: float = option(
+        "Only what arrives from this second of the trace on.",
+        panel=WORKLOAD,
+        default=0.0,
+        value="S",
+        doc="only what arrives from this second of the trace on, which becomes 0",
+    )
+    duration: float | None = option(
+        "Only so many seconds of the trace.",
+        panel=WORKLOAD,
+        default=None,
+        value="S",
+        shown="to its end",
+    )
+    input_len: str | None = option(
+        "Prompts: TOKENS, uniform:LOW:HIGH, lognormal:MEAN:SIGMA, zipf:ALPHA:MAX, trace:NAME.",
+        panel=WORKLOAD,
+        default=None,
+        value="DIST",
+        shown="the trace's; synthetic: 1024",
+        doc="lengths of prompts: `512`, `uniform:LOW:HIGH`, `lognormal:MEAN:SIGMA`, `zipf:ALPHA:MAX`, "
+        "`trace:NAME` ([more](traces.md#synthetic))",
+    )
+    output_len: str | None = option(
+        "Answers likewise.",
+        panel=WORKLOAD,
+        default=None,
+        value="DIST",
+        shown="the trace's; synthetic: 128",
+        doc="lengths of answers, likewise",
+    )
+    shared_prefix: str | None = option(
+        "One of G system prompts of T tokens before each prompt; GxT:ALPHA: zipf.",
+        panel=WORKLOAD,
+        default=None,
+        value="GxT",
+        shown="none",
+        doc="one of G system prompts of T tokens in front of every prompt; `:ALPHA` behind it makes some "
+        "[more popular](traces.md#shared-system-prompts)",
+    )
+    n: int = option(
+        "Answers to each prompt, where the trace does not say.",
+        panel=WORKLOAD,
+        default=1,
+        value="N",
+        doc="answers to each prompt, where the trace does not say how many; at most 64",
+    )
+    beam_width: int = option(
+        "Candidates of a beam search (vllm-v0); 1: none.",
+        panel=WORKLOAD,
+        default=1,
+        value="N",
+        doc="candidates of a beam search for every request; 1: none",
+    )
+    beam_process: str = option(
+        "How the candidates that survive are drawn.",
+        panel=WORKLOAD,
+        default="replace:0.1",
+        value="NAME:X",
+        doc="how the candidates that survive are drawn: traces hold no scores",
+    )
+    seed: int = option(
+        "The same seed gives the same bytes.",
+        panel=WORKLOAD,
+        default=0,
+        value="N",
+    )
+    arrivals: str | None = option(
+        "poisson, gamma, onoff:ON_S:OFF_S, diurnal:PERIOD_S:PEAK_TO_MEAN, trace, trace:FILE.",
+        panel=ARRIVALS,
+        default=None,
+        value="NAME",
+        shown="the trace's own, else gamma",
+        doc="`poisson`, `gamma`, `onoff:ON_S:OFF_S`, `diurnal:PERIOD_S:PEAK_TO_MEAN`, `trace`, "
+        "or `trace:NAME` for another's",
+    )
+    request_rate: float | None = option(
+        "Requests per second; inf: all at once.",
+        panel=ARRIVALS,
+        default=None,
+        value="R",
+        shown="2.0, or FILE's own arrivals",
+        doc="requests per second in the mean; `inf`: all at once",
+    )
+    burstiness: float | None = option(
+        "1: Poisson arrivals; less: in bursts; more: regular.",
+        panel=ARRIVALS,
+        default=None,
+        value="X",
+        shown="1.0",
+    )
+    rate_scale: float = option(
+        "Divide the trace's own arrival times by X.",
+        panel=ARRIVALS,
+        default=1.0,
+        value="X",
+    )
+    spread: float = option(
+        "Spread arrivals of one rounded time over the next S seconds.",
+        panel=ARRIVALS,
+        default=0.0,
+        value="S",
+        doc="spread arrivals of one rounded time over the next S seconds, in their order",
+    )
+    clients: int | None = option(
+        "N clients instead, each asking when it has its answer.",
+        panel=ARRIVALS,
+        default=None,
+        value="N",
+        shown="none: open arrivals",
+    )
+    think_time: str | None = option(
+        "Seconds from an answer to the next request, or exponential:MEAN_S.",
+        panel=ARRIVALS,
+        default=None,
+        value="S",
+        shown="0",
+        doc="seconds from an answer to the next request, or `exponential:MEAN_S`",
+    )
+    closed_sessions: bool = option(
+        "A turn of a session waits for the answer before it.",
+        panel=ARRIVALS,
+        default=False,
+        doc="a turn of a session waits for the answer to the turn before it",
+    )
+
+    def __post_init__(self) -> None:
+        check_allowed(self)
+
+    @classmethod
+    def from_json(cls, options: Mapping[str, Any]) -> Self:
+        """The inverse of `as_json`; what an older version did not know keeps its default."""
+        checked_names(cls, options)
+        known = {each.name: each for each in options_of(cls)}
+        given = {}
+        for name, value in options.items():
+            kept = value is None and known[name].optional
+            given[name] = value if kept else known[name].type(value)
+        return cls(**given)
+
+    def as_json(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The options in JSON's types, which have no infinity.
+
+        Parameters
+        ----------
+        named : mapping
+            What is meant where nothing was said.
+        """
+        found = {
+            each.name: named.get(each.name) if value is None else value
+            for each, value in zip(fields(self), asdict(self).values(), strict=True)
+        }
+        rate = found["request_rate"]
+        return found | {"request_rate": rate if rate is None or isfinite(rate) else str(rate)}

@@ -1,0 +1,170 @@
+"""What happens to each request, and why: written down on demand, for reports that explain.
+
+    admit      it enters the memory: `tokens` in all, of which the prefix cache had `cached`
+    refuse     it heads the queue and is not admitted, for this `reason`, which is written when it changes:
+               no room, with the slots that it `need`s, those `free`, and the `largest` free extent;
+               watermark; seats; token budget; eviction (nobody enters in such a step); batch (it is not
+               over); swapped (they come first)
+    decode     its prompt, or its recomputation, is done and gave a token
+    preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
+    swap_out   it goes to the host pool with `tokens`, for the room that `by` took
+    swap_in    it is back
+    fork       one more sequence shares its `tokens`
+    copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
+    finish     the last token of a sequence is there
+    reject     it can never be served: `reason`
+
+Decisions bear the time at which their step starts; `decode`, `finish` and the forks that follow a prompt that
+at which it ends. A `reject` at an arrival bears its time, and the first step that starts then or later.
+Nothing here changes a run: with and without events its results are the same integers.
+"""
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+
+from kvsim.allocators.base import Allocator
+from kvsim.sim.serving.request import Request
+from kvsim.sim.workload import Int64Column
+
+NO_ROOM = "no room"
+NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
+NONE = int(np.iinfo(np.int64).min)
+"""In a column: there is no such number."""
+
+
+class Texts(NamedTuple):
+    """A column of texts, few of them different: row i says `texts[codes[i]]`."""
+
+    codes: Int64Column
+    texts: list[str]
+
+    def in_order(self, order: Int64Column) -> "Texts":
+        """The rows in another order, the texts in that in which they then first appear."""
+        codes = self.codes[order]
+        used, first = np.unique(codes, return_index=True)
+        used = used[np.argsort(first)]
+        place = np.zeros(len(self.texts), dtype=np.int64)
+        place[used] = np.arange(len(used))
+        return Texts(place[codes], [self.texts[code] for code in used.tolist()])
+
+
+class TextColumn:
+    """Collects a column of texts."""
+
+    def __init__(self) -> None:
+        self._codes = array("q")
+        self._code: dict[str, int] = {}
+
+    def append(self, text: str) -> None:
+        """Add a row."""
+        self._codes.append(self._code.setdefault(text, len(self._code)))
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def texts(self) -> Texts:
+        """The rows so far."""
+        return Texts(np.array(self._codes, dtype=np.int64), list(self._code))
+
+
+class Refusal(NamedTuple):
+    """Why a request was not admitted."""
+
+    request: Request
+    need_slots: int
+
+
+class Events:
+    """Collects while the engine runs; `table` has a row per event."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")  # rows of NUMBERS
+        self._event, self._reason = TextColumn(), TextColumn()
+        self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
+
+    def admitted(self, request: Request, now_ps: int, step: int, tokens: int, cached: int) -> None:
+        """A request entered the memory."""
+        self._last_refusal = None
+        self._add("admit", request, now_ps, step, tokens=tokens, cached=cached)
+
+    def refused(  # noqa: PLR0917 - the columns
+        self,
+        request: Request,
+        now_ps: int,
+        step: int,
+        reason: str,
+        need: int,
+        allocator: Allocator,
+        happened: bool,
+    ) -> None:
+        """The head of the queue was not admitted; said once, until the head or the reason changes.
+
+        The reason is looked at only when something `happened`, not while sequences just decode on: so
+        it is the same whether steps are taken one by one or many at once.
+        """
+        refusal = (request.index, request.sample, reason)
+        if refusal != self._last_refusal and (
+            happened or self._last_refusal is None or refusal[:2] != self._last_refusal[:2]
+        ):
+            self._last_refusal = refusal
+            free, largest = allocator.free_slots, allocator.largest_free_extent()
+            self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
+
+    def decodes(self, request: Request, now_ps: int, step: int) -> None:
+        """All of a prompt, or of a recomputation, is computed."""
+        self._add("decode", request, now_ps, step, tokens=request.computed)
+
+    def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
+        """A request was preempted or swapped out, with what it holds now."""
+        self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
+
+    def returned(self, request: Request, now_ps: int, step: int) -> None:
+        """A request came back from the host pool."""
+        self._add("swap_in", request, now_ps, step, tokens=request.computed)
+
+    def forked(self, child: Request, now_ps: int, step: int) -> None:
+        """A sequence shares all of another one of its request."""
+        self._add("fork", child, now_ps, step, tokens=child.computed)
+
+    def copied(self, request: Request, now_ps: int, step: int, slots: int) -> None:
+        """Slots were copied on behalf of a request; none are not worth a row."""
+        if slots:
+            self._add("copy", request, now_ps, step, tokens=slots)
+
+    def finished(self, request: Request, now_ps: int, step: int) -> None:
+        """A sequence has its last token."""
+        self._add("finish", request, now_ps, step, tokens=request.final_tokens)
+
+    def rejected(self, row: int, now_ps: int, step: int, reason: str) -> None:
+        """A request can never be served."""
+        self._add("reject", Request(row, 0, 1), now_ps, step, reason)
+
+    def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
+        """The columns so far in order of time, numbers and texts; NONE where a number does not apply."""
+        rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
+        order = np.argsort(rows[:, 0], kind="stable")
+        numbers = dict(zip(NUMBERS, np.ascontiguousarray(rows[order].T), strict=True))
+        texts = {"event": self._event.texts(), "reason": self._reason.texts()}
+        return numbers, {name: column.in_order(order) for name, column in texts.items()}
+
+    def _add(  # noqa: PLR0917 - the columns
+        self,
+        event: str,
+        request: Request,
+        now_ps: int,
+        step: int,
+        reason: str = "",
+        tokens: int = NONE,
+        cached: int = NONE,
+        by: int = NONE,
+        need: int = NONE,
+        free: int = NONE,
+        largest: int = NONE,
+    ) -> None:
+        self._numbers.extend(
+            (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
+        )
+        self._event.append(event)
+        self._reason.append(reason)

@@ -1,0 +1,109 @@
+"""What a fleet leaves behind: its replicas together, and each by itself.
+
+Integrals of the replicas are added, also of the time after a replica's last request: so means over time are
+those of one replica, and times the number of replicas those of the fleet. Counts are added, peaks are the
+largest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvsim.sim.record.histogram import Histogram
+from kvsim.sim.record.recorder import Integrals, Result
+from kvsim.sim.serving.server import Server
+from kvsim.sim.workload import Chain, Clients, Int64Column, Workload
+
+ADDED = (
+    *("truncated", "step_count", "preemptions", "fragmented_refusals", "copied_slots", "cow_copies"),
+    *("hit_tokens", "swap_outs", "swapped_in_blocks", "swapped_out_blocks"),
+)
+LARGEST = ("end_ps", "max_running", "peak_used_tokens")
+
+
+def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
+    """The replicas as one; the timeline and the step log have a column more, `replica`."""
+    end_ps = max(result.end_ps for result in results)
+    rejected: dict[str, int] = {}
+    gaps = Histogram()
+    unsaturated = [replace(result.unsaturated) for result in results]
+    for result, server, sums in zip(results, servers, unsaturated, strict=True):
+        idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
+        sums.time_ps += idle_ps
+        sums.add_rest(idle_ps, server.external_slots(), server.allocator.cached_slots, 0)
+        gaps.add(result.token_gaps)
+        for reason, count in result.rejected.items():
+            rejected[reason] = rejected.get(reason, 0) + count
+    steps = [result.steps for result in results if result.steps is not None]
+    return replace(
+        results[0],
+        rejected=rejected,
+        held_ps={name: sum(result.held_ps[name] for result in results) for name in results[0].held_ps},
+        token_gaps=gaps,
+        timeline=_joined([result.timeline for result in results], "time_ps"),
+        steps=_joined(steps, "start_ps") if steps else None,
+        saturated=_sum([result.saturated for result in results]),
+        unsaturated=_sum(unsaturated),
+        **{name: sum(getattr(result, name) for result in results) for name in ADDED},
+        **{name: max(getattr(result, name) for result in results) for name in LARGEST},
+    )
+
+
+def part(result: Result, place: int) -> Result:
+    """What one replica leaves behind, as a run of its own requests: the rows that went to it."""
+    if result.replica is None:
+        return result
+    rows = np.flatnonzero(result.replica == place)
+    samples = result.workload.samples
+    answers = result.samples
+    if samples is not None and answers is not None:
+        chosen = np.concatenate([np.arange(*samples.offsets[row : row + 2]) for row in rows.tolist()])
+        answers = {name: column[chosen.astype(np.int64)] for name, column in answers.items()}
+    return replace(
+        result,
+        workload=requests_of(result.workload, rows),
+        arrival_ps=result.arrival_ps[rows],
+        output_tokens=result.output_tokens[rows],
+        finished=result.finished[rows],
+        requests={name: column[rows] for name, column in result.requests.items()},
+        samples=answers,
+        replica=None,
+    )
+
+
+def requests_of(workload: Workload, rows: Int64Column) -> Workload:
+    """Some requests of a workload, in the same order; they wait for none that is not among them."""
+    content, priority, samples = workload.content, workload.priority, workload.samples
+    return replace(
+        workload,
+        arrival_ps=workload.arrival_ps[rows],
+        prompt_tokens=workload.prompt_tokens[rows],
+        output_tokens=workload.output_tokens[rows],
+        samples=None if samples is None else samples.rows(rows),
+        content=None if content is None else [content[row] for row in rows.tolist()],
+        priority=None if priority is None else priority[rows],
+        waits=None if workload.waits is None else _waits_of(workload.waits, rows),
+        labels={name: column[rows] for name, column in workload.labels.items()},
+    )
+
+
+def _waits_of(waits: Chain | Clients, rows: Int64Column) -> Chain | Clients:
+    """What some requests wait for, as far as it is among them."""
+    if isinstance(waits, Clients):
+        return Clients(waits.clients, waits.think_ps[rows])
+    place = np.full(len(waits.after) + 1, -1, np.int64)  # the last for those that wait for nobody
+    place[rows] = np.arange(len(rows))
+    return Chain(place[waits.after[rows]], waits.think_ps[rows])
+
+
+def _sum(parts: Sequence[Integrals]) -> Integrals:
+    return Integrals(**{name: sum(getattr(each, name) for each in parts) for name in vars(parts[0])})
+
+
+def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:
+    """The rows of all tables in order of time, and which table each is from."""
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    columns["replica"] = np.repeat(np.arange(len(tables)), [len(table[time]) for table in tables])
+    order = np.argsort(columns[time], kind="stable")
+    return {name: column[order] for name, column in columns.items()}

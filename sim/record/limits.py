@@ -1,0 +1,29 @@
+"""What holds requests back: while the head of the queue is not admitted, one limit holds back all of it."""
+
+from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.server import Server
+
+KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH = "kv_memory", "max_num_seqs", "max_num_batched_tokens", "batch"
+LIMITS = (KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH)
+
+_OF_REASON = {
+    NO_ROOM: KV_MEMORY,
+    "watermark": KV_MEMORY,
+    "eviction": KV_MEMORY,
+    "swapped": KV_MEMORY,
+    "seats": SEATS,
+    "token budget": TOKEN_BUDGET,
+    "batch": BATCH,
+}
+"""What a scheduler's `held_back` says -> the limit behind it."""
+
+
+def limit(server: Server, scheduler: Scheduler) -> str:
+    """What keeps the head of the queue out of the step that was just decided.
+
+    Where nobody queues, but sequences are in the host pool, it is the memory.
+    """
+    if server.step.no_room or not server.waiting:
+        return KV_MEMORY
+    return _OF_REASON[scheduler.held_back(server)]

@@ -1,0 +1,90 @@
+"""How much was asked of the server, whether it kept up, and what held requests back (sim/record/limits.py).
+
+Overloaded is a server where requests come faster than they leave; its queue grows for as long as they come.
+
+Overload is judged by the second half of the time in which requests arrive, when a server that is short of
+anything is full. All three must hold:
+
+1. more requests come than leave;
+2. somebody waits to be scheduled for the first time, at every instant;
+3. at the last arrival more than 3 * c * sqrt(requests) wait, where c is the coefficient of variation of the
+   gaps between arrivals, at least 1: chance alone hardly ever piles up as many at a load of 1.
+
+A closed loop asks only when it has its answers, so it cannot overload a server. Where the last request
+came before the first one left, there is no rate to compare: they came all at once. Rejected requests count
+in none of this.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kvsim.sim.record.limits import LIMITS
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.workload import PS_PER_S, Int64Column
+
+CHANCE = 3.0
+"""Standard deviations of a queue that only wanders."""
+
+OPEN, AT_ONCE, CLOSED = "open", "all at once", "closed loop"
+
+
+def load(result: Result) -> dict[str, object]:
+    """The section `load` of a summary: rates in requests per second, None where they do not apply."""
+    held_ps, whole_ps = result.held_ps, result.saturated.time_ps + result.unsaturated.time_ps
+    return {
+        **_arrivals(result),
+        "held_back_share": {
+            name: held_ps[name] / whole_ps if whole_ps else None for name in LIMITS
+        },
+    }  # fmt: skip
+
+
+def _arrivals(result: Result) -> Mapping[str, object]:
+    done = result.finished
+    arrival_ps = np.sort(result.arrival_ps[done])
+    finish_ps = np.sort(result.requests["finish_ps"][done])
+    scheduled_ps = np.sort(result.requests["first_scheduled_ps"][done])
+    kind = OPEN
+    if result.workload.waits is not None:
+        kind = CLOSED
+    elif len(arrival_ps) and arrival_ps[-1] < finish_ps[0]:
+        kind = AT_ONCE
+    found = {
+        "arrivals": kind,
+        "overloaded": False,
+        "arriving_requests_per_s": None,
+        "leaving_requests_per_s": None,
+        "waiting_at_last_arrival": None,
+    }
+    if kind != OPEN or not len(arrival_ps):
+        return found
+    first, last = int(arrival_ps[0]), int(arrival_ps[-1])
+    middle = first + (last - first) // 2
+    come, leave = (_within(column, middle, last) for column in (arrival_ps, finish_ps))
+    seconds = (last - middle) / PS_PER_S
+    if not seconds:
+        return found
+    waiting = _waiting(arrival_ps, scheduled_ps, np.array([last]))[0]
+    entering = scheduled_ps[(scheduled_ps >= middle) & (scheduled_ps <= last)]
+    ever_empty = (_waiting(arrival_ps, scheduled_ps, np.append(entering, middle)) == 0).any()
+    gaps = np.diff(arrival_ps)
+    by_chance = CHANCE * max(1.0, float(gaps.std() / gaps.mean())) * len(arrival_ps) ** 0.5
+    return found | {
+        "overloaded": bool(come > leave and not ever_empty and waiting > by_chance),
+        "arriving_requests_per_s": come / seconds,
+        "leaving_requests_per_s": leave / seconds,
+        "waiting_at_last_arrival": int(waiting),
+    }
+
+
+def _within(times_ps: Int64Column, after_ps: int, to_ps: int) -> int:
+    """How many of these sorted times lie after the one instant and not after the other."""
+    upto = np.searchsorted(times_ps, [after_ps, to_ps], side="right")
+    return int(upto[1] - upto[0])
+
+
+def _waiting(arrival_ps: Int64Column, scheduled_ps: Int64Column, at_ps: Int64Column) -> Int64Column:
+    """Requests that have arrived and were never scheduled, at these instants; both columns sorted."""
+    came, entered = (np.searchsorted(column, at_ps, side="right") for column in (arrival_ps, scheduled_ps))
+    return (came - entered).astype(np.int64)

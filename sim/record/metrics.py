@@ -1,0 +1,254 @@
+"""Result -> the numbers of the summary, and the columns of the tables that a run writes.
+
+TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output - 1), 0 for one token. ITL: every gap between
+two tokens of a request. E2E: arrival to last token. Normalised latency: E2E / output tokens. Queueing
+delay: arrival to first being scheduled. Memory shares are time-weighted percentages of the capacity.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.sim.record.events import NONE, Events, Texts
+from kvsim.sim.record.load import load
+from kvsim.sim.record.memory_map import MemoryMap
+from kvsim.sim.record.recorder import Integrals, Result
+from kvsim.sim.workload import PS_PER_S, Int64Column
+
+Float64Column = npt.NDArray[np.float64]
+Column = npt.NDArray[np.generic]
+Table = dict[str, Column | Texts]
+Numbers = dict[str, float | None]
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def _seconds(column_ps: Int64Column) -> Float64Column:
+    return column_ps / PS_PER_S
+
+
+def request_table(result: Result, frontend_s: float = 0.0) -> dict[str, Column]:
+    """A row per request in the order of the trace; times and steps are NaN where it was rejected.
+
+    What a request spends in front of the engine and behind it, `frontend_s`, is in TTFT and E2E.
+    """
+    workload, done = result.workload, result.finished
+    output = result.output_tokens
+    times = {
+        name: np.where(done, _seconds(result.requests[f"{name[:-2]}_ps"]), np.nan)
+        for name in ("first_scheduled_s", "first_token_s", "finish_s")
+    }
+    arrival_s = _seconds(result.arrival_ps)
+    e2e_s = times["finish_s"] - arrival_s + frontend_s
+    ttft_s = times["first_token_s"] - arrival_s + frontend_s
+    status = np.where(done, "finished", "rejected").astype("U9")  # "truncated" is longer
+    status[done & (output < workload.output_tokens)] = "truncated"
+    answers = answered_tokens(result)
+    return {
+        "request": np.arange(len(workload)),
+        "arrival_s": arrival_s,
+        "prompt_tokens": workload.prompt_tokens,
+        "output_tokens": answers,
+        "status": status,
+        **times,
+        "queueing_s": times["first_scheduled_s"] - arrival_s,
+        "ttft_s": ttft_s,
+        "tpot_s": (e2e_s - ttft_s) / np.maximum(output - 1, 1),
+        "e2e_s": e2e_s,
+        "normalized_s_per_token": e2e_s / output,
+        "num_preemptions": result.requests["num_preemptions"],
+        **{
+            name: np.where(done, result.requests[name], np.nan)
+            for name in ("first_scheduled_step", "first_token_step", "finish_step")
+        },
+        **workload.labels,
+        **({} if result.replica is None else {"replica": result.replica}),
+    }
+
+
+def answered_tokens(result: Result) -> Int64Column:
+    """Tokens generated for each request, in all its samples."""
+    samples = result.workload.samples
+    if samples is None:
+        return result.output_tokens
+    room = np.repeat(result.output_tokens, np.diff(samples.offsets))  # those of the longest, as it was cut
+    return np.add.reduceat(np.minimum(samples.tokens, room), samples.offsets[:-1])
+
+
+def sample_table(result: Result) -> dict[str, Column] | None:
+    """A row per answer, where requests have several; times and steps are NaN where it was never finished."""
+    samples = result.workload.samples
+    if samples is None or result.samples is None:
+        return None
+    counts = np.diff(samples.offsets)
+    done = result.samples["finish_ps"] > 0
+    return {
+        "request": np.repeat(np.arange(len(counts)), counts),
+        "sample": np.arange(len(done)) - np.repeat(samples.offsets[:-1], counts),
+        "output_tokens": np.minimum(samples.tokens, np.repeat(result.output_tokens, counts)),
+        "finish_s": np.where(done, _seconds(result.samples["finish_ps"]), np.nan),
+        "finish_step": np.where(done, result.samples["finish_step"], np.nan),
+    }
+
+
+def timeline_table(result: Result) -> dict[str, Column]:
+    """The timeline with its time in seconds."""
+    return _with_seconds(result.timeline)
+
+
+def step_table(result: Result) -> dict[str, Column] | None:
+    """The step log with its times in seconds; None when it was not asked for."""
+    return None if result.steps is None else _with_seconds(result.steps)
+
+
+def event_table(events: Events | None) -> Table | None:
+    """A row per event; numbers that do not apply are NaN. None when they were not asked for."""
+    if events is None:
+        return None
+    numbers, texts = events.table()
+    known = {
+        name: np.where(numbers[name] == NONE, np.nan, numbers[name])
+        for name in ("tokens", "cached", "by", "need", "free", "largest")
+    }
+    which = {name: numbers[name] for name in ("step", "request", "sample")}
+    return {
+        "time_s": _seconds(numbers["time_ps"]),
+        **which,
+        "event": texts["event"],
+        **known,
+        "reason": texts["reason"],
+    }
+
+
+def map_table(memory_map: MemoryMap | None) -> Table | None:
+    """A row per range of slots that changed hands; None when no map was asked for."""
+    if memory_map is None:
+        return None
+    numbers, owners = memory_map.table()
+    return {
+        "time_s": _seconds(numbers["time_ps"]),
+        "start": numbers["start"],
+        "size": numbers["size"],
+        "owners": owners,
+        "filled": numbers["filled"],
+        "cached": numbers["cached"],
+    }
+
+
+def _with_seconds(columns: Mapping[str, Int64Column]) -> dict[str, Column]:
+    return {
+        name.removesuffix("_ps") + ("_s" if name.endswith("_ps") else ""): (
+            _seconds(column) if name.endswith("_ps") else column
+        )
+        for name, column in columns.items()
+    }
+
+
+def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
+    """The numbers of a run, ready for JSON; `table` is its `request_table`.
+
+    Latencies are over finished requests; None where there is none.
+    """
+    done = result.finished
+    duration_s = result.end_ps / PS_PER_S
+    finished = int(done.sum())
+    output = int(answered_tokens(result)[done].sum())
+    prompt = int(result.workload.prompt_tokens[done].sum())
+    whole = _added(result.saturated, result.unsaturated)
+    return {
+        "duration_s": duration_s,
+        "requests": {
+            "submitted": len(done),
+            "finished": finished,
+            "rejected": len(done) - finished,
+            "rejected_reasons": result.rejected,
+            "truncated": result.truncated,
+        },
+        "throughput": {
+            "requests_per_s": _ratio(finished, duration_s),
+            "output_tokens_per_s": _ratio(output, duration_s),
+            "total_tokens_per_s": _ratio(prompt + output, duration_s),
+        },
+        "latency": {
+            **{name: _spread(np.asarray(table[name], dtype=np.float64)[done]) for name in LATENCIES},
+            "itl_s": _gap_spread(result),
+        },
+        "load": load(result),
+        "memory": {
+            "capacity_tokens": result.capacity_slots // result.slots_per_token,
+            "average": _shares(whole, result.capacity_slots),
+            "saturated": _shares(result.saturated, result.capacity_slots),
+            "saturated_share": _ratio(result.saturated.time_ps, whole.time_ps),
+            "saved_by_sharing": _percent(whole.shared, whole.time_ps * result.capacity_slots),
+            "peak_used_tokens": result.peak_used_tokens,
+            "external_fragmentation_refusals": result.fragmented_refusals,
+        },
+        "engine": {
+            "steps": result.step_count,
+            "mean_running": _ratio(whole.running, whole.time_ps),
+            "mean_running_saturated": _ratio(result.saturated.running, result.saturated.time_ps),
+            "max_running": result.max_running,
+            "preemptions_recompute": result.preemptions,
+            "preemptions_swap": result.swap_outs,
+            "swapped_in_blocks": result.swapped_in_blocks,
+            "swapped_out_blocks": result.swapped_out_blocks,
+            "cow_copies": result.cow_copies,
+            "copied_tokens": result.copied_slots,
+            "prefix_hit_tokens": result.hit_tokens,
+        },
+    }
+
+
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token", "queueing_s")
+
+
+def _added(a: Integrals, b: Integrals) -> Integrals:
+    return Integrals(**{name: value + getattr(b, name) for name, value in vars(a).items()})
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+def kinds(sums: Integrals, capacity: int) -> dict[str, int]:
+    """The integrals of the six kinds of the ledger; they sum to capacity x time."""
+    return {
+        "token": sums.token,
+        "reserved": sums.used - sums.internal - sums.token,
+        "internal": sums.internal,
+        "cached": sums.cached,
+        "external": sums.external,
+        "free": capacity * sums.time_ps - sums.used - sums.cached - sums.external,
+    }
+
+
+def _shares(sums: Integrals, capacity: int) -> Numbers | None:
+    """Percent of capacity x time by ledger kind; None for no time at all."""
+    if not sums.time_ps:
+        return None
+    return {kind: _percent(slots, capacity * sums.time_ps) for kind, slots in kinds(sums, capacity).items()}
+
+
+def _spread(values: Float64Column) -> Numbers:
+    if not len(values):
+        return dict.fromkeys(("mean", *QUANTILES, "max"))
+    quantiles = np.quantile(values, list(QUANTILES.values()))
+    return {
+        "mean": float(values.mean()),
+        **dict(zip(QUANTILES, map(float, quantiles), strict=True)),
+        "max": float(values.max()),
+    }
+
+
+def _gap_spread(result: Result) -> Numbers:
+    gaps = result.token_gaps
+    values = [gaps.mean(), *gaps.quantiles(list(QUANTILES.values())), gaps.maximum if gaps.count else None]
+    names = ("mean", *QUANTILES, "max")
+    return {
+        name: None if value is None else value / PS_PER_S for name, value in zip(names, values, strict=True)
+    }

@@ -1,0 +1,349 @@
+"""What is written down during a run: columns, sums and samples, never one object per token.
+
+Sums are integrals over time in slot-picoseconds (or requests x picoseconds): exact integers. They are
+kept apart for steps at whose start somebody waited (saturated) and for those at which nobody did.
+The timeline holds instants: every step at first; whenever `timeline_rows` are full, every other one
+is dropped and the spacing doubles. So a run of any length has between half that number and all of it.
+"""
+
+from dataclasses import dataclass
+from operator import add, mul, sub
+from typing import NamedTuple
+
+import numpy as np
+
+from kvsim.allocators.base import Allocator
+from kvsim.sim.record.histogram import Histogram
+from kvsim.sim.record.limits import LIMITS
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.step import Totals
+from kvsim.sim.workload import Int64Column, Workload
+
+TIMELINE_ROWS = 1024
+SPANS_AT_ONCE = 1024
+NOTHING = (0, 0, 0)
+
+STEP_COLUMNS = (
+    "step",
+    "start_ps",
+    "duration_ps",
+    "running",
+    "waiting",
+    "swapped",
+    "preemptions_cum",
+    "swapouts_cum",
+    "blocks_in_use",
+    "logical_blocks",
+    "shared_blocks",
+    "cow_copies",
+    "swap_in_blocks",
+    "swap_out_blocks",
+    "cpu_blocks_in_use",
+    "prefill_tokens",
+    "decode_tokens",
+    "hit_tokens",
+    "recomputed_tokens",
+    "kv_tokens",
+    "finished",
+    "running_end",
+    "waiting_end",
+    "blocks_in_use_end",
+)
+
+
+class Span(NamedTuple):
+    """Steps without a decision, and what the memory held: planned, perhaps cut, then carried out.
+
+    `held` slots hold a token in the first step, those of `decoding` tokens more in each later one; `used`
+    and `internal` are those before any growth in the span.
+    """
+
+    ends: list[int]
+    """when each step ends, in picoseconds from the start of the span"""
+    decoding: int
+    """sequences that get a token in each step, none of them late"""
+    running: int
+    held: int
+    used: int
+    internal: int
+    held_by: str
+    """the limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited"""
+    rest: tuple[int, int, int]
+    """external and cached slots, and tokens saved by sharing: what most allocators never have"""
+
+
+class Instant(NamedTuple):
+    """A row of the timeline: what the memory holds, and who runs and waits."""
+
+    time_ps: int
+    token: int
+    reserved: int
+    internal: int
+    cached: int
+    external: int
+    free: int
+    running: int
+    waiting: int
+    largest_free_extent: int
+    preemptions: int
+
+
+TIMELINE_COLUMNS = Instant._fields
+
+
+@dataclass
+class Integrals:
+    """Sums over time of what the memory held: slots (or requests) times picoseconds.
+
+    `shared` counts the tokens that sequences hold beyond the slots that hold them.
+    """
+
+    time_ps: int = 0
+    token: int = 0
+    used: int = 0
+    internal: int = 0
+    running: int = 0
+    external: int = 0
+    cached: int = 0
+    shared: int = 0
+
+    def add_rest(self, duration_ps: int, external: int, cached: int, shared: int) -> None:
+        """Add those that most allocators never have."""
+        self.external += external * duration_ps
+        self.cached += cached * duration_ps
+        self.shared += shared * duration_ps
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind: integers, as numpy columns, and sums.
+
+    `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
+    `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
+    have several. `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; they
+    sum to the saturated time.
+    """
+
+    workload: Workload
+    arrival_ps: Int64Column
+    output_tokens: Int64Column
+    finished: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    truncated: int
+    rejected: dict[str, int]
+    requests: dict[str, Int64Column]
+    timeline: dict[str, Int64Column]
+    steps: dict[str, Int64Column] | None
+    saturated: Integrals
+    unsaturated: Integrals
+    held_ps: dict[str, int]
+    token_gaps: Histogram
+    capacity_slots: int
+    end_ps: int
+    step_count: int
+    max_running: int
+    peak_used_tokens: int
+    preemptions: int
+    fragmented_refusals: int
+    copied_slots: int
+    cow_copies: int
+    hit_tokens: int = 0
+    swap_outs: int = 0
+    swapped_in_blocks: int = 0
+    swapped_out_blocks: int = 0
+    samples: dict[str, Int64Column] | None = None
+    slots_per_token: int = 1
+    replica: Int64Column | None = None
+    """which replica each request went to, where there are several"""
+
+
+class Recorder:
+    """Collects what one replica does while it runs; it is given facts and reads no server.
+
+    Parameters
+    ----------
+    log : RequestLog
+        Where requests are written down, with those of other replicas.
+    step_log : bool
+        Whether to keep a row per step.
+    timeline_rows : int
+        At most this many instants are kept.
+    slots_per_token : int
+        Slots that a token takes.
+    """
+
+    def __init__(
+        self,
+        log: RequestLog,
+        step_log: bool = False,
+        timeline_rows: int = TIMELINE_ROWS,
+        slots_per_token: int = 1,
+    ) -> None:
+        self.log = log
+        self.step_log = step_log
+        self.timeline_rows = timeline_rows
+        self.slots_per_token = slots_per_token
+        self.saturated = Integrals()
+        self.unsaturated = Integrals()
+        self.held_ps = dict.fromkeys(LIMITS, 0)
+        self.token_gaps = Histogram()
+        self.next_sample_ps = 0
+        self.end_ps = 0
+        self.peak_used_slots = 0
+        self.max_running = 0
+        self.rejected: dict[str, int] = {}
+        self.truncated = 0
+        self.finished_count = 0
+        self._saturated_spans: list[Span] = []
+        self._unsaturated_spans: list[Span] = []
+        self._late_gaps: list[tuple[int, int]] = []
+        self._timeline: list[Instant] = []
+        self._spacing_ps = 0
+        self._steps: list[tuple[int, ...]] = []
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def reject(self, reason: str) -> None:
+        """Count a request that can never be served."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def truncate(self, index: int, output_tokens: int) -> None:
+        """Note that an answer ends early, at the model's maximum length."""
+        self.truncated += 1
+        self.log.truncate(index, output_tokens)
+
+    def finish(self, request: Request, now_ps: int, step: int) -> bool:
+        """Write down a finished request, or one of its samples: True when it was the last of them."""
+        if not self.log.finish(request, now_ps, step):
+            return False
+        self.end_ps = now_ps
+        self.finished_count += 1
+        return True
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def idle(self, duration_ps: int, held_by: str, external: int, cached: int) -> None:
+        """Add time in which nobody held memory; `held_by` as in `Span`."""
+        sums = self.saturated if held_by else self.unsaturated
+        if held_by:
+            self.held_ps[held_by] += duration_ps
+        sums.time_ps += duration_ps
+        sums.add_rest(duration_ps, external, cached, 0)
+
+    def add(self, span: Span, grown: tuple[int, int, int] | None = None) -> None:
+        """Add steps that were carried out.
+
+        `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
+        and of those that were cached before.
+        """
+        if span.held_by:
+            spans, sums = self._saturated_spans, self.saturated
+            self.held_ps[span.held_by] += span.ends[-1]
+        else:
+            spans, sums = self._unsaturated_spans, self.unsaturated
+        if span.rest is not NOTHING:
+            sums.add_rest(span.ends[-1], *span.rest)
+        if grown is not None:
+            used, internal, evicted = grown
+            sums.used += used
+            sums.internal += internal
+            sums.cached -= evicted
+        spans.append(span)
+        if len(spans) == SPANS_AT_ONCE:
+            self.flush()
+
+    def late(self, gap_ps: int, count: int) -> None:
+        """Add times between two tokens that are not the duration of one step."""
+        self._late_gaps.append((gap_ps, count))
+
+    def flush(self) -> None:
+        """Add up the spans collected so far."""
+        self._add_up(self._saturated_spans, self.saturated)
+        self._add_up(self._unsaturated_spans, self.unsaturated)
+        if self._late_gaps:
+            gaps, counts = zip(*self._late_gaps, strict=True)
+            self.token_gaps.add_spans([[gap] for gap in gaps], counts)
+            self._late_gaps.clear()
+
+    def _add_up(self, spans: list[Span], sums: Integrals) -> None:
+        if not spans:
+            return
+        ends, decoding, running, held, used, internal, _, _ = zip(*spans, strict=True)
+        spans.clear()
+        totals, steps = [last[-1] for last in ends], list(map(len, ends))
+        sums.time_ps += sum(totals)
+        sums.token += sum(map(mul, held, totals))
+        more = decoding if self.slots_per_token == 1 else [self.slots_per_token * n for n in decoding]
+        # step i of a span holds i * more slots, and sum(i * duration) = steps * total - sum(ends)
+        sums.token += sum(map(mul, more, map(sub, map(mul, steps, totals), map(sum, ends))))
+        sums.used += sum(map(mul, used, totals))
+        sums.internal += sum(map(mul, internal, totals))
+        sums.running += sum(map(mul, running, totals))
+        peak = max(map(add, map(sub, held, more), map(mul, more, steps)))
+        self.peak_used_slots = max(self.peak_used_slots, peak)
+        self.max_running = max(self.max_running, *running)
+        self.token_gaps.add_spans(ends, decoding)
+
+    def sample(self, row: Instant) -> None:
+        """Add a row to the timeline; thin it when it is full."""
+        now_ps = row.time_ps
+        if self._timeline and self._timeline[-1].time_ps == now_ps:
+            self._timeline[-1] = row
+            return
+        self._timeline.append(row)
+        if len(self._timeline) >= self.timeline_rows:
+            del self._timeline[1::2]
+            self._spacing_ps = max(2 * self._spacing_ps, 2 * now_ps // self.timeline_rows)
+        self.next_sample_ps = now_ps + self._spacing_ps
+
+    def log_start(self, row: tuple[int, ...], waiting: int) -> None:
+        """Begin a row of the step log, as far as `kv_tokens`; `waiting` stays what it was at the start."""
+        self._row, self._waiting, self._finished_before = row, waiting, self.finished_count
+
+    def log_end(self, running: int, blocks_in_use: int) -> None:
+        """Complete the row: what the step left behind."""
+        finished = self.finished_count - self._finished_before
+        self._steps.append((*self._row, finished, running, self._waiting, blocks_in_use))
+
+    def rows(self) -> list[Instant]:
+        """The timeline so far, each row whole; may be asked from another thread."""
+        return self._timeline[:]
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def result(self, totals: Totals, allocator: Allocator, steps: int) -> Result:
+        """Freeze what was collected."""
+        self.flush()
+        timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(Instant._fields))
+        rows = np.array(self._steps, dtype=np.int64).reshape(-1, len(STEP_COLUMNS))
+        return Result(
+            workload=self.log.workload,
+            arrival_ps=self.log.arrival_ps,
+            output_tokens=self.log.output_tokens,
+            finished=self.log.finished,
+            truncated=self.truncated,
+            rejected=self.rejected,
+            requests=self.log.columns(),
+            samples=self.log.sample_columns(),
+            timeline=dict(zip(Instant._fields, timeline.T, strict=True)),
+            steps=dict(zip(STEP_COLUMNS, rows.T, strict=True)) if self.step_log else None,
+            saturated=self.saturated,
+            unsaturated=self.unsaturated,
+            held_ps=self.held_ps,
+            token_gaps=self.token_gaps,
+            capacity_slots=allocator.capacity_slots,
+            end_ps=self.end_ps,
+            step_count=steps,
+            max_running=self.max_running,
+            peak_used_tokens=self.peak_used_slots // self.slots_per_token,
+            preemptions=totals.preemptions,
+            swap_outs=totals.swap_outs,
+            swapped_in_blocks=totals.swapped_in_blocks,
+            swapped_out_blocks=totals.swapped_out_blocks,
+            fragmented_refusals=totals.fragmented_refusals,
+            copied_slots=allocator.copied_slots,
+            cow_copies=allocator.cow_copies,
+            hit_tokens=totals.hit_tokens,
+            slots_per_token=self.slots_per_token,
+            replica=self.log.replicas(),
+        )

@@ -1,0 +1,164 @@
+"""What is written down of each request: columns, never an object per token; shared by all replicas.
+
+A row belongs to one replica, so that a fleet needs no more memory than one server.
+"""
+
+from array import array
+
+import numpy as np
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.serving.request import Request
+from kvsim.sim.workload import LATEST_PS, PS_PER_S, Int64Column, Workload
+
+REQUEST_COLUMNS = (
+    "first_scheduled_ps",
+    "first_token_ps",
+    "finish_ps",
+    "num_preemptions",
+    "first_scheduled_step",
+    "first_token_step",
+    "finish_step",
+)
+FIRSTS = ("first_scheduled_ps", "first_token_ps", "first_scheduled_step", "first_token_step")
+"""Columns of a request that its earliest sample decides."""
+
+
+class RequestLog:
+    """The columns of a run.
+
+    Attributes
+    ----------
+    arrival_ps, output_tokens : int64 arrays, shape (n,)
+        As in the workload, but for arrivals that waited for an answer, and answers that were cut.
+    replica : array or None
+        Which replica each request went to, where there are several.
+    """
+
+    def __init__(self, workload: Workload, replicas: int = 1) -> None:
+        rows = len(workload)
+        self.workload = workload
+        self.finished_count = 0
+        self.finished_samples = 0
+        self.arrival_ps = workload.arrival_ps
+        if workload.waits is not None:
+            self.arrival_ps = self.arrival_ps.copy()
+        self.output_tokens = workload.output_tokens.copy()
+        self.replica: array[int] | None = array("i", bytes(4 * rows)) if replicas > 1 else None
+        self._finished = bytearray(rows)
+        self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
+        self._order = tuple(self._columns.values())
+        self._answers: dict[str, array[int]] | None = None
+        self._unfinished: array[int] | None = None  # samples of each request, where there are several
+        self._begun: set[int] = set()  # requests of which some sample is finished, but not all
+        samples, beam = workload.samples, workload.beam
+        if samples is not None or beam is not None:
+            counts = np.ones(rows) if samples is None else np.diff(samples.offsets)
+            counts *= 1 if beam is None else beam.width
+            self._unfinished = array("q", counts.astype(np.int64).tobytes())
+        if samples is not None:
+            self._answers = {
+                "finish_ps": array("q", bytes(8 * len(samples.tokens))),
+                "finish_step": array("q", bytes(8 * len(samples.tokens))),
+            }
+
+    def on_the_clock(self, now_ps: int, steps: int) -> int:
+        """The same time, after so many steps; KvsimError if it is later than the clock goes."""
+        if now_ps > LATEST_PS:
+            goes_s, ends_s = now_ps / PS_PER_S, LATEST_PS / PS_PER_S
+            raise KvsimError(
+                f"the simulation takes too long: with {self.finished_count:,} of {len(self.workload):,} "
+                f"requests served and {steps:,} steps done it goes to {goes_s:,.0f} s, the clock only to "
+                f"{ends_s:,.0f} s (106 days); take fewer requests, or another gpu or cost"
+            )
+        return now_ps
+
+    def truncate(self, index: int, output_tokens: int) -> None:
+        """Note that an answer ends early, at the model's maximum length."""
+        self.output_tokens[index] = output_tokens
+
+    def send(self, index: int, replica: int) -> None:
+        """Note which replica a request goes to."""
+        if self.replica is not None:
+            self.replica[index] = replica
+
+    def preempted(self, index: int) -> None:
+        """Count one more preemption of a request that is finished."""
+        self._columns["num_preemptions"][index] += 1
+
+    def arrive(self, index: int, now_ps: int) -> None:
+        """Note when a request came that waited for another one's answer."""
+        self.arrival_ps[index] = now_ps
+
+    def finish(self, request: Request, now_ps: int, step: int) -> bool:
+        """Write down a finished request, or one of its samples: True when it was the last of them."""
+        index = request.index
+        scheduled_ps, token_ps, finish_ps, preemptions, scheduled_step, token_step, finish_step = self._order
+        if self._unfinished is None:
+            scheduled_ps[index] = request.first_scheduled_ps or 0
+            token_ps[index] = request.first_token_ps or 0
+            preemptions[index] = request.preemptions
+            scheduled_step[index] = request.first_scheduled_step
+            token_step[index] = request.first_token_step
+        elif not self._finish_sample(request, now_ps, step):
+            return False
+        finish_ps[index] = now_ps
+        finish_step[index] = step
+        self._finished[index] = 1
+        self.finished_count += 1
+        return True
+
+    def _finish_sample(self, request: Request, now_ps: int, step: int) -> bool:
+        """Whether this was the last sample of its request."""
+        index, columns, unfinished = request.index, self._columns, self._unfinished
+        assert unfinished is not None
+        samples = self.workload.samples
+        if samples is not None and self._answers is not None:
+            row = int(samples.offsets[index]) + request.sample
+            self._answers["finish_ps"][row] = now_ps
+            self._answers["finish_step"][row] = step
+        if index not in self._begun:
+            self._begun.add(index)
+            for name in FIRSTS:
+                columns[name][index] = getattr(request, name)
+        else:
+            for name in FIRSTS:
+                columns[name][index] = min(columns[name][index], getattr(request, name))
+        columns["num_preemptions"][index] += request.preemptions
+        unfinished[index] -= 1
+        self.finished_samples += 1
+        if unfinished[index]:
+            return False
+        self._begun.discard(index)
+        return True
+
+    # -- looking on, from another thread ------------------------------------------------------
+
+    def latest_ttft_ps(self, most: int) -> Int64Column:
+        """Times to first token of finished requests among the last `most` up to the latest such arrival."""
+        last = self._finished.rfind(1) + 1
+        rows = slice(max(0, last - most), last)
+        done = np.frombuffer(self._finished[rows], dtype=np.bool_)
+        first_token_ps = np.frombuffer(self._columns["first_token_ps"][rows], dtype=np.int64)
+        return (first_token_ps - self.arrival_ps[rows])[done]
+
+    # -- the end ------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which requests have all their answers."""
+        return np.frombuffer(self._finished, dtype=np.bool_)
+
+    def columns(self) -> dict[str, Int64Column]:
+        """The columns of `REQUEST_COLUMNS`, valid where a request is finished."""
+        return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
+
+    def replicas(self) -> Int64Column | None:
+        """Which replica each request went to, where there are several."""
+        return None if self.replica is None else np.frombuffer(self.replica, dtype=np.int32).astype(np.int64)
+
+    def sample_columns(self) -> dict[str, Int64Column] | None:
+        """Likewise with a row per answer, where requests have several."""
+        if self._answers is None:
+            return None
+        return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._answers.items()}

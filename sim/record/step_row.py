@@ -1,0 +1,40 @@
+"""A row of the step log, in two halves: what was decided, and what the step left behind."""
+
+from kvsim.sim.serving.server import Server
+
+
+def start_of_step(server: Server, held: int, duration_ps: int, running: int, waiting: int) -> tuple[int, ...]:
+    """The columns of `STEP_COLUMNS` up to `kv_tokens`.
+
+    `held` slots hold a token; so many run and wait as the engine itself counts them.
+    """
+    allocator, step = server.allocator, server.step
+    unit = allocator.block_slots
+    return (
+        server.steps,
+        server.now_ps,
+        duration_ps,
+        running,
+        waiting,
+        server.swapped,
+        server.totals.preemptions,
+        server.totals.swap_outs,
+        allocator.used_slots // unit,
+        allocator.logical_slots() // unit,
+        allocator.shared_slots() // unit,
+        allocator.cow_copies - step.cow_copies_before,
+        step.swapped_in_blocks,
+        step.swapped_out_blocks,
+        allocator.host_used_slots // unit,
+        step.budget_spent,
+        0 if step.paused else server.progress.added(1),
+        step.hit_tokens,
+        step.recomputed_tokens,
+        (held + allocator.shared_tokens + allocator.expired_slots) // allocator.slots_per_token,
+    )
+
+
+def end_of_step(server: Server, running: int) -> tuple[int, int]:
+    """(running, blocks in use) when the step is over."""
+    allocator = server.allocator
+    return running, allocator.used_slots // allocator.block_slots

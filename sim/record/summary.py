@@ -1,0 +1,230 @@
+"""The numbers of a run with names and types: a view of `summary.json` that loses nothing.
+
+    summary.latency.ttft_s.p99              by attribute, as an editor completes it
+    summary["latency"]["ttft_s"]["p99"]     as in the file
+    summary.flat()["latency.ttft_s.p99"]    as one row of a table
+
+What each number means stands in docs/output.md; None stands for a number that a run does not have.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+
+class Part(Mapping[str, Any]):
+    """An object of JSON whose names are declared as annotations of a subclass."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the annotations of the subclass say
+        hints = _hints(type(self))
+        if name.startswith("_") or (name not in hints and name not in self._values):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, {*hints, *self._values}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}")
+        value = self._values.get(name)
+        part = hints.get(name, Part)
+        return part(value) if isinstance(value, Mapping) else value
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any value of JSON
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_hints(type(self)), *self._values})
+
+    def __repr__(self) -> str:
+        """A line for each group of numbers, as a shell shows them; `flat` has them to the last digit."""
+        groups: dict[str, list[str]] = {}
+        for name, value in self.flat().items():
+            group, _, last = name.rpartition(".")
+            said = f"{value:.4g}" if isinstance(value, float) else repr(value)
+            groups.setdefault(group, []).append(f"{last}={said}")
+        lines = [
+            f"{group}: {', '.join(said)}" if group else ", ".join(said) for group, said in groups.items()
+        ]
+        return "\n  ".join([f"<{type(self).__name__}", *lines]) + ">"
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of JSON."""
+        return dict(self._values)
+
+    def flat(self) -> dict[str, Any]:
+        """Every number by its whole name, parts joined by dots."""
+        found: dict[str, Any] = {}
+        for name, value in self._values.items():
+            if isinstance(value, Mapping):
+                found |= {f"{name}.{inner}": number for inner, number in Part(value).flat().items()}
+            else:
+                found[name] = value
+        return found
+
+    def __reduce__(self) -> tuple[type, tuple[Mapping[str, Any]]]:
+        return type(self), (self._values,)
+
+
+@cache
+def _hints(part: type) -> dict[str, type]:
+    """Declared name -> the class of its part, or Part."""
+    found = {}
+    for name, hint in get_type_hints(part).items():
+        kinds = [
+            kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Part)
+        ]
+        found[name] = kinds[0] if kinds else Part
+    return found
+
+
+class Spread(Part):
+    """A number over requests or tokens, in the unit that its name says."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+class Requests(Part):
+    """How many requests there were, and what became of them."""
+
+    submitted: int
+    finished: int
+    rejected: int
+    rejected_reasons: Part
+    truncated: int
+
+
+class Throughput(Part):
+    """Requests and tokens per second of simulated time."""
+
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+
+
+class Latency(Part):
+    """Latencies in seconds, over finished requests; ITL over the gaps between their tokens."""
+
+    ttft_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    normalized_s_per_token: Spread
+    queueing_s: Spread
+    itl_s: Spread
+
+
+class HeldBack(Part):
+    """Share of the run's time, 0 to 1, in which each limit kept the head of the queue out."""
+
+    kv_memory: float | None
+    max_num_seqs: float | None
+    max_num_batched_tokens: float | None
+    batch: float | None
+
+
+class Load(Part):
+    """How much was asked of the server, whether it kept up, and what held requests back (record/load.py)."""
+
+    arrivals: str
+    overloaded: bool
+    arriving_requests_per_s: float | None
+    leaving_requests_per_s: float | None
+    waiting_at_last_arrival: int | None
+    held_back_share: HeldBack
+
+
+class Shares(Part):
+    """The waste ledger in percent of the capacity; the six kinds sum to 100."""
+
+    token: float
+    reserved: float
+    internal: float
+    cached: float
+    external: float
+    free: float
+
+
+class Memory(Part):
+    """KV memory, time-weighted: over the whole run, and while requests waited (`saturated`)."""
+
+    capacity_tokens: int
+    average: Shares | None
+    saturated: Shares | None
+    saturated_share: float | None
+    saved_by_sharing: float | None
+    peak_used_tokens: int
+    external_fragmentation_refusals: int
+
+
+class Engine(Part):
+    """What the engine did."""
+
+    allocator: str
+    scheduler: str
+    reserve: str | None
+    steps: int
+    mean_running: float | None
+    mean_running_saturated: float | None
+    max_running: int
+    preemptions_recompute: int
+    preemptions_swap: int
+    swapped_in_blocks: int
+    swapped_out_blocks: int
+    cow_copies: int
+    copied_tokens: int
+    prefix_hit_tokens: int
+
+
+class Cost(Part):
+    """Where the step times come from, and the share of time outside what was measured."""
+
+    source: str
+    extrapolated_share: float | None
+
+
+class Fleet(Part):
+    """How many servers there were, and how requests were spread over them."""
+
+    replicas: int
+    router: str
+    sticky: bool
+    seed: int
+
+
+class SimulationTime(Part):
+    """How long the simulation took on this machine: the one part that differs between equal runs."""
+
+    cpu_s: float
+    wall_s: float
+    requests_per_cpu_s: float | None
+
+
+class Summary(Part):
+    """The numbers of a run; of a fleet also `fleet`, and under `replicas` those of each by itself."""
+
+    label: str
+    duration_s: float
+    requests: Requests
+    throughput: Throughput
+    latency: Latency
+    load: Load
+    memory: Memory
+    engine: Engine
+    cost: Cost
+    notes: list[str]
+    simulation: SimulationTime
+    fleet: Fleet | None
+    replicas: list[dict[str, Any]] | None

@@ -1,0 +1,106 @@
+"""What is simulated: a model, a GPU and an engine, and how much of each, with every name looked up.
+
+    Scenario (sim/options/scenario.py), as its user describes it -> Deployment: everything that a run needs
+    beside the traffic
+
+The record is checked when it is built, so whoever holds one need not check again. The name of the cost model
+is not checked here: its registry does that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvsim.sim.checks import check_int, check_number
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
+from kvsim.sim.scenario.engine import EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """A server: so many GPUs of one kind, one model split over them, one engine.
+
+    Attributes
+    ----------
+    tensor_parallel_size : int
+        GPUs that share every layer.
+    gpu_memory_utilization : float
+        Share of each GPU's memory that the engine may take.
+    num_gpu_blocks, kv_tokens : int or None
+        The KV capacity given exactly, in blocks or in tokens: at most one of them; None for both means
+        computed from the memory (sim/scenario/memory.py).
+    kv_cache_dtype : str
+        Type of a cached number, one of KV_CACHE_DTYPES.
+    cost : str
+        How long a step takes: a name that sim/cost/named.py knows.
+    profile : mapping or None
+        What `cost` needs of a measured profile, in JSON's types (sim/cost/profile_files.py).
+    host_time : str
+        The host's time of a step: "none", "MS+US" (milliseconds, and microseconds a sequence), or "auto",
+        the engine's where the GPU's times are measured (sim/cost/host.py).
+    frontend_latency : float or None
+        Seconds that a request spends outside of the engine; None means the engine's, as above.
+    expert_skew : float or None
+        How uneven tokens choose their experts, the exponent of a power law; None means even in the
+        roofline, 1.2 in measured profiles.
+    enable_expert_parallel : bool
+        Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    engine: EngineConfig
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    num_gpu_blocks: int | None = None
+    kv_tokens: int | None = None
+    kv_cache_dtype: str = "auto"
+    cost: str = "roofline"
+    profile: Mapping[str, Any] | None = None
+    host_time: str = "auto"
+    frontend_latency: float | None = None
+    expert_skew: float | None = None
+    enable_expert_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise KvsimError(
+                f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, got {self.kv_cache_dtype!r}"
+            )
+        check_int("tensor_parallel_size", self.tensor_parallel_size)
+        if not can_split(self.model, self.tensor_parallel_size):
+            raise KvsimError(
+                f"tensor_parallel_size must divide the {self.model.heads} heads of {self.model.name} "
+                f"and divide or be a multiple of its {self.model.kv_heads} KV heads, "
+                f"got {self.tensor_parallel_size}"
+            )
+        if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
+            raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
+        check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
+        if self.enable_expert_parallel and not self.model.experts:
+            raise KvsimError(
+                f"enable_expert_parallel must be left out for model {self.model.name}, which has no experts"
+            )
+        for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
+            if getattr(self, field):
+                check_number(field, getattr(self, field), most=most)
+        for field in ("num_gpu_blocks", "kv_tokens"):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field))
+        if self.num_gpu_blocks is not None and self.kv_tokens is not None:
+            raise KvsimError(
+                f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
+                f"got {self.num_gpu_blocks} and {self.kv_tokens}"
+            )
+
+    @property
+    def served_model(self) -> ModelSpec:
+        """The model with the type of cached number that it is served with."""
+        kv_bytes = KV_CACHE_DTYPES[self.kv_cache_dtype]
+        return replace(self.model, kv_dtype_bytes=kv_bytes) if kv_bytes else self.model
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence in tokens: the engine's setting, else the model's maximum."""
+        return self.model.max_model_len if self.engine.max_model_len is None else self.engine.max_model_len

@@ -1,0 +1,99 @@
+"""The engine's settings: what a vLLM user sets with flags, in one frozen record that is checked when built.
+
+Names of allocators and schedulers are not checked here: their registries do that.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.sim.checks import check_int
+from kvsim.sim.errors import KvsimError
+
+RESERVES = ("max", "pow2", "oracle")
+FITS = ("first", "best")
+POLICIES = ("fcfs", "priority", "sjf")
+PREEMPTIONS = ("recompute", "swap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """The engine's settings, named as vLLM names its flags.
+
+    Attributes
+    ----------
+    allocator, scheduler : str
+        Names in their registries; scheduler None means the one that belongs to the allocator.
+    block_size : int
+        Tokens of a KV block, a power of two.
+    reserve : "max", "pow2", "oracle" or None
+        What allocators that reserve ahead set aside; None leaves it to the allocator.
+    fit : "first" or "best"
+        Which free extent a contiguous reservation takes.
+    max_num_seqs, max_num_batched_tokens : int
+        At most so many sequences run, and at most so many tokens are computed, in a step.
+    max_model_len : int or None
+        The longest sequence; None means the model's own.
+    watermark : float
+        Share of the memory that an admission must leave free while anything runs.
+    reserve_full_prompt : bool or None
+        Whether a request is admitted only when its whole prompt fits, not just the first chunk; None
+        means as the scheduler's version does.
+    policy : "fcfs", "priority" or "sjf"
+        The order of the queue (sim/serving/queues.py).
+    enable_prefix_caching : bool
+        Whether prompts share the memory of what they have in common, with whoever was there before too.
+    async_scheduling : bool or None
+        Whether a step is decided before the one before it has ended; None means as the scheduler's version
+        does.
+    preemption : "recompute", "swap" or None
+        What happens to evicted sequences; None means as the scheduler does.
+    num_cpu_blocks : int or None
+        Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
+    enforce_eager : bool
+        Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
+    disable_hybrid_kv_cache_manager : bool
+        Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
+    """
+
+    allocator: str = "paged"
+    scheduler: str | None = None
+    block_size: int = 16
+    reserve: str | None = None
+    fit: str = "first"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    enable_chunked_prefill: bool = True
+    max_model_len: int | None = None
+    watermark: float = 0.0
+    reserve_full_prompt: bool | None = None
+    policy: str = "fcfs"
+    enable_prefix_caching: bool = False
+    async_scheduling: bool | None = None
+    preemption: str | None = None
+    num_cpu_blocks: int | None = None
+    enforce_eager: bool = False
+    disable_hybrid_kv_cache_manager: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.watermark < 1:
+            raise KvsimError(f"watermark must be at least 0 and below 1, got {self.watermark!r}")
+        for field in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            check_int(field, getattr(self, field))
+        if self.block_size & (self.block_size - 1):
+            raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
+        if self.reserve is not None and self.reserve not in RESERVES:
+            raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, got {self.reserve!r}")
+        if self.policy not in POLICIES:
+            raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        if self.preemption is not None and self.preemption not in PREEMPTIONS:
+            raise KvsimError(f"preemption must be one of {', '.join(PREEMPTIONS)}, got {self.preemption!r}")
+        if self.num_cpu_blocks is not None:
+            check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
+        if self.fit not in FITS:
+            raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise KvsimError(
+                f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_batched_tokens}"
+            )
+        if self.max_model_len is not None:
+            check_int("max_model_len", self.max_model_len)

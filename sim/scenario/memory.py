@@ -1,0 +1,197 @@
+"""How many tokens of KV cache fit: the arena that allocators share out.
+
+    |<------------------- GPU memory ------------------->|
+    |<------ x gpu_memory_utilization ------>|  not ours |
+    | weights | activations | runtime |  KV  |           |
+
+    tokens = (memory * utilization - weights / tp - activations - runtime - states) / KV bytes of a token
+
+    activations = dtype_bytes * max_num_batched_tokens * (4 * hidden + 3 * intermediate / tp)
+                + 10 * max_num_seqs * vocab
+
+the peak of a profile run as vLLM does one: residual, norm, attention in and out; gate, up and their
+product; logits of every sequence in 16 bit and twice in 32 bit (sampling). The runtime is a fixed
+0.3 GiB: CUDA context, libraries, communication buffers.
+
+A model with recurrent layers (Mamba, gated delta nets) also needs their states: max_num_seqs of them are set
+aside here. (vLLM takes them from the cache as sequences come: `sim fit` counts it so.)
+
+Where layers are kept in groups (sim/models/kv_groups.py), a slot holds one token of one group, a token takes
+a slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
+is a token.
+
+Given counts win, then the PagedAttention paper's own server, then the formula. It ignores fragmentation
+of the weights, CUDA graphs (vLLM takes them from outside its share) and pipeline parallelism. Rounding to
+whole blocks is the allocators' work.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import GIB, gpu_named, model_named
+from kvsim.sim.models.kv_groups import KvGroups
+from kvsim.sim.models.spec import can_split
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.registry import allocator_class
+
+RUNTIME_BYTES = 3 * GIB // 10
+
+PAPER_TOKENS = 15_744
+"""KV slots of OPT-13B on one A100-40GB: 984 blocks of 16 (Kwon et al., SOSP 2023, Figure 2)."""
+
+
+@dataclass(frozen=True)
+class KvCapacity:
+    """The KV cache of a server.
+
+    Attributes
+    ----------
+    tokens : int
+        Tokens whose keys and values fit, in all layers.
+    kv_bytes_per_token : int
+        Bytes of one token over the whole model.
+    reason : str
+        Where the number comes from, for humans.
+    slots_per_token : int
+        Groups of layers, each of which takes a slot of its own for a token.
+    slots : int
+        What allocators share out: `tokens * slots_per_token` and what is left over.
+    groups : KvGroups or None
+        The groups, where memory behind windows is freed.
+    """
+
+    tokens: int
+    kv_bytes_per_token: int
+    reason: str
+    slots_per_token: int
+    slots: int
+    groups: KvGroups | None = None
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Bytes of one GPU: what the engine may take, and what it needs before the first token is cached."""
+
+    available: float
+    weights: float
+    activations: float
+    states: int
+    per_slot: int
+
+    @property
+    def kv(self) -> float:
+        return self.available - self.weights - self.activations - RUNTIME_BYTES - self.states
+
+
+def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapacity:
+    """Tokens of KV cache, and why so many.
+
+    Parameters
+    ----------
+    scenario : Deployment
+    groups : KvGroups or None
+        How the layers are kept, for an allocator that frees what windows leave behind. A block of
+        `num_gpu_blocks` is then one of one group, as vLLM counts them, and `kv_tokens` are tokens of all
+        groups, as vLLM prints them. None: every layer keeps every token, in one group.
+
+    Raises
+    ------
+    KvsimError
+        When the model does not fit, or leaves no room for a token (for a block, with a paged allocator).
+    """
+    model, per_token = scenario.served_model, groups.count if groups else 1
+    layers = groups.layers_per_group if groups else model.caching_layers
+    if not model.kv_bytes_per_token:
+        raise KvsimError(
+            f"model {model.name} keeps nothing of a token: all its layers are recurrent, and sim fit says "
+            "how many sequences fit"
+        )
+    least = scenario.engine.block_size if allocator_class(scenario.engine.allocator).has_blocks else 1
+    if scenario.num_gpu_blocks is not None:
+        slots, reason = scenario.num_gpu_blocks * scenario.engine.block_size, "given"
+        if slots < least * per_token:
+            raise KvsimError(
+                f"num_gpu_blocks must be at least {per_token}, one of each group of layers, "
+                f"got {scenario.num_gpu_blocks}"
+            )
+    elif scenario.kv_tokens is not None:
+        slots, reason = scenario.kv_tokens * per_token, "given"
+        if scenario.kv_tokens < least:
+            raise KvsimError(
+                f"kv_tokens must be at least one block ({least} tokens), got {scenario.kv_tokens}"
+            )
+    elif _is_papers_own(scenario):
+        slots, reason = PAPER_TOKENS, "reported by the PagedAttention paper (Figure 2; 12 GiB)"
+    else:
+        slots, reason = _computed(scenario, layers, per_token, least)
+    return KvCapacity(slots // per_token, model.kv_bytes_per_token, reason, per_token, slots, groups)
+
+
+def _is_papers_own(scenario: Deployment) -> bool:
+    return (
+        scenario.model == model_named("opt-13b")
+        and scenario.served_model.kv_bytes_per_token == scenario.model.kv_bytes_per_token
+        and scenario.gpu == gpu_named("a100-40gb")
+        and scenario.tensor_parallel_size == 1
+        and scenario.gpu_memory_utilization == 0.9
+    )
+
+
+def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:
+    """Slots of so many layers by the formula above and the sum in words; raises below `least` tokens."""
+    model, gpu, tp = scenario.model, scenario.gpu, scenario.tensor_parallel_size
+    share = _share(scenario, tp, layers)
+    slots = int(share.kv // share.per_slot)
+    needs = " + ".join(
+        f"{what} {_gib(count)}"
+        for what, count in (
+            ("weights", share.weights),
+            ("activations", share.activations),
+            ("runtime", RUNTIME_BYTES),
+            *([("recurrent states", share.states)] if share.states else []),
+        )
+    )
+    each = " on each GPU" if tp > 1 else ""
+    have = (
+        f"{_gib(share.available)} available{each} "
+        f"({gpu.memory_bytes / GIB:g} GiB x {scenario.gpu_memory_utilization:g})"
+    )
+    if slots >= least * per_token:
+        return slots, f"{have} - {needs} leaves {_gib(share.kv)}"
+    if share.kv < 0:
+        problem = f"{needs} need {_gib(-share.kv)} more than the {have}"
+    else:
+        problem = f"{needs} leave {slots // per_token} tokens of the {have}, at least {least} are needed"
+    raise KvsimError(
+        f"model {model.name} does not fit on {tp} x {gpu.name}: {problem}; "
+        f"{_advice(scenario, layers, least * per_token)}"
+    )
+
+
+def _share(scenario: Deployment, tp: int, layers: int) -> _Share:
+    """What one of `tp` GPUs has for slots that hold a token of so many layers."""
+    model, gpu, engine = scenario.served_model, scenario.gpu, scenario.engine
+    return _Share(
+        available=gpu.memory_bytes * scenario.gpu_memory_utilization,
+        weights=model.weight_bytes / tp,
+        activations=model.dtype_bytes
+        * engine.max_num_batched_tokens
+        * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
+        + 10 * engine.max_num_seqs * model.vocab_size,
+        states=engine.max_num_seqs * model.state_bytes_per_sequence(tp),
+        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // model.caching_layers,
+    )
+
+
+def _advice(scenario: Deployment, layers: int, least: int) -> str:
+    """The smallest split, up to 16 GPUs, that would fit."""
+    for tp in range(scenario.tensor_parallel_size + 1, 17):
+        if can_split(scenario.model, tp):
+            share = _share(scenario, tp, layers)
+            if share.kv >= least * share.per_slot:
+                return f"try --tensor-parallel-size {tp} or a larger GPU"
+    return "try a larger GPU"
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.1f} GiB"

@@ -1,0 +1,214 @@
+"""What vLLM sets itself when nobody does: the token budget, the seats, and what is switched on.
+
+    GPU                                     LLM class         server             any other use
+    160 GiB and more (0.33.0)            16,384 x 1,024    16,384 x 1,024       2,048 x 128
+    70 GiB and more, no A100, no GB10    16,384 x 1,024     8,192 x 1,024       2,048 x 128
+    all others                            8,192 x   256     2,048 x   256       2,048 x 128
+
+tokens of a step x sequences. Performance mode `throughput` doubles both. Without chunked prefill the budget
+is at least the longest sequence; it never exceeds seats x longest sequence, nor the seats the budget. 0.33.0
+also schedules asynchronously and takes 92 % of the GPU's memory, where 0.11.0 took 90 %. Both cache prefixes,
+except of models that are recurrent only or have an encoder (whose prompts are not chunked either).
+
+From vLLM's own code: 0.33.0 vllm/engine/arg_utils.py (get_batch_defaults), 0.11.0 the same file
+(_set_default_args_v1).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
+
+GIB = 2**30
+USES = ("server", "llm", "other")
+"""`vllm serve`; the LLM class in Python; anything else."""
+
+MODES = ("balanced", "interactivity", "throughput")
+BUDGET = {
+    "largest": {"llm": (16_384, 1024), "server": (16_384, 1024)},
+    "large": {"llm": (16_384, 1024), "server": (8_192, 1024)},
+    "other": {"llm": (8_192, 256), "server": (2_048, 256)},
+}
+ANY_OTHER_USE = (2_048, 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """What differs between releases."""
+
+    gpu_memory_utilization: float
+    async_scheduling: bool
+    reserve_full_prompt: bool
+    largest_gib: int | None
+
+
+RELEASES = {
+    "0.11.0": Release(
+        gpu_memory_utilization=0.90, async_scheduling=False, reserve_full_prompt=False, largest_gib=None
+    ),
+    "0.33.0": Release(
+        gpu_memory_utilization=0.92, async_scheduling=True, reserve_full_prompt=True, largest_gib=160
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmDefaults:
+    """The settings of an engine whose user set nothing else.
+
+    Attributes
+    ----------
+    release : str
+    max_num_batched_tokens, max_num_seqs : int
+    gpu_memory_utilization : float
+    enable_chunked_prefill, enable_prefix_caching, async_scheduling, reserve_full_prompt : bool
+    prefix_cache_retention_interval : int
+        0: prefixes of windows and states are kept at replay boundaries and junctions only.
+    """
+
+    release: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    gpu_memory_utilization: float
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    reserve_full_prompt: bool = True
+    prefix_cache_retention_interval: int = 0
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens scheduled and not yet settled: a budget for each step under way."""
+        return self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the user did set; None leaves it to the engine."""
+
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float | None = None
+    enable_chunked_prefill: bool | None = None
+    enable_prefix_caching: bool | None = None
+    async_scheduling: bool | None = None
+    max_model_len: int | None = None
+
+
+def vllm_defaults(
+    release: str,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    *,
+    use: str = "server",
+    mode: str = "balanced",
+    asked: Asked | None = None,
+) -> VllmDefaults:
+    """The settings that a release starts with on a GPU.
+
+    Parameters
+    ----------
+    release : str
+        One of RELEASES.
+    gpu, model : GpuSpec, ModelSpec
+    use : "server", "llm" or "other"
+    mode : "balanced", "interactivity" or "throughput"
+    asked : Asked or None
+        What is set already: it stays, and others follow from it.
+
+    Raises
+    ------
+    KvsimError
+        When the settings cannot be together: vLLM refuses too.
+    """
+    if release not in RELEASES:
+        raise unknown("vLLM release", release, list(RELEASES))
+    if use not in USES:
+        raise KvsimError(f"use must be one of {', '.join(USES)}, got {use!r}")
+    if mode not in MODES:
+        raise KvsimError(f"performance_mode must be one of {', '.join(MODES)}, got {mode!r}")
+    asked, of = asked or Asked(), RELEASES[release]
+    tokens, seats = BUDGET[_memory_class(gpu, of)].get(use, ANY_OTHER_USE)
+    if mode == "throughput":
+        tokens, seats = 2 * tokens, 2 * seats
+    longest = asked.max_model_len or model.max_model_len
+    chunked = _first(asked.enable_chunked_prefill, not has_encoder(model))
+    seats = asked.max_num_seqs or seats
+    if asked.max_num_batched_tokens is not None:
+        tokens = asked.max_num_batched_tokens
+    else:
+        tokens = min(max(tokens, 0 if chunked else longest), seats * longest)
+    if asked.max_num_seqs is None:
+        seats = min(seats, tokens)
+    elif tokens < seats:
+        raise KvsimError(f"max_num_batched_tokens must be at least max_num_seqs ({seats}), got {tokens}")
+    chosen = {field.name: getattr(asked, field.name) for field in fields(Asked)}
+    return VllmDefaults(
+        release=release,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seats,
+        gpu_memory_utilization=chosen["gpu_memory_utilization"] or of.gpu_memory_utilization,
+        enable_chunked_prefill=chunked,
+        enable_prefix_caching=_first(chosen["enable_prefix_caching"], caches_prefixes(model)),
+        async_scheduling=_first(chosen["async_scheduling"], of.async_scheduling),
+        reserve_full_prompt=of.reserve_full_prompt,
+    )
+
+
+def caches_prefixes(model: ModelSpec) -> bool:
+    """Whether prefixes are cached by default: not of models without attention or with an encoder."""
+    return not has_encoder(model) and {layers.kind for layers in model.kv_layers} != {"mamba"}
+
+
+def has_encoder(model: ModelSpec) -> bool:
+    """Whether some layers attend to what an encoder has read."""
+    return any(layers.kind == "cross_attention" for layers in model.kv_layers)
+
+
+def _first(asked: bool | None, default: bool) -> bool:
+    return default if asked is None else asked
+
+
+def _memory_class(gpu: GpuSpec, release: Release) -> str:
+    gib, name = gpu.memory_bytes / GIB, gpu.name.lower()
+    if release.largest_gib is not None and gib >= release.largest_gib:
+        return "largest"
+    return "large" if gib >= 70 and "a100" not in name and "gb10" not in name else "other"
+
+
+FAMILY = "vllm-v1"
+"""The scheduler whose releases have these defaults."""
+PAPERS_GPU = "a100-40gb"
+"""The GPU of the paper's scenario, whose settings stay what they are."""
+
+
+def release_settings(
+    scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
+) -> Mapping[str, int | float | bool]:
+    """What `--scheduler vllm-v1@RELEASE` starts from on a GPU of today, by the names of our own settings.
+
+    Nothing where no release is named, or on the paper's GPU. Prefix caching stays off where `sim run` keeps
+    no prefixes (windows, recurrent layers).
+    """
+    name, _, release = (scheduler or "").partition("@")
+    if name != FAMILY or not release or gpu.name == PAPERS_GPU:
+        return {}
+    found = vllm_defaults(release, gpu, model, asked=asked)
+    keeps_prefixes = not model.window_layers and all(
+        layers.kind in ("full_attention", "mla_attention") for layers in model.kv_layers
+    )
+    return {
+        "max_num_batched_tokens": found.max_num_batched_tokens,
+        "max_num_seqs": found.max_num_seqs,
+        "gpu_memory_utilization": found.gpu_memory_utilization,
+        "enable_chunked_prefill": found.enable_chunked_prefill,
+        "enable_prefix_caching": found.enable_prefix_caching and keeps_prefixes,
+        "async_scheduling": found.async_scheduling,
+    }
+
+
+def defaults_note(scheduler: str, settings: Mapping[str, object], given: Collection[str]) -> str:
+    """One line for a report: which settings are a release's own."""
+    told = ", ".join(f"{name} {value}" for name, value in settings.items() if name not in given)
+    return f"Default of vLLM {scheduler.partition('@')[2]}: {told}." if told else ""

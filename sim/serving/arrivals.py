@@ -1,0 +1,225 @@
+"""Who arrives: requests at times of their own, and those that wait for an earlier answer.
+
+    open      each request at its time in the workload
+    Chain     a request some time after the answer to another one: the next turn of a chat
+    Clients   a closed loop: each client asks the next request some time after its last answer
+
+Requests come one by one from the columns of the workload, and become objects when they arrive.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+import simpy
+
+from kvsim.sim.record.recorder import Recorder
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.queues import Queue
+from kvsim.sim.serving.request import Group, Request
+from kvsim.sim.serving.server import Server
+from kvsim.sim.workload import Chain, Clients
+
+ROWS_AT_ONCE = 8192
+"""Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
+NEVER_PS = 1 << 63
+
+Row = tuple[int, int, int, int]
+"""(index, arrival_ps, prompt_tokens, output_tokens) of a request."""
+NOBODY: Row = (0, NEVER_PS, 0, 0)
+
+Process = Generator[simpy.Event, None, None]
+
+
+class Door(Protocol):
+    """What arrivals ask of a replica."""
+
+    server: Server
+    scheduler: Scheduler
+    recorder: Recorder
+
+    def arrived(self) -> None:
+        """Somebody is in the queue, or was turned away."""
+
+    def turn_away(self, row: int, reason: str) -> None:
+        """A request can never be served."""
+
+
+class Arrivals:
+    """Puts the requests of a workload into queues, each in its time; counts those that cannot be served.
+
+    Parameters
+    ----------
+    longest : int
+        Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+
+    Attributes
+    ----------
+    next_ps : int
+        Nobody comes before, as far as is known; answers may be followed by requests earlier than that.
+    now_ps : int
+        When the last of them came.
+    wait_for_answers : bool
+        Whether any request waits for an answer, so that `answered` matters.
+    """
+
+    def __init__(self, env: simpy.Environment, log: RequestLog, longest: int) -> None:
+        self.env = env
+        self.log = log
+        self.workload = log.workload
+        self.longest = longest
+        self.next_ps = NEVER_PS
+        self.now_ps = 0
+        self.wait_for_answers = log.workload.waits is not None
+        self._plain: Queue | None = None  # where requests can go at once, for which there is nothing to check
+        self._rows: Iterator[Row] = iter(())
+        self._next_row: Row = NOBODY
+        self._doors: Sequence[Door] = ()
+        self._choose: Callable[[Request], int] | None = None
+        self._asked = 0  # requests that the clients of a closed loop have taken
+        self._followers: dict[int, list[int]] = {}  # by row: the rows that wait for its answer
+        self._coming: list[int] = []  # when those come that are not taken from the columns in order
+
+    def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
+        """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
+        self._doors, self._choose = doors, choose
+        waits, workload, longest, door = self.workload.waits, self.workload, self.longest, doors[0]
+        if waits is None:
+            self._rows = self._in_order()
+            self._next_row = next(self._rows, NOBODY)
+            self.next_ps = self._next_row[1]
+            plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
+            if len(doors) == 1 and plain and door.server.allocator.fits(longest, longest):
+                self._plain = door.server.waiting
+            if len(doors) > 1:
+                self.env.process(self._announce())
+        elif isinstance(waits, Clients):
+            for _ in range(min(waits.clients, len(workload))):
+                self._ask_next(0, 0)
+        else:
+            for row, (leader, arrival_ps) in enumerate(
+                zip(waits.after.tolist(), workload.arrival_ps.tolist(), strict=True)
+            ):
+                if leader < 0:
+                    self._arrive_at(row, arrival_ps)
+                else:
+                    self._followers.setdefault(leader, []).append(row)
+
+    def answered(self, row: int, now_ps: int) -> None:
+        """A request has all its answers, or will never have them: who waited for it asks later."""
+        waits = self.workload.waits
+        if isinstance(waits, Clients):
+            if self._asked < len(self.workload):
+                self._ask_next(now_ps, int(waits.think_ps[self._asked]))
+        elif isinstance(waits, Chain):
+            for follower in self._followers.pop(row, ()):
+                self._arrive_at(follower, now_ps + int(waits.think_ps[follower]))
+
+    def _ask_next(self, now_ps: int, think_ps: int) -> None:
+        self._arrive_at(self._asked, now_ps + think_ps)
+        self._asked += 1
+
+    def _arrive_at(self, row: int, when_ps: int) -> None:
+        """Let a row arrive later; the time from which it is counted may be ahead of SimPy's."""
+        heappush(self._coming, when_ps)
+        self.next_ps = self._coming[0]
+        event = self.env.timeout(when_ps - int(self.env.now))
+        event.callbacks.append(lambda _: self._arrive_late(row))
+
+    def _arrive_late(self, row: int) -> None:
+        heappop(self._coming)
+        self.next_ps = self._coming[0] if self._coming else NEVER_PS
+        workload = self.workload
+        steps = sum(door.server.steps for door in self._doors)
+        self.now_ps = self.log.on_the_clock(int(self.env.now), steps)
+        self.log.arrive(row, self.now_ps)
+        self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
+
+    def _announce(self) -> Process:
+        """Bring everybody on SimPy's clock."""
+        while self.next_ps < NEVER_PS:
+            if self.next_ps > self.env.now:
+                yield self.env.timeout(self.next_ps - int(self.env.now))
+            self.bring(self.next_ps)
+
+    def bring(self, until_ps: int) -> None:
+        """Put those into queues who come by that time, in order."""
+        rows, longest, plain, contents = self._rows, self.longest, self._plain, self.workload.content
+        index, arrival_ps, prompt, output = self._next_row
+        while arrival_ps <= until_ps:
+            self.now_ps = arrival_ps
+            if plain is not None and prompt + output <= longest:
+                request = Request(index, prompt, output)
+                if contents is not None and contents[index]:
+                    request.write(contents[index])
+                plain.append(request)
+            else:
+                self._accept(index, prompt, output)
+            index, arrival_ps, prompt, output = next(rows, NOBODY)
+        self._next_row = index, arrival_ps, prompt, output
+        self.next_ps = arrival_ps
+
+    def _in_order(self) -> Iterator[Row]:
+        """(row, arrival, prompt, output) of all requests."""
+        workload = self.workload
+        for start in range(0, len(workload), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            columns = (workload.arrival_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
+            yield from zip(
+                range(start, len(workload)), *(column.tolist() for column in columns), strict=False
+            )
+
+    def _accept(self, index: int, prompt: int, output: int) -> None:
+        """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
+        longest, door = self.longest, self._doors[0]
+        kept = min(output, max(longest - prompt, 1))
+        request = Request(index, prompt, kept)
+        if self._choose is not None:
+            if self.workload.content is not None:
+                request.write(self.workload.content[index])
+            door = self._doors[self._choose(request)]
+        if prompt >= longest:
+            self._refuse(door, index, f"prompt leaves no room for an answer within {longest:,} tokens")
+            return
+        reason = door.scheduler.refusal(door.server, request, self._sequences(index))
+        if reason:
+            self._refuse(door, index, reason)
+            return
+        if kept < output:
+            door.recorder.truncate(index, kept)
+        for sample in self._samples(request, door.scheduler.forks):
+            door.server.waiting.append(sample)
+        door.arrived()
+
+    def _sequences(self, row: int) -> int:
+        """Samples, or candidates, of a request."""
+        samples, beam = self.workload.samples, self.workload.beam
+        if samples is not None:
+            return int(samples.offsets[row + 1] - samples.offsets[row])
+        return 1 if beam is None else beam.width
+
+    def _refuse(self, door: Door, row: int, reason: str) -> None:
+        door.turn_away(row, reason)
+        door.arrived()
+        self.answered(row, self.now_ps)
+
+    def _samples(self, request: Request, forks: bool) -> list[Request]:
+        """What waits for a request: one object for each answer, or a group that will fork."""
+        workload, index = self.workload, request.index
+        if workload.content is not None:
+            request.write(workload.content[index])
+        if workload.priority is not None:
+            request.priority = int(workload.priority[index])
+        lengths = [request.output_tokens]
+        if workload.samples is not None:
+            first, end = workload.samples.offsets[index : index + 2].tolist()
+            room = self.longest - request.prompt_tokens
+            lengths = [min(length, room) for length in workload.samples.tokens[first:end].tolist()]
+            request.own = first
+        if forks:
+            request.group = Group(request, lengths, workload.beam.width if workload.beam else 1)
+            return [request]
+        if workload.samples is not None:
+            request.set_output(lengths[0])
+        return [request, *(request.as_sample(k, length) for k, length in enumerate(lengths[1:], 1))]

@@ -1,0 +1,92 @@
+"""A workload on its replicas: everything on one SimPy clock that counts whole picoseconds.
+
+`Arrivals` brings the requests (arrivals.py), a router may spread them (fleet.py), each `Replica` serves
+those that come to it (replica.py).
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import simpy
+
+from kvsim.sim.record.fleet_result import together
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.serving.arrivals import Arrivals
+from kvsim.sim.serving.fleet import Dispatcher, FleetConfig, sessions_of
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.request import Request
+from kvsim.sim.workload import Workload
+
+UNLIMITED = 1 << 40
+ONE = FleetConfig()
+
+
+@contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """Pause the search for reference cycles: a run makes none, and it would take a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Engine:
+    """One or several replicas under one workload.
+
+    Parameters
+    ----------
+    log : RequestLog
+        The one that the replicas write to.
+    max_model_len : int
+        Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+    fleet : FleetConfig
+        How requests are spread over the replicas.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        log: RequestLog,
+        replicas: Sequence[Replica],
+        max_model_len: int,
+        fleet: FleetConfig = ONE,
+    ) -> None:
+        self.env = simpy.Environment(initial_time=0)
+        self.workload = workload
+        self.log = log
+        self.replicas = replicas
+        self._choose: Callable[[Request], int] | None = None
+        if len(replicas) > 1:
+            sessions = sessions_of(log) if fleet.sticky else None
+            self._choose = Dispatcher(fleet.build(), replicas, log, sessions).place
+        longest = max_model_len if replicas[0].scheduler.limits_length else UNLIMITED
+        self.arrivals = Arrivals(self.env, log, longest)
+
+    @property
+    def replica(self) -> Replica:
+        """The first replica, most often the only one."""
+        return self.replicas[0]
+
+    def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
+        """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
+        for replica in self.replicas:
+            replica.wait_before_steps(wait, max_span)
+
+    def run(self) -> Result:
+        """Serve every request and return what was written down: of a fleet, all replicas together."""
+        self.arrivals.begin(self.replicas, self._choose)
+        for replica in self.replicas:
+            replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
+        with _no_cycle_collection():
+            self.env.run()
+        for replica in self.replicas:
+            replica.end()
+        self.results = [replica.result() for replica in self.replicas]
+        if len(self.results) == 1:
+            return self.results[0]
+        return together(self.results, [replica.server for replica in self.replicas])

@@ -1,0 +1,286 @@
+"""A server whose requests may be several sequences: they fork, are searched by beams, are swapped together.
+
+A forked sequence shares all blocks with its parent until it writes: its *first write* may copy the last
+block (copy-on-write). Until then nobody knows when it must grow, so it stands in `_unwritten` and not yet
+in the calendar of growth.
+"""
+
+from collections.abc import Callable, Sequence
+
+from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.serving.progress import Progress
+from kvsim.sim.serving.request import Group, Request, State
+from kvsim.sim.serving.server import Server
+
+
+class GroupServer(Server):
+    """What vLLM V0 needs beyond a Server.
+
+    Attributes
+    ----------
+    groups : dict of Group
+        Those that run, in order of admission.
+    swapped_groups : list of Group
+        Those in the host pool.
+    beams : dict of Group
+        Those of `groups` that search by beams and have their candidates.
+    """
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        bound: Callable[[Request], int],
+        policy: str = "fcfs",
+        publishes_late: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(allocator, bound, policy, publishes_late, progress)
+        self.groups: dict[Group, None] = {}
+        self.swapped_groups: list[Group] = []
+        self.beams: dict[Group, None] = {}
+        self._unwritten: dict[int, Request] = {}
+
+    # -- in and out ---------------------------------------------------------------------------
+
+    def group_of(self, request: Request) -> Group:
+        """The group of a request."""
+        if request.group is None:
+            raise InvariantError(f"request {request.index} belongs to no group")
+        return request.group
+
+    def enter(self, request: Request) -> None:
+        """The head of the queue was admitted: its group runs."""
+        group = self.group_of(request)
+        self.groups[group] = None
+        self.margin = max(self.margin, group.seats)
+
+    def leave(self, request: Request) -> None:
+        """A sequence is done with its memory."""
+        group = self.group_of(request)
+        group.sequences.remove(request)
+        self.release(request)
+        self._settle(group)
+        if not group.sequences:
+            del self.groups[group]
+            self.beams.pop(group, None)
+
+    def drop_head(self, reason: str) -> None:
+        """The head of the queue can never be served."""
+        self.step.reject(self.waiting.popleft().index, reason)
+
+    def drop_running(self, group: Group, reason: str) -> None:
+        """A group must make room and cannot be kept."""
+        for request in group.sequences:
+            self._leave_decode(request)
+            request.move(State.FINISHED)
+            self.release(request)
+        del self.groups[group]
+        self.beams.pop(group, None)
+        self.step.evict()
+        self.step.reject(group.index, reason)
+
+    def drop_swapped(self, group: Group, reason: str) -> None:
+        """A swapped group can never come back."""
+        for request in group.sequences:
+            self.allocator.release(request.seq)
+        self.swapped_groups.remove(group)
+        self.swapped -= len(group.sequences)
+        self.step.reject(group.index, reason)
+
+    # -- forking ------------------------------------------------------------------------------
+
+    def start_group(self, request: Request) -> None:
+        """The prompt is done and gave a token: fork off the other samples, or the other candidates."""
+        group = self.group_of(request)
+        if group.beam_width > 1:
+            samples = [request.as_sample(0, request.output_tokens) for _ in range(group.beam_width - 1)]
+            self.beams[group] = None
+        else:
+            *others, last = group.lengths
+            samples = [request.as_sample(sample, length) for sample, length in enumerate(others)]
+            request.sample = len(others)
+            request.set_output(last)
+        group.lengths = []
+        for sample in samples:
+            self._fork(request, sample)
+            sample.move(State.PREFILL)
+            self.prefill_held += sample.computed
+        group.sequences += samples
+        for sequence in group.sequences:
+            if sequence.generated < sequence.output_tokens:
+                sequence.move(State.DECODE)
+                self.prefill_held -= sequence.computed
+                self.progress.join(sequence, self.now_ps)
+                self._unwritten[sequence.seq] = sequence
+            else:
+                self.prefill_held -= sequence.computed
+        self._set_internal(request, 0)
+        self._settle(group)
+
+    def _fork(self, parent: Request, child: Request) -> None:
+        """Let a new sequence share all that its parent holds."""
+        decodes = parent.state is State.DECODE
+        child.computed = self.progress.stored(parent) if decodes else parent.computed
+        child.generated, child.known_tokens = parent.generated, parent.known_tokens
+        child.reached, child.last_token_ps = parent.reached, parent.last_token_ps
+        child.first_scheduled_ps, child.first_token_ps = parent.first_scheduled_ps, parent.first_token_ps
+        child.first_scheduled_step = parent.first_scheduled_step
+        child.first_token_step = parent.first_token_step
+        child.seq = self._next_seq
+        self._next_seq += 1
+        if not self.allocator.fork(parent.seq, child.seq, child.computed):
+            raise InvariantError(f"sequence {parent.seq} was refused a fork")
+        self.running[child.seq] = child
+        self.step.changed = True
+        if self.events:
+            self.events.forked(child, self.now_ps, self.steps)
+
+    def branch(self, group: Group, parents: Sequence[int]) -> None:
+        """Replace the candidates of a beam search: candidate i follows the old candidate `parents[i]`."""
+        living = group.sequences[:]
+        for place, parent in enumerate(living):
+            for _ in range(parents.count(place) - 1):
+                self._branch_off(group, parent)
+        for place, candidate in enumerate(living):
+            if place not in parents:
+                self._abandon(group, candidate)
+
+    def _branch_off(self, group: Group, parent: Request) -> None:
+        if parent.seq not in self._unwritten:
+            self._growth.remove(parent.seq, self._full_clock(parent), parent.finish_clock)
+            self._set_internal(parent, 0)
+            self._unwritten[parent.seq] = parent
+        child = parent.as_sample(parent.sample, parent.output_tokens)
+        self._fork(parent, child)
+        child.generated = self.progress.generated(parent)
+        child.last_token_ps = self.now_ps
+        child.move(State.PREFILL)
+        child.move(State.DECODE)
+        self.progress.join(child, self.now_ps)
+        self._unwritten[child.seq] = child
+        group.sequences.append(child)
+
+    def _abandon(self, group: Group, candidate: Request) -> None:
+        self._leave_decode(candidate)
+        candidate.move(State.FINISHED)
+        group.sequences.remove(candidate)
+        group.sequences[0].preemptions += candidate.preemptions
+        self.release(candidate)
+        self._settle(group)
+        self.step.changed = True
+
+    def _settle(self, group: Group) -> None:
+        """Write down what those who have not written yet will never fill, of blocks that they own alone."""
+        for request in group.sequences:
+            if request.seq in self._unwritten:
+                self._set_internal(
+                    request, max(self.allocator.capacity(request.seq) - request.final_tokens, 0)
+                )
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def grow_freely(self) -> bool:
+        """Give all who decode the slots of this step; if any group may find too little, do nothing."""
+        if self.beams:  # who lives on is drawn after each step: none is like the one before
+            self.step.changed = True
+        due = self._growth.due(self.progress.clock)
+        takers = len(due) + len(self._unwritten)
+        if self.allocator.free_slots < (takers + self.margin) * self.allocator.growth_unit:
+            return False
+        if self._unwritten:
+            self._write_first({*due, *self._unwritten})
+        else:
+            self.grow_due()
+        return True
+
+    def _write_first(self, seqs: set[int]) -> None:
+        """Give these sequences their slots, in the order of the groups; all others have theirs."""
+        self.moved = True
+        groups = {self.group_of(self.running[seq]) for seq in seqs}
+        for group in sorted(groups, key=self.urgency):
+            for request in group.sequences:
+                if request.seq in seqs:
+                    self.write(request)
+        self.written()
+
+    def urgency(self, group: Group) -> tuple[int, int]:
+        """Who is served first: by priority where that is the policy, else in order of arrival."""
+        return group.sequences[0].priority if self.policy == "priority" else 0, group.index
+
+    def write(self, request: Request) -> None:
+        """Give a decoding sequence the slot of this step's token, for which there is room."""
+        seq, tokens, copied = request.seq, self.progress.tokens(request), self.allocator.copied_slots
+        if self.allocator.capacity(seq) < tokens and not self.allocator.grow(seq, tokens):
+            raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
+        if self.events:
+            self.events.copied(request, self.now_ps, self.steps, self.allocator.copied_slots - copied)
+        if self._unwritten.pop(seq, None):
+            self._plan_growth(request)
+
+    def written(self) -> None:
+        """All decoding sequences have the slots of this step."""
+        self.step.changed = True
+        self._granted_clock = self.progress.clock
+        for seq in self._growth.pop_full(self.progress.clock):
+            request = self.running[seq]
+            self._set_internal(request, self.allocator.capacity(seq) - request.final_tokens)
+
+    def _leave_decode(self, request: Request) -> None:
+        super()._leave_decode(request)
+        self._unwritten.pop(request.seq, None)
+
+    # -- preempting ---------------------------------------------------------------------------
+
+    def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
+        """Preempt a group of one sequence by recomputation."""
+        super().evict(request, requeue, by)
+        del self.groups[self.group_of(request)]
+
+    def swap_out(self, group: Group, by: Request | None = None) -> bool:
+        """Preempt a group, for what `by` needs, by moving it to the host pool; False: no room there."""
+        allocator, seqs = self.allocator, [request.seq for request in group.sequences]
+        slots = allocator.slots_held(seqs)
+        if slots > allocator.host_capacity_slots - allocator.host_used_slots:
+            return False
+        for request in group.sequences:
+            self._leave_decode(request)
+            request.move(State.SWAPPED)
+            del self.running[request.seq]
+            self._set_internal(request, 0)
+            allocator.fill(request.seq, request.computed)
+            if self.events:
+                self.events.left("swap_out", request, self.now_ps, self.steps, by)
+        if not allocator.swap_out(seqs):
+            raise InvariantError(f"sequences {seqs} found no room to be swapped out")
+        group.sequences[0].preemptions += 1
+        del self.groups[group]
+        self.beams.pop(group, None)
+        self.swapped_groups.append(group)
+        self.swapped += len(group.sequences)
+        self.step.swapped_out_blocks += slots // allocator.growth_unit
+        self.totals.swapped_out_blocks += slots // allocator.growth_unit
+        self.totals.swap_outs += 1
+        self.step.evict()
+        return True
+
+    def swap_in(self, group: Group) -> None:
+        """Bring a group back, for which there is room: it decodes in this step."""
+        seqs = [request.seq for request in group.sequences]
+        blocks = self.allocator.slots_held(seqs) // self.allocator.growth_unit
+        self.step.swapped_in_blocks += blocks
+        self.totals.swapped_in_blocks += blocks
+        if not self.allocator.swap_in(seqs):
+            raise InvariantError(f"sequences {seqs} found no room to be swapped in")
+        self.swapped_groups.remove(group)
+        self.swapped -= len(seqs)
+        self.groups[group] = None
+        if group.beam_width > 1:
+            self.beams[group] = None
+        for request in group.sequences:
+            request.move(State.DECODE)
+            self.running[request.seq] = request
+            self.progress.join(request, self.now_ps)
+            self._unwritten[request.seq] = request
+            if self.events:
+                self.events.returned(request, self.now_ps, self.steps)
+        self.step.changed = True

@@ -1,0 +1,284 @@
+"""How far the decoding sequences are: the one place that knows how many tokens a step adds to a sequence.
+
+    clock        decode steps executed
+    stored       tokens of a sequence whose keys and values are there: all but the newest
+    tokens       the same in the step that is being decided, what it adds included
+
+In `Lockstep` every sequence gets one token a step, so that it has stored `base + clock` tokens and all of
+them together `sum(base) + size * clock`. When each ends is known when it joins and stands in a heap: the work
+is proportional to changes, not to tokens. Any other progress must be known when a sequence joins, too; then
+finishes and growth stay foreseeable, and steps can be taken many at a time (see `Counted`).
+
+Engines may *pause* the decodes for a step: the clock stands still, and the time between two tokens is longer
+than a step. Whoever got no token in the step before is *late*.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import ClassVar
+
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.spread import Contexts
+
+SEQ_BITS = 40
+"""A finish is one integer, clock << SEQ_BITS | seq: the heap sorts by clock, then by admission."""
+SEQ_MASK = (1 << SEQ_BITS) - 1
+NEVER = 1 << 62
+
+
+class Progress(ABC):
+    """The sequences that decode, and how many tokens each has after every step.
+
+    Attributes
+    ----------
+    clock : int
+        Decode steps executed.
+    size : int
+        Sequences that decode.
+    next_finish : int
+        The clock at which the next of them has its last token.
+    late : bool
+        Whether any of them may not have got a token in the step before.
+    spread : Contexts or None
+        How their contexts differ, where the cost model asks.
+    """
+
+    linear: ClassVar[bool]
+    """Whether every step adds one token to each, so that sums over a span have closed forms."""
+
+    def __init__(self) -> None:
+        self.clock = self.size = self._base_sum = 0
+        self.next_finish = NEVER
+        self.late = False
+        self.spread: Contexts | None = None
+        self._members: dict[int, Request] = {}
+        self._finishes: list[int] = []
+        self._last_ps = 0  # when the last decode step ended
+        self._joined: dict[int, int] = {}  # who joined since then: last token, in ps
+        self._streams: dict[int, list[Request]] = {}  # who generates text that others may share
+
+    # -- what a kind of progress says ---------------------------------------------------------
+
+    @abstractmethod
+    def stored(self, request: Request) -> int:
+        """Tokens of a sequence that were stored when the step began."""
+
+    @abstractmethod
+    def tokens(self, request: Request) -> int:
+        """Tokens of a sequence in the step, those that it adds included."""
+
+    @abstractmethod
+    def contexts(self) -> int:
+        """The tokens of all sequences in the step."""
+
+    @abstractmethod
+    def contexts_later(self, steps: int) -> int:
+        """The same so many decode steps later, if nobody joins or leaves."""
+
+    @abstractmethod
+    def all_stored(self) -> int:
+        """The tokens of all sequences when the step began."""
+
+    @abstractmethod
+    def generated(self, request: Request) -> int:
+        """Tokens of the answer that a sequence had when the step began."""
+
+    @abstractmethod
+    def growth_clock(self, request: Request, capacity: int) -> int:
+        """The clock of the step that needs more room than `capacity` tokens; at the finish or later: none."""
+
+    @abstractmethod
+    def added(self, steps: int) -> int:
+        """Tokens that the next `steps` steps add to all sequences."""
+
+    @abstractmethod
+    def _begin(self, request: Request) -> None:
+        """Set `base` and `finish_clock` of a sequence that joins."""
+
+    # -- in and out ---------------------------------------------------------------------------
+
+    def join(self, request: Request, now_ps: int) -> None:
+        """A sequence decodes from the next decode step on."""
+        self._begin(request)
+        self._base_sum += request.base
+        self.size += 1
+        self._members[request.seq] = request
+        if self.spread is not None:
+            self.spread.add(request.base)
+        self._joined[request.seq] = request.last_token_ps
+        if request.last_token_ps != now_ps:
+            self.late = True
+        if request.open_stream is not None:
+            self._streams.setdefault(request.open_stream, []).append(request)
+        finish = request.finish_clock
+        heappush(self._finishes, finish << SEQ_BITS | request.seq)
+        if finish < self.next_finish:
+            self.next_finish = finish
+
+    def leave(self, request: Request) -> None:
+        """A sequence stops decoding before its end: write back how far it is."""
+        request.computed = self.stored(request)
+        request.generated = self.generated(request)
+        request.known_tokens = request.prompt_tokens + request.generated
+        request.last_token_ps = self._joined.pop(request.seq, self._last_ps)
+        self._remove(request)
+        if request.finish_clock == self.next_finish:
+            self._find_next_finish()
+
+    def finished(self) -> list[Request]:
+        """Take out those whose last token is there, in order of admission."""
+        done: list[Request] = []
+        while self.next_finish == self.clock:
+            request = self._members[heappop(self._finishes) & SEQ_MASK]
+            request.generated = request.output_tokens
+            request.computed = request.final_tokens
+            self._remove(request)
+            done.append(request)
+            self._find_next_finish()
+        return done
+
+    def _remove(self, request: Request) -> None:
+        self.size -= 1
+        del self._members[request.seq]
+        self._base_sum -= request.base
+        if self.spread is not None:
+            self.spread.remove(request.base)
+        if request.open_stream is not None:
+            self._streams[request.open_stream].remove(request)
+
+    def _find_next_finish(self) -> None:
+        """Drop the finishes of those that left meanwhile, and may be back with another one."""
+        finishes, members = self._finishes, self._members
+        while finishes:
+            first = finishes[0]
+            request = members.get(first & SEQ_MASK)
+            if request is not None and request.finish_clock == first >> SEQ_BITS:
+                self.next_finish = request.finish_clock
+                return
+            heappop(finishes)
+        self.next_finish = NEVER
+
+    def authors(self, stream: int) -> Sequence[Request]:
+        """Who generates a text that others may share."""
+        return self._streams.get(stream, ())
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def advance(self, steps: int, now_ps: int) -> None:
+        """So many decode steps are over; the last ended now."""
+        self.clock += steps
+        self._last_ps = now_ps
+        self.late = False
+        if self._joined:
+            self._joined.clear()
+
+    def pause(self) -> None:
+        """A step is over in which nobody decoded."""
+        if self.size:
+            self.late = True
+
+    def late_tokens(self, now_ps: int) -> list[tuple[int, int]]:
+        """(last token, how many) of all sequences, if any got its last token before the step that ended now.
+
+        Empty when none did: the time between two tokens is then the duration of a step.
+        """
+        last = Counter(self._joined.values())
+        last[self._last_ps] += self.size - len(self._joined)
+        late = any(count and when != now_ps for when, count in last.items())
+        return [(when, count) for when, count in last.items() if count] if late else []
+
+
+class Lockstep(Progress):
+    """One token a step for every sequence."""
+
+    linear = True
+
+    def stored(self, request: Request) -> int:
+        return request.base + self.clock
+
+    def tokens(self, request: Request) -> int:
+        return request.base + self.clock + 1
+
+    def contexts(self) -> int:
+        return self._base_sum + self.size * (self.clock + 1)
+
+    def contexts_later(self, steps: int) -> int:
+        return self._base_sum + self.size * (self.clock + 1 + steps)
+
+    def all_stored(self) -> int:
+        return self._base_sum + self.size * self.clock
+
+    def generated(self, request: Request) -> int:
+        return request.output_tokens - (request.finish_clock - self.clock)
+
+    def growth_clock(self, request: Request, capacity: int) -> int:
+        return capacity - request.base
+
+    def added(self, steps: int) -> int:
+        return steps * self.size
+
+    def _begin(self, request: Request) -> None:
+        request.base = request.computed - self.clock
+        request.finish_clock = self.clock + request.output_tokens - request.generated
+
+
+class Counted(Progress):
+    """As many tokens a step as `counts` says of a sequence, at least one; the last step adds what is missing.
+
+    `counts` yields how many tokens each step adds to a sequence from now on. It is asked when the sequence
+    joins, for all steps to its end.
+    """
+
+    linear = False
+
+    def __init__(self, counts: Callable[[Request], Iterator[int]]) -> None:
+        super().__init__()
+        self._counts = counts
+        self._after: dict[int, list[int]] = {}  # by sequence: tokens stored after each of its steps
+
+    def stored(self, request: Request) -> int:
+        return self._after[request.seq][self.clock - request.base]
+
+    def tokens(self, request: Request) -> int:
+        return self._after[request.seq][self.clock - request.base + 1]
+
+    def contexts(self) -> int:
+        return self.contexts_later(0)
+
+    def contexts_later(self, steps: int) -> int:
+        clock, after = self.clock + 1 + steps, self._after
+        return sum([after[seq][clock - request.base] for seq, request in self._members.items()])
+
+    def all_stored(self) -> int:
+        return sum([self.stored(request) for request in self._members.values()])
+
+    def generated(self, request: Request) -> int:
+        return self.stored(request) - request.prompt_tokens + 1
+
+    def growth_clock(self, request: Request, capacity: int) -> int:
+        return request.base + bisect_left(self._after[request.seq], capacity + 1) - 1
+
+    def added(self, steps: int) -> int:
+        clock = self.clock
+        return sum(
+            self._after[seq][clock - r.base + steps] - self._after[seq][clock - r.base]
+            for seq, r in self._members.items()
+        )
+
+    def _begin(self, request: Request) -> None:
+        counts, missing = self._counts(request), request.output_tokens - request.generated
+        steps = []
+        while missing:
+            steps.append(min(next(counts), missing))
+            missing -= steps[-1]
+        request.base = self.clock
+        request.finish_clock = self.clock + len(steps)
+        self._after[request.seq] = list(accumulate(steps, initial=request.computed))
+
+    def _remove(self, request: Request) -> None:
+        super()._remove(request)
+        del self._after[request.seq]

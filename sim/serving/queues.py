@@ -1,0 +1,65 @@
+"""In which order requests wait: first come first served, by priority, or the shortest job first.
+
+A queue is a `deque` as far as the server uses one. `append` takes who arrives, `appendleft` who was
+evicted; queues with an order of their own put either where it belongs.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Protocol
+
+from kvsim.sim.errors import unknown
+from kvsim.sim.scenario.engine import POLICIES
+from kvsim.sim.serving.request import Request
+
+
+class Queue(Protocol):
+    """What the server asks of a queue."""
+
+    def append(self, request: Request, /) -> None: ...  # noqa: D102
+    def appendleft(self, request: Request, /) -> None: ...  # noqa: D102
+    def popleft(self) -> Request: ...  # noqa: D102
+    def __getitem__(self, index: int, /) -> Request: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Request]: ...
+
+
+class Ordered:
+    """A queue whose head is the request with the smallest key; ties go to the one that arrived first."""
+
+    def __init__(self, key: Callable[[Request], int]) -> None:
+        self._key = key
+        self._heap: list[tuple[int, int, int, Request]] = []
+
+    def append(self, request: Request) -> None:
+        """Put a request where it belongs."""
+        heappush(self._heap, (self._key(request), request.index, request.sample, request))
+
+    appendleft = append
+
+    def popleft(self) -> Request:
+        """Take the head."""
+        return heappop(self._heap)[-1]
+
+    def __getitem__(self, index: int) -> Request:
+        if index:
+            raise IndexError(f"only the head can be seen, got {index}")
+        return self._heap[0][-1]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (entry[-1] for entry in sorted(self._heap))
+
+
+def queue_named(policy: str) -> Queue:
+    """The queue of a policy: fcfs; priority, the lowest number first; sjf, the shortest answer first."""
+    if policy == "fcfs":
+        return deque()
+    if policy == "priority":
+        return Ordered(lambda request: request.priority)
+    if policy == "sjf":
+        return Ordered(lambda request: request.output_tokens)
+    raise unknown("policy", policy, list(POLICIES))

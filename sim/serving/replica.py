@@ -1,0 +1,481 @@
+"""One server on the clock: a SimPy process that plans a span of steps, sleeps to its end, and carries it out.
+
+    plan     the scheduler decides a step; steps that need no new decision are added, as far as is known
+    sleep    until the last of them ends; whoever arrives may cut the plan at the next boundary
+    commit   the memory of the steps, their tokens, who is finished
+
+A plan changes nothing but the decision of its first step. It ends at the next finish, before the first step
+whose memory is not guaranteed, where a row of the timeline is due, and at the first boundary at or after an
+arrival that may enter. `max_span=1` is step mode: the same code, the same result, one step at a time.
+
+A replica that is alone is promised that nobody comes before `arrivals.next_ps`: up to there it plans and
+commits ahead of the clock, without sleeping. What a plan says of its beginning (who waits, what is external)
+is noted when it is made, as arrivals land before it is carried out.
+
+Same instant, same order: arrivals first, then replicas, so that an arrival at t is seen by the step that
+starts at t.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
+
+import simpy
+from simpy.events import EventPriority
+
+from kvsim.allocators.base import InvariantError
+from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.record.events import NO_ROOM, Events
+from kvsim.sim.record.limits import limit
+from kvsim.sim.record.memory_map import MemoryMap
+from kvsim.sim.record.recorder import NOTHING, TIMELINE_ROWS, Instant, Recorder, Result, Span
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.record.step_row import end_of_step, start_of_step
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+from kvsim.sim.workload import LATEST_PS
+
+AFTER_ARRIVALS = EventPriority(2)
+"""SimPy's priority of a replica: at the same instant after arrivals, which have 1."""
+
+Process = Generator[simpy.Event, None, None]
+
+
+class Replica:
+    """A server, its scheduler and the cost of its steps.
+
+    Parameters
+    ----------
+    log : RequestLog
+        Where its requests are written down.
+    max_span : int
+        Most decode steps taken as one event; 1 is step mode.
+    step_log : bool
+        Whether to write a row per step, which takes step mode.
+    timeline_rows : int
+        At most this many instants are kept; a span also ends where one is due.
+    check : bool
+        Recount the memory from scratch at every step (slow; for tests).
+    events, memory_map : Events, MemoryMap, optional
+        Where to write down what happens to each request, and what lies where.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        scheduler: Scheduler,
+        cost: CostModel,
+        log: RequestLog,
+        *,
+        max_span: int = 1 << 20,
+        step_log: bool = False,
+        timeline_rows: int = TIMELINE_ROWS,
+        check: bool = False,
+        events: Events | None = None,
+        memory_map: MemoryMap | None = None,
+    ) -> None:
+        self.server = server
+        self.scheduler = scheduler
+        self.cost = cost
+        self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
+        self.max_span = 1 if step_log else max_span
+        self.check = check
+        self._wait: Callable[[int], None] | None = None
+        self._after_each = scheduler.forks or step_log  # is there anything to do after each step?
+        self.events = events
+        self.memory_map = memory_map
+        server.watch(events, cost.context_tile)
+        self._current: Span | None = None  # the plan it sleeps on
+        self._last_ends = [0]  # of the plan that it carried out last
+        self._may_be_cut = False
+        self._span_priced: tuple[int, int] | None = None  # seats and contexts, for a cost that asks
+        self._late: list[tuple[int, int]] = []  # (last token, how many) of those who decode late
+        self._changed_before = True  # did the last step change anything, or anybody finish since?
+        self._turned_away: list[tuple[int, int, int, str]] = []  # arrivals during the plan: see `turn_away`
+
+    def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
+        """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
+        self._wait, self.max_span = wait, min(self.max_span, max_span)
+
+    def end(self) -> None:
+        """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
+        if self._bell is not None and self._bell.callbacks is not None:
+            self._bell.callbacks.clear()
+        del self._env, self._arrivals, self._process, self._bell
+
+    # -- on the clock -------------------------------------------------------------------------
+
+    def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
+        """Start to serve; `alone`: all that arrives comes here."""
+        self._env, self._arrivals, self._alone = env, arrivals, alone
+        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
+        self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._looked_on = self.check or self.events is not None or self.memory_map is not None
+        self._step_log = self.recorder.step_log
+        self._process = env.process(self._serve())
+
+    def _serve(self) -> Process:
+        """Plan, sleep, commit, until nobody comes any more."""
+        server, arrivals, plan_steps, commit = self.server, self._arrivals, self._plan, self._commit
+        takes, wait = self._takes, self._wait
+        while True:
+            if arrivals.next_ps <= server.now_ps:
+                if takes:
+                    arrivals.bring(server.now_ps)
+                else:  # asked for by an answer just given
+                    yield self._alarm(server.now_ps)
+            if not (server.running or server.waiting or server.swapped):
+                yield from self._idle()
+                continue
+            if wait:
+                wait(server.now_ps)
+            plan = plan_steps()
+            if plan is None:
+                yield from self._stall()
+                continue
+            if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
+                plan = yield from self._sleep(plan)
+            commit(plan)
+
+    def _alarm(self, at_ps: int) -> simpy.Event:
+        """What happens at that time, after all arrivals."""
+        alarm = self._env.event()
+        alarm._ok, alarm._value = True, None
+        self._env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(self._env.now))
+        return alarm
+
+    def _sleep(self, plan: Span) -> Generator[simpy.Event, None, Span]:
+        """Sleep to the end of a plan; returns what has become of it meanwhile."""
+        self._current, over = plan, False
+        while not over:
+            try:
+                yield self._alarm(self.server.now_ps + self._current.ends[-1])
+                over = True
+            except simpy.Interrupt:
+                pass  # the end is another one now
+        plan, self._current, self._may_be_cut = self._current, None, False
+        return plan
+
+    def _idle(self) -> Process:
+        """Wait until somebody comes."""
+        server, now_ps = self.server, self.server.now_ps
+        self.recorder.sample(self._instant(0))
+        external, cached = server.external_slots(), server.allocator.cached_slots
+        if self._takes and self._arrivals.next_ps < NEVER_PS:
+            yield self._alarm(self._arrivals.next_ps)
+        else:
+            self._bell = self._env.event()
+            yield self._bell
+            self._bell = None
+        until_ps = self._on_the_clock(int(self._env.now))
+        self.recorder.idle(until_ps - now_ps, "", external, cached)
+        server.wait(until_ps)
+
+    def _stall(self) -> Process:
+        """A step that computes nothing, as its last request evicted itself, or left.
+
+        Asynchronous engines find out one decision later that there is room, and the step is spent.
+        """
+        server, step = self.server, self.server.step
+        if step.evictions or (server.known_late and step.departures and server.waiting):
+            shape = server.work(0)
+            duration = self.cost.step_ps(shape)
+            if self.cost.flags:
+                self.cost.carried_out(shape, duration)
+            waits, cached = server.waiting or server.swapped, server.allocator.cached_slots
+            held_by = limit(server, self.scheduler) if waits else ""
+            self.recorder.idle(duration, held_by, server.external_slots(), cached)
+            until_ps = self._on_the_clock(server.now_ps + duration)
+            if not self._alone:
+                yield self._alarm(until_ps)
+            server.wait(until_ps)
+        elif not step.departures:  # else there is room now: decide again
+            raise InvariantError(
+                f"step {server.steps}: nobody runs and the head of {len(server.waiting)} waiting is refused"
+            )
+
+    def _on_the_clock(self, now_ps: int) -> int:
+        """The same, unless it is later than the clock goes."""
+        return self.recorder.log.on_the_clock(now_ps, self.server.steps)
+
+    # -- who comes ----------------------------------------------------------------------------
+
+    def arrived(self) -> None:
+        """Somebody came: wake up, or end the plan at the next boundary if it might enter there."""
+        if self._bell is not None:
+            if not self._bell.triggered:
+                self._bell._ok, self._bell._value = True, None
+                self._env.schedule(self._bell, AFTER_ARRIVALS)
+        elif self._may_be_cut and self._current is not None:
+            ends = self._current.ends
+            last = bisect_left(ends, int(self._env.now) - self.server.now_ps)
+            if last + 1 < len(ends):
+                del ends[last + 1 :]
+                self._process.interrupt()
+
+    def catch_up(self) -> None:
+        """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
+        if self._current is None:
+            return
+        ends = self._current.ends
+        over = bisect_left(ends, int(self._env.now) - self.server.now_ps)
+        if over:
+            del ends[over:]
+            self._commit(self._current)
+            plan = self._plan()
+            if plan is None:
+                raise InvariantError(f"step {self.server.steps} of a span computes nothing")
+            self._current = plan
+            self._process.interrupt()
+
+    def turn_away(self, row: int, reason: str) -> None:
+        """Count a request that came and can never be served; in the course of a plan, after that."""
+        now_ps, server = self._arrivals.now_ps, self.server
+        if self._current is not None:
+            step = server.steps + bisect_left(self._current.ends, now_ps - server.now_ps) + 1
+            self._turned_away.append((row, now_ps, step, reason))
+            return
+        ends = self._last_ends
+        after = len(ends) - bisect_left(ends, now_ps - server.now_ps + ends[-1]) - 1
+        self._write_rejection(row, now_ps, server.steps - max(after, 0), reason)
+
+    def _write_rejection(self, row: int, now_ps: int, step: int, reason: str) -> None:
+        self.recorder.reject(reason)
+        if self.events:
+            self.events.rejected(row, now_ps, step, reason)
+
+    # -- planning -----------------------------------------------------------------------------
+
+    def _plan(self) -> Span | None:
+        """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
+        server = self.server
+        now_ps, step, progress = server.now_ps, server.step, server.progress
+        if step.changed or step.departures:
+            step = server.begin_step()
+        step.no_room = step.asks_by_cached = False
+        self.scheduler.schedule(server)
+        held, contexts = server.tokens()
+        if now_ps >= self.recorder.next_sample_ps:
+            self.recorder.sample(self._instant(held))
+        if self._looked_on:
+            self._look_on()
+        if step.rejected or step.evicted_finished:
+            self._write_facts()
+        decodes, late = 0 if step.paused else progress.size, False
+        if decodes and progress.late:
+            late = self._note_late(now_ps)
+        if decodes and not step.changed and not late:
+            ends = self._span_ends(now_ps, contexts)
+        elif decodes or step.chunks or step.moves_blocks:
+            shape = server.work(contexts)
+            ends = [self.cost.step_ps(shape)]
+            if self.cost.flags:
+                self.cost.carried_out(shape, ends[0])
+        else:
+            return None
+        allocator, internal, rest = server.allocator, server.internal, NOTHING
+        if allocator.shared_tokens or allocator.cached_slots or server.has_external:
+            rest = server.external_slots(), allocator.cached_slots, allocator.shared_tokens
+            internal = server.internal_slots()
+        if self._step_log:
+            self._log_start(held, ends[-1])
+        running = len(server.running) - server.seats.count
+        held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
+        decoding = 0 if late else decodes
+        plan = (ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
+        return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
+
+    def _span_ends(self, now_ps: int, contexts: int) -> list[int]:
+        """When the steps end, counted from now, that need no new decision; at least one."""
+        server, progress = self.server, self.server.progress
+        at_most = self.max_span
+        if self.memory_map:
+            at_most = min(at_most, self.memory_map.steps(progress.size))
+        steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
+        seats, apart = progress.size + server.seats.count, progress.spread
+        limit_ps = self.recorder.next_sample_ps
+        if not server.waiting or server.policy != "fcfs":  # else who comes only joins the queue
+            if not self._alone:
+                self._may_be_cut = True
+            elif self._arrivals.next_ps < limit_ps:
+                limit_ps = self._arrivals.next_ps
+        if not progress.linear:
+            return self._unlike_ends(steps, limit_ps - now_ps)
+        spread = None if apart is None else apart.spread(progress.clock + 1, steps)
+        ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
+        if self.cost.flags:
+            self._span_priced = seats, contexts
+        return ends
+
+    def _unlike_ends(self, steps: int, limit_ps: int) -> list[int]:
+        """The same where steps add different numbers of tokens: each has a cost of its own."""
+        server, ends, end_ps = self.server, [], 0
+        for step in range(steps):
+            end_ps += self.cost.step_ps(server.work(server.progress.contexts_later(step)))
+            ends.append(end_ps)
+            if end_ps >= limit_ps:
+                break
+        return ends
+
+    def _unlike_spans(self, plan: Span) -> Iterator[Span]:
+        """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
+        later, before = self.server.progress.contexts_later, 0
+        others = plan.held - later(0) * (not self.server.step.paused)
+        for step, end in enumerate(plan.ends):
+            held = plan.held if not step else others + later(step)
+            yield plan._replace(ends=[end - before], held=held)
+            before = end
+
+    def _note_late(self, now_ps: int) -> bool:
+        """Whether some who decode now got no token in the step before; then they are noted one by one."""
+        self._late = self.server.progress.late_tokens(now_ps)
+        return bool(self._late)
+
+    # -- carrying out -------------------------------------------------------------------------
+
+    def _commit(self, plan: Span) -> None:
+        """The steps of a plan are over: memory, tokens, finishes."""
+        server, step, recorder, ends = self.server, self.server.step, self.recorder, plan.ends
+        progress = server.progress
+        if self.memory_map:
+            decoded = 0 if step.paused else progress.added(len(ends))
+            self.memory_map.passed(decoded + step.prefill_tokens)
+        if progress.linear:
+            recorder.add(plan, server.grow_within(ends) if len(ends) > 1 else None)
+        else:
+            self._record_unlike(plan)
+        if self._span_priced is not None:
+            self.cost.span_carried_out(*self._span_priced, ends)
+            self._span_priced = None
+        now_ps = server.now_ps + ends[-1]
+        if now_ps > LATEST_PS:
+            self._on_the_clock(now_ps)
+        if progress.size and not plan.decoding and not step.paused:
+            for last_ps, count in self._late:
+                recorder.late(now_ps - last_ps, count)
+        server.end_steps(len(ends), now_ps)
+        self._last_ends = ends
+        if progress.clock == progress.next_finish:
+            for request in server.pop_finished():
+                self._finish(request)
+        if step.chunks:
+            self._give_tokens()
+        if self._after_each or self._turned_away:
+            self._after_steps()
+
+    def _record_unlike(self, plan: Span) -> None:
+        """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
+        progress, steps = self.server.progress, len(plan.ends)
+        for span in self._unlike_spans(plan):
+            self.recorder.add(span)
+        if not self.server.step.paused and progress.size:
+            self.recorder.late(0, progress.added(steps) - progress.size * steps)
+
+    def _give_tokens(self) -> None:
+        """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
+        server, now_ps = self.server, self.server.now_ps
+        for request in server.step.chunks:
+            if server.publishes_late:
+                server.publish(request)
+            if request.computed < request.known_tokens:
+                continue
+            if self.events:
+                self.events.decodes(request, now_ps, server.steps - 1)
+            last_ps = server.prompt_done(request)
+            if last_ps is not None:
+                self.recorder.late(now_ps - last_ps, 1)
+            for done in self.scheduler.start_decode(server, request):
+                self._finish(done)
+
+    def _finish(self, request: Request) -> None:
+        server, now_ps = self.server, self.server.now_ps
+        request.move(State.FINISHED)
+        if self.events:
+            self._changed_before = True
+            self.events.finished(request, now_ps, server.steps - 1)
+        if self.recorder.finish(request, now_ps, server.steps - 1) and self._arrivals.wait_for_answers:
+            self._arrivals.answered(request.index, now_ps)
+        self.scheduler.finish(server, request)
+
+    def _after_steps(self) -> None:
+        """What few runs ask for: beams, the step log, arrivals that were turned away meanwhile."""
+        server = self.server
+        self.scheduler.choose_beams(server)
+        if self.recorder.step_log:
+            running = len(server.running) - self.scheduler.counted_as_waiting(server)
+            self.recorder.log_end(*end_of_step(server, running))
+        if self._turned_away:
+            for rejection in self._turned_away:
+                self._write_rejection(*rejection)
+            self._turned_away.clear()
+
+    # -- looking on ---------------------------------------------------------------------------
+
+    def _look_on(self) -> None:
+        """What tests, events and the memory map want to see of a decision."""
+        server, memory_map = self.server, self.memory_map
+        if self.check:
+            server.check()
+        if self.events:
+            self._tell_refusal(self.events)
+        if memory_map and memory_map.due:
+            memory_map.draw(server.now_ps, server.allocator, server.running, server.lengths())
+
+    def _tell_refusal(self, events: Events) -> None:
+        """Write down why the head of the queue is still there."""
+        server, step = self.server, self.server.step
+        refused, step.refusal = step.refusal, None
+        happened, self._changed_before = self._changed_before or step.changed, step.changed
+        if not server.waiting:
+            return
+        head = server.waiting[0]
+        if refused and refused.request is head:
+            reason, need = NO_ROOM, refused.need_slots
+        else:
+            reason = self.scheduler.held_back(server)
+            need = server.allocator.slots_needed(head.known_tokens, server.bound(head))
+        events.refused(head, server.now_ps, server.steps, reason, need, server.allocator, happened)
+
+    def _write_facts(self) -> None:
+        """Write down whom the scheduler dropped, and evicted although they had finished."""
+        server = self.server
+        for row in server.step.evicted_finished:
+            self.recorder.log.preempted(row)
+        for row, reason in server.step.rejected:
+            self._write_rejection(row, server.now_ps, server.steps, reason)
+            self._arrivals.answered(row, server.now_ps)
+
+    def _log_start(self, held: int, duration_ps: int) -> None:
+        """Begin a row of the step log, with who runs and waits as the engine itself counts them."""
+        server = self.server
+        as_waiting = self.scheduler.counted_as_waiting(server)
+        running = len(server.running) - as_waiting
+        waiting = len(server.waiting) + as_waiting + len(server.step.evicted_finished)
+        self.recorder.log_start(start_of_step(server, held, duration_ps, running, waiting), waiting)
+
+    def _instant(self, held: int) -> Instant:
+        """The row of the timeline for now, when so many slots hold a token."""
+        server, allocator = self.server, self.server.allocator
+        used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
+        internal = server.internal_slots()
+        return Instant(
+            time_ps=server.now_ps,
+            token=held,
+            reserved=used - held - internal,
+            internal=internal,
+            cached=cached,
+            external=external,
+            free=allocator.capacity_slots - used - cached - external,
+            running=len(server.running),
+            waiting=len(server.waiting),
+            largest_free_extent=allocator.largest_free_extent(),
+            preemptions=server.totals.preemptions + server.totals.swap_outs,
+        )
+
+    def result(self) -> Result:
+        """What was written down; the last picture of the memory map is drawn."""
+        server = self.server
+        if self.memory_map:
+            self.memory_map.draw(server.now_ps, server.allocator, {}, {})
+        return self.recorder.result(server.totals, server.allocator, server.steps)

@@ -1,0 +1,156 @@
+"""A request on its way through the server: waiting -> prefill -> decode -> finished.
+
+Objects exist only while a request waits or runs; before and after, it is a row of columns. A request with
+several answers is several objects, one for each: its *samples*. Engines that fork schedule them together,
+as a Group.
+"""
+
+from enum import Enum
+
+from kvsim.allocators.base import Content, InvariantError
+
+
+class State(Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+    successors: tuple["State", ...]
+    """Allowed moves; back to WAITING is preemption."""
+
+
+State.WAITING.successors = (State.PREFILL,)
+State.PREFILL.successors = (State.DECODE, State.FINISHED, State.WAITING)
+State.DECODE.successors = (State.FINISHED, State.WAITING, State.SWAPPED)
+State.SWAPPED.successors = (State.DECODE, State.FINISHED)
+State.FINISHED.successors = ()
+
+
+class Request:
+    """One request.
+
+    While it decodes, its tokens are not counted one by one: it holds `base + clock` of them, where
+    `clock` counts the decode steps of the server; when it stops, sim/serving/progress.py writes them back.
+    """
+
+    __slots__ = (
+        "base",
+        "computed",
+        "content",
+        "final_tokens",
+        "finish_clock",
+        "first_scheduled_ps",
+        "first_scheduled_step",
+        "first_token_ps",
+        "first_token_step",
+        "fragmented",
+        "generated",
+        "group",
+        "index",
+        "internal",
+        "known_tokens",
+        "last_token_ps",
+        "open_stream",
+        "output_tokens",
+        "own",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "reached",
+        "sample",
+        "seq",
+        "state",
+    )
+
+    def __init__(self, index: int, prompt_tokens: int, output_tokens: int) -> None:
+        self.index = index
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.final_tokens = prompt_tokens + output_tokens - 1  # the last token is never stored
+        self.state = State.WAITING
+        self.computed = 0  # tokens whose key and value are stored
+        self.generated = 0
+        self.known_tokens = prompt_tokens  # prompt and answer so far: what a (re)computation must prefill
+        self.preemptions = 0
+        self.reached = 0  # most tokens ever computed: what a preemption throws away
+        self.internal = 0  # slots that it holds and will never write
+        self.fragmented = False  # was it ever refused although enough was free in total?
+        self.content: Content = ()  # the part of its text that others may have too
+        self.open_stream: int | None = None  # the stream of its answer, where others may have that too
+        self.own = index  # names the rest of its text: unlike any other request's or sample's
+        self.sample = 0  # which answer to the prompt
+        self.priority = 0
+        self.group: Group | None = None
+        self.first_scheduled_ps: int | None = None
+        self.first_token_ps: int | None = None
+
+    def move(self, state: State) -> None:
+        """Change the state, along the allowed transitions only."""
+        if state not in self.state.successors:
+            raise InvariantError(f"request {self.index} cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def set_output(self, output_tokens: int) -> None:
+        """Say how long the answer is, before the request runs."""
+        self.output_tokens = output_tokens
+        self.final_tokens = self.prompt_tokens + output_tokens - 1
+
+    def as_sample(self, sample: int, output_tokens: int) -> "Request":
+        """Another answer to the same prompt; of its text only the prompt may be shared."""
+        other = Request(self.index, self.prompt_tokens, output_tokens)
+        other.sample, other.own = sample, self.own + sample
+        other.priority, other.group = self.priority, self.group
+        other.content = prefix_of(self.content, self.prompt_tokens)
+        return other
+
+    def write(self, content: Content) -> None:
+        """Say what of its text others may have too."""
+        self.content = content
+        if sum(length for _, _, length in content) > self.prompt_tokens:
+            self.open_stream = content[-1][0]
+
+    seq: int  # id of its present stay in memory: admission order, never used twice
+    base: int
+    finish_clock: int  # decode clock at which its last token is there
+    last_token_ps: int  # of those that decode: when they began to, or stopped
+    first_scheduled_step: int
+    first_token_step: int
+
+
+class Group:
+    """The sequences of one request that an engine schedules, evicts and swaps together.
+
+    `sequences` are those that live, in the order in which they write; `lengths` the answers still to be
+    forked off when the prompt is done.
+    """
+
+    __slots__ = ("beam_width", "index", "lengths", "preemptions", "sequences")
+
+    def __init__(self, first: Request, lengths: list[int], beam_width: int) -> None:
+        self.index = first.index  # requests are numbered in order of arrival
+        self.sequences = [first]
+        self.lengths = lengths
+        self.beam_width = beam_width  # 1: no beam search
+        self.preemptions = 0
+
+    @property
+    def seats(self) -> int:
+        """The most sequences that it may have from now on."""
+        if self.beam_width > 1:
+            return self.beam_width
+        return max(len(self.lengths), len(self.sequences))
+
+
+def prefix_of(content: Content, tokens: int) -> Content:
+    """The first `tokens` tokens of a text."""
+    runs: list[tuple[int, int, int]] = []
+    for stream, first, length in content:
+        if tokens <= 0:
+            break
+        runs.append((stream, first, min(length, tokens)))
+        tokens -= length
+    return tuple(runs)

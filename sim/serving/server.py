@@ -1,0 +1,459 @@
+"""What the server holds now: the queue, the running requests and their memory.
+
+A scheduler decides by calling the operations here. Each is carried out at once, or refused, and noted in
+`step` (step.py); the replica keeps the time. What decodes is in decoding.py and progress.py; here are the
+queue, admission, prefill and eviction.
+
+Sequence ids count admissions. So ascending id is the order of `running`, the id of a preempted
+request never comes back, and the last of `running` is the latest admission.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+
+from kvsim.allocators.base import Allocator, InvariantError, Match
+from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.record.events import Events, Refusal
+from kvsim.sim.serving.decoding import Decoding
+from kvsim.sim.serving.progress import Lockstep, Progress
+from kvsim.sim.serving.queues import Queue, queue_named
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.seats import IdleSeats
+from kvsim.sim.serving.spread import Contexts
+from kvsim.sim.serving.step import Step, Totals
+
+
+class Server(Decoding):
+    """The state of one simulated engine.
+
+    Parameters
+    ----------
+    allocator : Allocator
+        Lends the memory.
+    bound : callable
+        Tokens to set aside for a request when it is admitted (the reservation policy).
+    policy : str
+        The order of the queue, see sim/serving/queues.py.
+    publishes_late : bool
+        Whether a prefix can be found by others only after the step that computes it.
+    progress : Progress, optional
+        How many tokens a step adds to a sequence; one, if it is left out.
+    known_late : bool
+        Whether a step is decided before it is known what the one before generated (asynchronous scheduling).
+    """
+
+    def __init__(  # noqa: PLR0917 - its parts, then its manners
+        self,
+        allocator: Allocator,
+        bound: Callable[[Request], int],
+        policy: str = "fcfs",
+        publishes_late: bool = False,
+        progress: Progress | None = None,
+        known_late: bool = False,
+    ) -> None:
+        super().__init__(allocator, Lockstep() if progress is None else progress)
+        self.bound = bound
+        self.policy = policy
+        self.publishes_late = publishes_late
+        self.known_late = known_late
+        self.waiting: Queue = queue_named(policy)
+        self.swapped = 0  # sequences in the host pool
+        self.seats = IdleSeats()
+        self.steps = 0  # engine steps executed
+        self.totals = Totals()
+        self.events: Events | None = None
+        self.has_external = type(allocator).external_slots is not Allocator.external_slots
+        self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
+        self._next_seq = 0
+        self._admitted_slots = 0
+        self._seatless: dict[int, Request] = {}  # whose prompts are computed, and who wait for a seat
+
+    def watch(self, events: Events | None, context_tile: int) -> None:
+        """Write down events; and how contexts differ, in tiles of so many tokens, unless that is 0."""
+        self.events = events
+        if context_tile and self.progress.linear:
+            self.progress.spread = Contexts(context_tile)
+
+    # -- the step -----------------------------------------------------------------------------
+
+    def begin_step(self) -> Step:
+        """Another step than the last is to be decided: returns it."""
+        self.step = Step(self.allocator.copied_slots, self.allocator.cow_copies)
+        return self.step
+
+    def wait(self, until_ps: int) -> None:
+        """Time passes without a step."""
+        self.now_ps = until_ps
+
+    def end_steps(self, count: int, now_ps: int) -> None:
+        """So many steps like the one that was decided are over; the last ended now."""
+        self.now_ps = now_ps
+        self.steps += count
+        if self.step.paused:
+            self.progress.pause()
+        elif self.progress.size:
+            self.progress.advance(count, now_ps)
+
+    def pause(self) -> None:
+        """Let the decoding sequences stand still in this step."""
+        self.step.paused = self.step.changed = True
+
+    def tokens(self) -> tuple[int, int]:
+        """(held, contexts) in the step, its own new tokens included.
+
+        The slots that hold a token, and the sum of the contexts of all seats that decode.
+        """
+        progress, allocator = self.progress, self.allocator
+        if self.step.paused:
+            held, contexts = progress.all_stored(), 0
+        else:
+            held = contexts = progress.contexts()
+            if self.seats.count:
+                contexts += self.seats.contexts(progress.clock)
+        held += self.prefill_held
+        if allocator.shared_tokens or allocator.windows:
+            held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
+        return held, contexts
+
+    def lengths(self) -> dict[int, int]:
+        """The tokens of each living sequence in the step, its new ones included; from scratch."""
+        of_decoding = self.progress.stored if self.step.paused else self.progress.tokens
+        return {
+            seq: of_decoding(r) if r.state is State.DECODE else r.computed
+            for seq, r in self.running.items()
+            if r.state is not State.FINISHED
+        }
+
+    def work(self, contexts: int) -> StepShape:
+        """What the decided step computes, for the cost model: made here and nowhere else."""
+        step, unit, progress = self.step, self.allocator.growth_unit, self.progress
+        seats = 0 if step.paused else progress.size + self.seats.count
+        longest = rounded = 0
+        if progress.spread is not None and seats:
+            longest, rounded = progress.spread.at(progress.clock + 1)
+        fields = (
+            step.prefill_tokens,
+            step.prefill_pairs,
+            len(step.chunks),
+            seats,
+            contexts,
+            self.allocator.copied_slots - step.copied_before,
+            step.swapped_in_blocks,
+            step.swapped_in_blocks * unit,
+            step.swapped_out_blocks,
+            step.swapped_out_blocks * unit,
+            longest,
+            rounded,
+        )
+        return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
+
+    def internal_slots(self) -> int:
+        """Slots lent that will never be written, or not before somebody owns them alone."""
+        if self.allocator.shared_tokens:
+            return self.internal + self.allocator.idle_slots()
+        return self.internal
+
+    def external_slots(self) -> int:
+        """Free slots that cannot serve the head of the queue, or a request of the mean size so far."""
+        if not self.has_external:
+            return 0
+        if self.waiting:
+            head = self.waiting[0]
+            need = self.allocator.slots_needed(head.known_tokens, self.bound(head))
+        else:
+            need = self._admitted_slots // max(self._next_seq, 1)
+        return self.allocator.external_slots(need)
+
+    # -- admission and prefill ----------------------------------------------------------------
+
+    def match_head(self, whole: bool = False, budget: int | None = None) -> Match | None:
+        """What of the head of the queue is cached: not its last token, or that too. None without a cache.
+
+        A `budget` says that the head asks for room for what is cached and at most so many tokens more: what
+        it asks for then depends on what stays cached.
+        """
+        allocator = self.allocator
+        if not allocator.caches:
+            return None
+        request = self.waiting[0]
+        self._fill_streams(request)
+        match = allocator.match(request.content, request.own, request.known_tokens - (not whole))
+        self.step.asks_by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget
+        return match
+
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a prompt that are cached here, but for its last; for requests that are elsewhere, too."""
+        self._fill_streams(request)
+        return self.allocator.match(request.content, request.own, request.prompt_tokens - 1).tokens
+
+    def _fill_streams(self, request: Request) -> None:
+        """Enter what others have generated by now of a text; a refusal may then end without a release."""
+        progress = self.progress
+        granted = self._granted_clock == progress.clock and not self.known_late
+        for stream, _, _ in request.content:
+            for author in progress.authors(stream):
+                self.step.changed = True
+                tokens = progress.tokens(author) if granted else progress.stored(author)
+                self.allocator.fill(author.seq, tokens)
+
+    def admit_head(
+        self,
+        tokens: int,
+        match: Match | None = None,
+        chunk: int | None = None,
+        cached: int | None = None,
+        charged: int = 0,
+    ) -> bool:
+        """Place the head of the queue with `tokens`, and prefill some of them in this step; False: no room.
+
+        What `match_head` found is computed already, or only `cached` tokens of it; `charged` of these take up
+        budget all the same. Of the rest, this step computes all, or `chunk`.
+        """
+        request, seq, allocator = self.waiting[0], self._next_seq, self.allocator
+        bound = self.bound(request)
+        if not (
+            allocator.admit(seq, tokens, bound)
+            if match is None
+            else allocator.admit_after(match, seq, tokens, bound)
+        ):
+            self._note_refusal(request, tokens, bound)
+            return False
+        if self.events:
+            hits = match.tokens if match and cached is None else cached or 0
+            self.events.admitted(request, self.now_ps, self.steps, tokens, hits)
+        self.waiting.popleft()
+        self._next_seq += 1
+        if self.has_external:
+            self._admitted_slots += allocator.slots_needed(tokens, bound)
+        request.move(State.PREFILL)
+        request.seq = seq
+        self.running[seq] = request
+        if request.first_scheduled_ps is None:
+            request.first_scheduled_ps = self.now_ps
+            request.first_scheduled_step = self.steps
+        if match is not None and match.tokens:
+            hits = request.computed = match.tokens if cached is None else cached
+            self.prefill_held += hits
+            self.step.hit_tokens += hits
+            self.step.charged_hit_tokens += charged
+            self.totals.hit_tokens += hits
+        self._prefill(request, tokens - request.computed if chunk is None else chunk)
+        return True
+
+    def head_fits(self, tokens: int, match: Match | None = None) -> bool:
+        """Whether the head of the queue would fit all the way to `tokens`."""
+        request = self.waiting[0]
+        bound = self.bound(request)
+        if match is None:
+            fits = self.allocator.can_hold(tokens, bound)
+        else:
+            fits = self.allocator.can_admit_after(match, tokens, bound)
+        if not fits:
+            self._note_refusal(request, tokens, bound)
+        return fits
+
+    def heads_fit(self, count: int) -> bool:
+        """Whether the first `count` of the queue fit together: they are placed, and taken back.
+
+        Only of allocators that reserve: they are left exactly as they were.
+        """
+        allocator, placed = self.allocator, self._next_seq
+        for request in islice(self.waiting, count):
+            tokens, bound = request.known_tokens, self.bound(request)
+            if not allocator.admit(placed, tokens, bound):
+                self._note_refusal(self.waiting[0], tokens, bound)
+                break
+            placed += 1
+        for seq in range(self._next_seq, placed):
+            allocator.release(seq)
+        return placed == self._next_seq + count
+
+    def head_leaves(self, tokens: int, match: Match | None, watermark: float) -> bool:
+        """Whether admitting the head with `tokens` leaves the watermark free; anything goes when nobody runs.
+
+        The watermark counts in blocks, of which vLLM's pool has one more than it can use.
+        """
+        if not self.running:
+            return True
+        allocator, request = self.allocator, self.waiting[0]
+        unit = allocator.block_slots
+        least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
+        needed = allocator.peak_slots(tokens, self.bound(request))
+        if match is not None:
+            needed += match.woken_slots - match.tokens
+        return allocator.free_slots - needed >= least
+
+    def continue_prefill(self, request: Request, tokens: int) -> bool:
+        """Prefill `tokens` more; evicts the last running request while there is no room for them."""
+        if not self._make_room(request, request.computed + tokens, request.computed):
+            return False
+        self._prefill(request, tokens)
+        return True
+
+    def _prefill(self, request: Request, tokens: int) -> None:
+        start, allocator = request.computed, self.allocator
+        request.computed = start + tokens
+        self.prefill_held += tokens
+        self.step.compute(request, start, tokens)
+        if allocator.caches and not self.publishes_late:
+            allocator.fill(request.seq, request.computed)
+        surplus = allocator.surplus(request.seq, request.final_tokens)
+        if surplus > 0:
+            self._set_internal(request, surplus)
+
+    def prompt_done(self, request: Request) -> int | None:
+        """A chunk is computed and was the last: the request has a token. Returns when it had the last one."""
+        last_ps = request.last_token_ps if request.first_token_ps is not None else None
+        if last_ps is None:
+            request.first_token_ps = self.now_ps
+            request.first_token_step = self.steps - 1
+        request.generated += 1
+        request.last_token_ps = self.now_ps
+        return last_ps
+
+    def publish(self, request: Request) -> None:
+        """A chunk is computed: from now on its prefix can be found."""
+        self.allocator.fill(request.seq, request.computed)
+
+    def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
+        allocator = self.allocator
+        self.step.no_room = True
+        if self.events:
+            self.step.refusal = Refusal(request, allocator.slots_needed(tokens, bound))
+        if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
+            request.fragmented = True
+            self.totals.fragmented_refusals += 1
+
+    # -- seats --------------------------------------------------------------------------------
+
+    def await_seat(self, request: Request) -> None:
+        """The prefill is done and gave a token, but the request decodes only when a seat is free."""
+        self._seatless[request.seq] = request
+
+    def fill_seats(self, seats: int) -> None:
+        """Let those decode that wait for one of `seats`, the first come first."""
+        while self._seatless and self.progress.size < seats:
+            self.start_decode(self._seatless.pop(next(iter(self._seatless))))
+
+    def keep_seat(self, request: Request) -> None:
+        """A static batch keeps a finished sequence: its memory is dead weight, its seat computes on."""
+        self.depart(request)
+        self.seats.add(request.final_tokens, self.progress.clock, self.progress.spread)
+
+    def clear_seats(self) -> None:
+        """The static batch is over: its last seats are free."""
+        self.seats.clear(self.progress.spread)
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
+        """Take back a request's memory: it left the decode or prefill before.
+
+        Its prefix can be found again, but for the last `unknown` tokens.
+        """
+        allocator = self.allocator
+        if allocator.caches:
+            allocator.fill(request.seq, request.computed - unknown)
+        if comes_back:
+            allocator.evict(request.seq)
+        else:
+            allocator.release(request.seq)
+        del self.running[request.seq]
+        self.internal -= request.internal
+        request.internal = 0
+
+    def depart(self, request: Request) -> None:
+        """A finished request keeps its memory, as dead weight, until it is released."""
+        self._set_internal(request, self.allocator.retire(request.seq))
+
+    def depart_late(self, request: Request) -> None:
+        """A request is finished, as the engine will know after the next decision: until then it runs on."""
+        self.departed[request.seq] = request
+        if self.allocator.caches:
+            self.allocator.fill(request.seq, request.computed - self._unknown(request))
+
+    def release_departed(self) -> None:
+        """The step is decided; now it is known who finished before it."""
+        for request in self.departed.values():
+            self.release(request)
+        if self.waiting:  # may enter next time
+            self.step.changed = True
+            self.step.departures += len(self.departed)
+        elif not self.progress.size:
+            self.step.departures += len(self.departed)
+        self.departed.clear()
+
+    def _unknown(self, request: Request) -> int:
+        """Tokens stored by the last step, which fed a token that was not known yet: none or one."""
+        return int(self.known_late and request.computed > request.known_tokens)
+
+    def _make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
+        """Grow a sequence, evicting others until it fits; False: it evicted itself."""
+        allocator, seq, copied = self.allocator, request.seq, self.allocator.copied_slots
+        while not (
+            allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
+        ):
+            victim = self._victim()
+            self.evict(victim, by=request)
+            if victim is request:
+                return False
+        if self.events:
+            self.events.copied(request, self.now_ps, self.steps, allocator.copied_slots - copied)
+        return True
+
+    def _victim(self) -> Request:
+        """The last running request; by priority, the least urgent."""
+        if self.policy == "priority":
+            living = (r for r in self.running.values() if self._may_be_evicted(r))
+            return max(living, key=lambda r: (r.priority, r.index))
+        return next(r for r in reversed(self.running.values()) if self._may_be_evicted(r))
+
+    def _may_be_evicted(self, request: Request) -> bool:
+        """Finished seats of a static batch stay; who is not known to be finished is evicted like others."""
+        return request.state is not State.FINISHED or request.seq in self.departed
+
+    def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
+        """Preempt by recomputation, for the room that `by` needs: free everything.
+
+        If `requeue`, put the request back at the head of the queue.
+        """
+        if request.state is State.FINISHED:
+            self._evict_departed(request)
+            return
+        unknown = 0
+        if request.state is State.DECODE:
+            known_before = request.known_tokens
+            self._leave_decode(request)
+            unknown = int(self.known_late and request.computed > known_before)
+        else:
+            self.prefill_held -= request.computed
+            request.known_tokens = request.prompt_tokens + request.generated
+            self._seatless.pop(request.seq, None)
+        request.move(State.WAITING)
+        request.reached = max(request.reached, request.computed)
+        request.preemptions += 1
+        if self.events:
+            self.events.left("preempt", request, self.now_ps, self.steps, by)
+        self.release(request, comes_back=True, unknown=unknown)
+        request.computed = 0
+        if requeue:
+            self.waiting.appendleft(request)
+        self.totals.preemptions += 1
+        self.step.evict()
+
+    def _evict_departed(self, request: Request) -> None:
+        """Evict a request whose last token is under way: it finishes all the same."""
+        del self.departed[request.seq]
+        self.release(request, unknown=self._unknown(request))
+        self.totals.preemptions += 1
+        self.step.evict()
+        self.step.evicted_finished += (request.index,)
+
+    def check(self) -> None:
+        """Raise InvariantError when the running sums and the allocator's own count disagree."""
+        lengths = self.lengths()
+        finals = {seq: self.running[seq].final_tokens for seq in lengths}
+        counted = self.allocator.ledger(lengths, finals)
+        held, internal = self.tokens()[0], self.internal_slots()
+        if (counted.token, counted.internal) != (held, internal):
+            raise InvariantError(f"step {self.steps}: tokens {held}, internal {internal}, but {counted}")
