@@ -6,5 +6,6 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
+    "sglang": "kvsim.allocators.sglang.cached:SglangCached",
 }
 """Name on the command line -> where the class is."""

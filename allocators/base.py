@@ -174,6 +174,8 @@ class Allocator(ABC):
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
     forks: ClassVar[bool] = False
     """Whether `fork`, `swap_out` and `swap_in` work."""
+    chooses_eviction: ClassVar[bool] = False
+    """Whether the option `eviction` has a meaning."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     keeps_prefixes: ClassVar[bool] = False

@@ -55,3 +55,5 @@ class Options(NamedTuple):
     """size of the host pool, for those that can swap"""
     groups: Groups | None = None
     """how layers are kept, for those that free what windows leave behind; None: all layers alike"""
+    eviction: str = "lru"
+    """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""

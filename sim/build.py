@@ -89,6 +89,10 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         raise KvsimError(
             f"fit must be left out for allocator {engine.allocator}, which has no extents to choose"
         )
+    if engine.eviction != EngineConfig.eviction and not found.chooses_eviction:
+        raise KvsimError(
+            f"eviction must be left out for allocator {engine.allocator}, which has one of its own"
+        )
     if scheduler.cache and not found.keeps_prefixes:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
@@ -96,7 +100,7 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
     groups = windowed_groups(scenario)
     kept = _allocator_groups(groups, scenario, scheduler) if groups else None
-    options = Options(engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept)
+    options = Options(engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept, engine.eviction)
     try:
         return found.from_options(kv_capacity(scenario, groups).slots, options)
     except ValueError as error:

@@ -140,10 +140,13 @@ class SglangTree:
 
     # -- entering -----------------------------------------------------------------------------
 
-    def insert(self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0) -> int:
-        """Enter a text of whole pages; returns how many of its tokens were there, with pages of their own.
+    def insert(
+        self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
+    ) -> tuple[int, Node]:
+        """Enter a text of whole pages.
 
         The first `entered` tokens are those that the same sequence entered before: no hit counts twice.
+        Returns how many of its tokens were there, with pages of their own; and the node that it ends in.
         """
         self.changes += 1
         now, size = self._tick(), self.page_size
@@ -175,7 +178,8 @@ class SglangTree:
             self.evictable += leaf.tokens
             self._raise_history(leaf)
             self._queue(leaf)
-        return found
+            node = leaf
+        return found, node
 
     def _raise_history(self, node: Node) -> None:
         end = node.history = max(node.history, node.end)

@@ -9,6 +9,7 @@ None means: what the engine, the release, the model or the GPU has by default. E
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
@@ -71,6 +72,35 @@ class Scenario:
         default=EngineConfig.policy,
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
+    )
+    schedule_conservativeness: float = option(
+        "Factor of what is set aside for running answers (sglang).",
+        panel=ENGINE,
+        default=EngineConfig.schedule_conservativeness,
+        value="X",
+        doc="`sglang`: factor of the share of answers that is set aside for those who run",
+    )
+    enable_mixed_chunk: bool = option(
+        "Decode in steps that compute prompts, too (sglang).",
+        panel=ENGINE,
+        default=EngineConfig.enable_mixed_chunk,
+        doc="`sglang`: decode in the steps that compute prompts, too",
+    )
+    max_tokens: int | None = option(
+        "Longest answer that clients ask for; sglang reckons with it.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="as long as each will be",
+        doc="`sglang`: the `max_tokens` of every request, of which a share is set aside",
+    )
+    preemption_threshold: int | None = option(
+        "By priority: the difference that preempts others (sglang).",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="never",
+        doc="`sglang`, by priority: a request preempts those that are less urgent by more than this",
     )
     enable_chunked_prefill: bool | None = option(
         "Split prompts to fit a step; --no-...: never.",
@@ -139,6 +169,13 @@ class Scenario:
         value="N",
         shown="16",
         doc="tokens of a KV block, a power of two",
+    )
+    eviction: str = option(
+        "The leaf of the radix tree that goes first (sglang).",
+        panel=MEMORY,
+        default=EngineConfig.eviction,
+        allowed=tuple(STRATEGIES),
+        doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/sglang.md)",
     )
     reserve: str | None = option(
         "What those that reserve set aside: the maximum, a power of two, the exact length.",

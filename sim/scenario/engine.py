@@ -5,12 +5,13 @@ Names of allocators and schedulers are not checked here: their registries do tha
 
 from dataclasses import dataclass
 
-from kvsim.sim.checks import check_int
+from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.errors import KvsimError
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")
-POLICIES = ("fcfs", "priority", "sjf")
+POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
 PREEMPTIONS = ("recompute", "swap")
 
 
@@ -37,7 +38,7 @@ class EngineConfig:
     reserve_full_prompt : bool or None
         Whether a request is admitted only when its whole prompt fits, not just the first chunk; None
         means as the scheduler's version does.
-    policy : "fcfs", "priority" or "sjf"
+    policy : one of POLICIES
         The order of the queue (sim/serving/queues.py).
     enable_prefix_caching : bool
         Whether prompts share the memory of what they have in common, with whoever was there before too.
@@ -52,6 +53,16 @@ class EngineConfig:
         Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
+    eviction : str
+        Which leaf of a radix tree goes first, for allocators that choose (allocators/sglang/eviction.py).
+    schedule_conservativeness : float
+        Factor of the share of answers that SGLang sets aside for those who run.
+    enable_mixed_chunk : bool
+        Whether SGLang decodes in the steps that compute prompts, too.
+    max_tokens : int or None
+        The longest answer that clients ask for, by which SGLang reckons; None means as long as it will be.
+    preemption_threshold : int or None
+        SGLang, by priority: the difference above which an urgent request preempts others; None: never.
     """
 
     allocator: str = "paged"
@@ -72,6 +83,11 @@ class EngineConfig:
     num_cpu_blocks: int | None = None
     enforce_eager: bool = False
     disable_hybrid_kv_cache_manager: bool = False
+    eviction: str = "lru"
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    max_tokens: int | None = None
+    preemption_threshold: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.watermark < 1:
@@ -95,5 +111,12 @@ class EngineConfig:
                 f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
                 f"got {self.max_num_batched_tokens}"
             )
+        if self.eviction not in STRATEGIES:
+            raise KvsimError(f"eviction must be one of {', '.join(STRATEGIES)}, got {self.eviction!r}")
+        check_number("schedule_conservativeness", self.schedule_conservativeness)
+        if self.max_tokens is not None:
+            check_int("max_tokens", self.max_tokens)
+        if self.preemption_threshold is not None:
+            check_int("preemption_threshold", self.preemption_threshold, least=0)
         if self.max_model_len is not None:
             check_int("max_model_len", self.max_model_len)

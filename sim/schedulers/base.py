@@ -20,7 +20,8 @@ from kvsim.sim.workload import Beam
 
 SOME_KNOW = (
     *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
-    *("preemption", "policy"),
+    *("preemption", "policy", "schedule_conservativeness", "enable_mixed_chunk", "max_tokens"),
+    "preemption_threshold",
 )
 """Settings that only some schedulers have a use for."""
 WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": False}
@@ -39,6 +40,8 @@ class Scheduler(ABC):
     """Releases whose behaviour it knows, the default last."""
     uses: ClassVar[frozenset[str]] = frozenset({"policy"})
     """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
+    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
+    """Orders of the queue that it knows."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
     publishes_late: ClassVar[bool] = False
@@ -69,6 +72,10 @@ class Scheduler(ABC):
             raise unknown("scheduler version", version, list(self.VERSIONS))
         self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
         self._refuse_what_it_does_not_use()
+        if config.policy not in self.policies:
+            raise KvsimError(
+                f"policy must be one of {', '.join(self.policies)} for scheduler {name}, got {config.policy!r}"
+            )
 
     def settings(self) -> frozenset[str]:
         """Which of the settings in `SOME_KNOW` its release has a use for."""
@@ -100,6 +107,10 @@ class Scheduler(ABC):
         if allocator.fits(request.final_tokens, server.bound(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
+
+    def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
+        """Tokens at which the answer to a prompt is cut, if a sequence may have `longest`."""
+        return max(longest - prompt, 1)
 
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, although it was not refused room."""

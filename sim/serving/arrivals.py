@@ -90,6 +90,7 @@ class Arrivals:
             self._next_row = next(self._rows, NOBODY)
             self.next_ps = self._next_row[1]
             plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
+            plain = plain and door.scheduler.longest_answer(door.server, 1, longest) == longest - 1
             if len(doors) == 1 and plain and door.server.allocator.fits(longest, longest):
                 self._plain = door.server.waiting
             if len(doors) > 1:
@@ -173,7 +174,7 @@ class Arrivals:
     def _accept(self, index: int, prompt: int, output: int) -> None:
         """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
         longest, door = self.longest, self._doors[0]
-        kept = min(output, max(longest - prompt, 1))
+        kept = min(output, door.scheduler.longest_answer(door.server, prompt, longest))
         request = Request(index, prompt, kept)
         if self._choose is not None:
             if self.workload.content is not None:

@@ -59,7 +59,7 @@ class Replay:
         pages = self.pool.take(len(slots) // self.size)
         assert self.slots(pages) == slots
         key = text(tokens[: len(slots)])
-        found = self.tree.insert(key, pages, priority, entered)
+        found, _ = self.tree.insert(key, pages, priority, entered)
         for start, end in self.doubles(key, found):
             self.pool.give(pages[start // self.size : end // self.size])
         return {"prefix_len": found}
