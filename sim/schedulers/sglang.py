@@ -65,6 +65,7 @@ class Sglang(Scheduler):
         self._left = False  # somebody left, or was cut, since the last decision
         self._began = False  # those who prefilled are the first of a new batch
         self._held = "seats"
+        self._looked: dict[Request, int] = {}  # tokens to compute, when it was looked at last
         self._decoded_at = -1  # step of the last decision to decode without retraction
         self._capacity = 0
 
@@ -130,6 +131,7 @@ class Sglang(Scheduler):
         """The memory is free, and the batch no longer full."""
         self._left = True
         cast(SglangServer, server).waiting.forget(request)
+        self._looked.pop(request, None)
         super().finish(server, request)
 
     def held_back(self, server: Server) -> str:
@@ -171,6 +173,7 @@ class Sglang(Scheduler):
             if server.memory is not None:
                 server.memory.make_room(len(kept) * RETRACT_STEPS)
         self.ratio.retracted((server.generated(request), self.most_new(request)) for request in kept)
+        server.arrange(kept)
         for request in out:
             server.waiting.append(request)
         self.full = False
@@ -194,7 +197,7 @@ class Sglang(Scheduler):
         budget = Budget(
             server.allocator.free_slots,
             self._page,
-            sum([self._set_aside(server, r) for r in server.running.values() if r.is_decoding]),
+            sum([self._set_aside(server, r) for r in server.batch()]),
             config.max_num_batched_tokens,
             config.enable_chunked_prefill,
             mixed,
@@ -205,6 +208,7 @@ class Sglang(Scheduler):
         self._began = not server.decoding or config.enable_mixed_chunk
         if config.enable_mixed_chunk and server.decoding and self._fits(server, server.growing()):
             self._grow(server)
+            server.arrange([*server.step.chunks, *server.batch()])
         else:
             server.pause()
         return True
@@ -250,7 +254,7 @@ class Sglang(Scheduler):
         """Admit the next of the queue, if it fits; False: nobody after it is looked at."""
         match = look(server, request, request.known_tokens - 1) if server.allocator.caches else None
         cached, woken = (match.tokens, match.woken_slots) if match else (0, 0)
-        missing = request.known_tokens - cached
+        missing = self._looked[request] = request.known_tokens - cached
         still = min(max(self.most_new(request) - request.generated, 0), MOST_ESTIMATED)
         tokens = budget.admit(cached, woken, missing, still)
         if tokens is None:
@@ -303,10 +307,8 @@ class Sglang(Scheduler):
         threshold = self.config.preemption_threshold
         assert threshold is not None
         came = server.waiting.came
-        running = [r for r in server.running.values() if r.is_decoding]
-        needed = (
-            request.known_tokens + min(self.most_new(request), MOST_ESTIMATED) - budget.left
-        )
+        running = server.batch()
+        needed = self._looked.get(request, 0) + min(self.most_new(request), MOST_ESTIMATED) - budget.left
         victims: list[Request] = []
         for other in sorted(running, key=lambda r: (-r.priority, -came(r))):
             if other.priority - request.priority <= threshold:

@@ -73,6 +73,8 @@ class SglangServer(Server):
         self.waiting = WaitingList()
         self.memory = allocator if isinstance(allocator, SglangCached) else None
         self.was_idle = True
+        self._places: dict[Request, int] = {}  # in the batch, if that is not in order of admission
+        self._entered_at = -1  # the step whose prompts are entered already
 
     def wait(self, until_ps: int) -> None:
         super().wait(until_ps)
@@ -84,7 +86,7 @@ class SglangServer(Server):
 
     def publish(self, request: Request) -> None:
         """A prompt is computed; a piece of one is entered when the next is decided (`enter`)."""
-        if request.computed >= request.known_tokens:
+        if request.computed >= request.known_tokens and self._entered_at != self.steps:
             self.enter(request)
 
     def enter(self, request: Request) -> None:
@@ -115,12 +117,35 @@ class SglangServer(Server):
         """Sequences that need another unit of memory in this step; 0 where growth is irregular."""
         return len(self._growth.due(self.progress.clock)) if self._growth.unit else 0
 
-    def _victim(self) -> Request:
-        return self.retraction_order()[-1]
+    def pop_finished(self) -> list[Request]:
+        """In the order of the batch; the prompts of the same step come before them."""
+        if self.step.chunks and not self.step.paused:
+            for request in self.step.chunks:
+                self.publish(request)
+            self._entered_at = self.steps
+        finished = super().pop_finished()
+        if self._places and len(finished) > 1:
+            finished.sort(key=self._place)
+        return finished
+
+    # -- the batch ----------------------------------------------------------------------------
+
+    def batch(self) -> list[Request]:
+        """Who decodes, in order of admission, unless it was changed."""
+        decoding = [request for request in self.running.values() if request.is_decoding]
+        return sorted(decoding, key=self._place) if self._places else decoding
+
+    def arrange(self, requests: Iterable[Request]) -> None:
+        """The order of the batch from now on; who joins comes after them."""
+        self._places = {request: place - (1 << 40) for place, request in enumerate(requests)}
+
+    def _place(self, request: Request) -> int:
+        return self._places.get(request, request.seq)
 
     def retraction_order(self) -> list[Request]:
         """Who decodes, the one to keep longest first: with the longest answer, then the shortest prompt."""
-        decoding = [request for request in self.running.values() if request.is_decoding]
-        return sorted(
-            decoding, key=lambda r: (self.progress.generated(r), -r.prompt_tokens), reverse=True
-        )
+        generated = self.progress.generated
+        return sorted(self.batch(), key=lambda r: (generated(r), -r.prompt_tokens), reverse=True)
+
+    def _victim(self) -> Request:
+        return self.retraction_order()[-1]
