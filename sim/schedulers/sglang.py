@@ -169,7 +169,7 @@ class Sglang(Scheduler):
             if len(kept) == 1:
                 break
             out.append(kept.pop())
-            server.evict(out[-1], requeue=False)
+            self._send_back(server, out[-1])
             if server.memory is not None:
                 server.memory.make_room(len(kept) * RETRACT_STEPS)
         self.ratio.retracted((server.generated(request), self.most_new(request)) for request in kept)
@@ -177,6 +177,10 @@ class Sglang(Scheduler):
         for request in out:
             server.waiting.append(request)
         self.full = False
+
+    def _send_back(self, server: SglangServer, request: Request) -> None:
+        self._looked[request] = request.known_tokens
+        server.evict(request, requeue=False)
 
     # -- prompts ------------------------------------------------------------------------------
 
@@ -322,7 +326,7 @@ class Sglang(Scheduler):
         for other in [r for r in running if r in victims]:
             budget.give(self._set_aside(server, other))
             before = server.allocator.free_slots
-            server.evict(other, requeue=False)
+            self._send_back(server, other)
             budget.hold(before - server.allocator.free_slots)
             preempted.append(other)
         return True
