@@ -100,7 +100,9 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
     groups = windowed_groups(scenario)
     kept = _allocator_groups(groups, scenario, scheduler) if groups else None
-    options = Options(engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept, engine.eviction)
+    options = Options(
+        engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept, engine.eviction
+    )
     try:
         return found.from_options(kv_capacity(scenario, groups).slots, options)
     except ValueError as error:

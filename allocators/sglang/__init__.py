@@ -1,1 +1,1 @@
-"""SGLang's memory: pools of pages, radix trees with eviction strategies, pools of windows. All of it integers."""
+"""SGLang's memory: pools of pages, radix trees, pools of windowed layers; all of it integers."""

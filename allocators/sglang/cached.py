@@ -1,4 +1,4 @@
-"""SGLang's memory for models without windows: a pool of pages, and a radix tree of all text that was computed.
+"""SGLang's memory for models without windows: a pool of pages, a radix tree of all that was computed.
 
     row of A    [ tree: system prompt | tree: a ][ its own: what it computed since | empty ]
     row of B    [ tree: system prompt | tree: b ][ its own ... ]
@@ -6,17 +6,17 @@
                       '-- b -- the answer to b
 
 `fill` enters what a sequence has computed, in whole pages, and frees those whose text another one entered
-meanwhile; what is in the tree is locked while a living sequence uses it. `release` leaves all that was entered
-to be found, the answer too. When the pool is short, leaves that nobody locked go, by a strategy
+meanwhile; what is in the tree is locked while a living sequence uses it. `release` leaves all that was
+entered to be found, the answer too. When the pool is short, leaves that nobody locked go, by a strategy
 (allocators/sglang/eviction.py), each with all its pages. Waste of a sequence: the tail of its last page.
 
-Text that no other sequence may have is known by the sequence's own name, so that one that was evicted finds its
-prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches what waits, locks all that will
-enter, and only then evicts. Without a cache (`caches=False`) there are only the pool and the rows.
+Text that no other sequence may have is known by the sequence's own name, so that one that was evicted finds
+its prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches what waits, locks all
+that will enter, and only then evicts. Without a cache (`caches=False`) there are only the pool and the
+rows.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.options import Options
@@ -133,7 +133,7 @@ class SglangCached(Allocator):
         assert isinstance(match, SglangMatch)
         if seq in self._rows or tokens < 1:
             self._rows.expect_new(seq, tokens)
-        if not match.held and match.changes != self.tree.changes or match.tokens > tokens:
+        if (not match.held and match.changes != self.tree.changes) or match.tokens > tokens:
             made = f"{match.tokens} tokens after {match.changes} changes, now {self.tree.changes}"
             raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
         if not self.can_admit_after(match, tokens, bound):

@@ -4,10 +4,10 @@
                     | |      | |                   a map: slot of the full pool -> slot of the windowed pool
     SWA pool    | a a | b b |   |                  the tokens that a window still sees
 
-A token takes a slot in both. What leaves the window goes back to the SWA pool alone. The split is fixed at the
-start, so what one pool has left does not help the other: the scheduler must keep room in both. Both have pages
-of the same size, and a page of the full pool belongs to one page of the other. Source: SGLang 0.5.23,
-`mem_cache/allocator/swa.py`.
+A token takes a slot in both. What leaves the window goes back to the SWA pool alone. The split is fixed at
+the start, so what one pool has left does not help the other: the scheduler must keep room in both. Both
+have pages of the same size, and a page of the full pool belongs to one page of the other. Source: SGLang
+0.5.23, `mem_cache/allocator/swa.py`.
 """
 
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ class DualPool:
         """Tokens that find a slot in both pools."""
         return min(self.full.available, self.swa.available)
 
-    def extend(
-        self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]
-    ) -> list[int] | None:
+    def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
         """As of one pool (PagePool.extend): slots of the full pool, each with one in the other."""
         size = self.page_size
-        pages = sum(-(-after // size) - -(-before // size) for before, after in zip(befores, afters, strict=True))
+        pages = sum(
+            -(-after // size) - -(-before // size) for before, after in zip(befores, afters, strict=True)
+        )
         if pages * size > self.available:
             return None
         return self._both("extend", befores, afters, lasts)
 
     def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """As of one pool (PagePool.decode); pages of several tokens that one of them gives in vain are lost."""
+        """As of one pool (PagePool.decode); what one of them gives in vain is lost."""
         if self.page_size == 1 and len(afters) > self.available:
             return None
         return self._both("decode", afters, lasts)

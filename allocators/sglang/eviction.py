@@ -5,9 +5,9 @@
     lfu       found least often, then lru          slru      found once, then lru; those found twice, then lru
     priority  least important, then lru            tlru      what cannot help the next turn, then lru
 
-`tlru` knows how long a conversation was (`history`) and how much the next prompt will add: of a cached path more
-than `history + estimate - threshold` tokens cannot bring the next prefill below its time limit, so what lies
-behind goes first (arXiv 2510.15152). Source: SGLang 0.5.23, `mem_cache/evict_policy.py`.
+`tlru` knows how long a conversation was (`history`) and how much the next prompt will add: of a cached path
+more than `history + estimate - threshold` tokens cannot bring the next prefill below its time limit, so
+what lies behind goes first (arXiv 2510.15152). Source: SGLang 0.5.23, `mem_cache/evict_policy.py`.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,10 @@
     TokenPool   [ 7 8 9 | 3 1 ]   taken from the front, given back at the end: slots of one token
     PagePool    [ 3 1 | 7 8 9 ]   taken from the front, given back to the front: pages of several tokens
 
-Page 0 is padding, so slots start at the size of a page. A sequence first fills its last page. With `need_sort`
-freed pages wait in a list of their own; when the free list is too short, both are merged and sorted. Within a
-*group* frees are held back until it ends (a batch frees the memory of many requests at once).
+Page 0 is padding, so slots start at the size of a page. A sequence first fills its last page. With
+`need_sort` freed pages wait in a list of their own; when the free list is too short, both are merged and
+sorted. Within a *group* frees are held back until it ends (a batch frees the memory of many requests at
+once).
 
 A refused call returns None and changes nothing, but that the two lists may be merged by then. Source: SGLang
 0.5.23, `mem_cache/allocator/token.py` and `paged.py`.
@@ -96,9 +97,7 @@ class PagePool:
 
     # -- slots --------------------------------------------------------------------------------
 
-    def extend(
-        self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]
-    ) -> list[int] | None:
+    def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
         """Slots for sequences that grow from `befores` to `afters` tokens, one after another.
 
         `lasts` are the slots of their last tokens, -1 for who has none.
@@ -120,7 +119,8 @@ class PagePool:
         """The slots behind the last ones, as far as their pages go, then those of the new pages."""
         if pages is None:
             return None
-        size, left, slots = self.page_size, iter(pages), []
+        slots: list[int] = []
+        size, left = self.page_size, iter(pages)
         for (before, after), last in zip(growing, lasts, strict=True):
             inside = min(-before % size, after - before)
             slots += range(last + 1, last + 1 + inside)

@@ -5,11 +5,12 @@
                                    lock       nodes on a path that somebody uses cannot be evicted
                                    evict      leaves that nobody locked, the smallest key first
 
-A text is a list of runs: tokens `first, first + 1, ...` of a stream; work goes by runs and nodes, not by tokens.
-With pages of several tokens two texts part at the end of a page, and children are told apart by their whole
-first page. The clock counts accesses: one for a match or an insertion, two for a new node.
+A text is a list of runs: tokens `first, first + 1, ...` of a stream; work goes by runs and nodes, not by
+tokens. With pages of several tokens two texts part at the end of a page, and children are told apart by
+their whole first page. The clock counts accesses: one for a match or an insertion, two for a new node.
 
-`unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as used.
+`unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as
+used.
 
 Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tree_core.py`.
 """
@@ -67,9 +68,7 @@ class SglangTree:
         Counts what may move, split or evict a node.
     """
 
-    def __init__(
-        self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False
-    ) -> None:
+    def __init__(self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False) -> None:
         self.page_size = page_size
         self.strategy = strategy
         self.unified = unified
@@ -103,7 +102,7 @@ class SglangTree:
         return self.touch(node, common)
 
     def touch(self, node: Node, common: int) -> Node:
-        """The path to the first `common` tokens of a node counts as used; returns the node that ends there."""
+        """The path to the first `common` tokens of a node counts as used; returns where it ends."""
         self.changes += 1
         if self.unified:
             end = at = node if common == node.tokens else self._split(node, common)

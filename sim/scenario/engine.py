@@ -114,9 +114,6 @@ class EngineConfig:
         if self.eviction not in STRATEGIES:
             raise KvsimError(f"eviction must be one of {', '.join(STRATEGIES)}, got {self.eviction!r}")
         check_number("schedule_conservativeness", self.schedule_conservativeness)
-        if self.max_tokens is not None:
-            check_int("max_tokens", self.max_tokens)
-        if self.preemption_threshold is not None:
-            check_int("preemption_threshold", self.preemption_threshold, least=0)
-        if self.max_model_len is not None:
-            check_int("max_model_len", self.max_model_len)
+        for field, least in (("max_tokens", 1), ("preemption_threshold", 0), ("max_model_len", 1)):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field), least)

@@ -73,9 +73,8 @@ class Scheduler(ABC):
         self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
         self._refuse_what_it_does_not_use()
         if config.policy not in self.policies:
-            raise KvsimError(
-                f"policy must be one of {', '.join(self.policies)} for scheduler {name}, got {config.policy!r}"
-            )
+            known = ", ".join(self.policies)
+            raise KvsimError(f"policy must be one of {known} for scheduler {name}, got {config.policy!r}")
 
     def settings(self) -> frozenset[str]:
         """Which of the settings in `SOME_KNOW` its release has a use for."""

@@ -1,18 +1,18 @@
 """SGLang: prompts before decodes, admission by an estimate of how long answers will be, a radix tree.
 
-1. If anybody waits and the batch is not known to be full, the step computes prompts, in the order of the policy:
-   each is admitted if its prompt and its longest answer fit beside a share of the longest answers of those who
-   run, the *new-token ratio* (sim/schedulers/sglang_budget.py). The first that does not fit makes the batch full
-   until somebody leaves. With chunked prefill the last prompt of a step may be cut, and goes on in the next.
-   Running requests wait meanwhile, unless decodes are mixed in (`--enable-mixed-chunk`).
-2. Otherwise the step decodes. If that finds no room, requests are *retracted*: the one with the shortest answer
-   first, the longer prompt among equals; they wait at the end and are recomputed, and the ratio rises. Every
-   decode step without a retraction lowers it.
+1. If anybody waits and the batch is not known to be full, the step computes prompts, in the order of the
+   policy: each is admitted if its prompt and its longest answer fit beside a share of the longest answers of
+   those who run, the *new-token ratio* (sim/schedulers/sglang_budget.py). The first that does not fit makes
+   the batch full until somebody leaves. With chunked prefill the last prompt of a step may be cut, and goes
+   on in the next. Running requests wait meanwhile, unless decodes are mixed in (`--enable-mixed-chunk`).
+2. Otherwise the step decodes. If that finds no room, requests are *retracted*: the one with the shortest
+   answer first, the longer prompt among equals; they wait at the end and are recomputed, and the ratio
+   rises. Every decode step without a retraction lowers it.
 
-Prefixes are found from the end of the step that computes them, answers when they are finished. Text is matched
-when somebody is looked at, all who enter are locked, and only then is anything evicted. An answer is cut where
-it would not fit the memory by itself. With `--preemption-threshold`, by priority, a request preempts those that
-are less urgent by more than that. Without overlap scheduling. Version 0.5.23.
+Prefixes are found from the end of the step that computes them, answers when they are finished. Text is
+matched when somebody is looked at, all who enter are locked, and only then is anything evicted. An answer
+is cut where it would not fit the memory by itself. With `--preemption-threshold`, by priority, a request
+preempts those that are less urgent by more than that. Without overlap scheduling. Version 0.5.23.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,7 @@ from typing import ClassVar, cast
 from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.sglang.cached import SglangMatch
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
@@ -55,9 +56,15 @@ class Sglang(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
+        if config.enable_chunked_prefill and config.max_num_batched_tokens % config.block_size:
+            raise KvsimError(
+                f"max_num_batched_tokens must be a multiple of block_size ({config.block_size}) when prompts "
+                f"are chunked, got {config.max_num_batched_tokens}"
+            )
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.ratio = NewTokenRatio(config.schedule_conservativeness)
         self.orders = Orders(config.policy, self.most_new)
+        self._preempts = config.policy == "priority" and config.preemption_threshold is not None
         self.full = False
         """Whether the batch is known to be full, until somebody leaves."""
         self.cut: Request | None = None
@@ -112,7 +119,7 @@ class Sglang(Scheduler):
         if server.waiting or self.cut is not None:
             if self._prefill(server):
                 return
-            if server.waiting and not self.full:
+            if server.waiting and (self._preempts or not self.full):
                 server.step.changed = True  # the next step may find room
         self._decode(server)
 
@@ -164,7 +171,8 @@ class Sglang(Scheduler):
 
     def _retract(self, server: SglangServer) -> None:
         """Send requests back to the queue until the others can go on."""
-        kept, out = server.retraction_order(), []
+        kept = server.retraction_order()
+        out: list[Request] = []
         while not out or not self._fits(server, server.growing()):
             if len(kept) == 1:
                 break
@@ -187,13 +195,12 @@ class Sglang(Scheduler):
     def _prefill(self, server: SglangServer) -> bool:
         """Compute prompts in this step; False: nobody can enter."""
         config, running = self.config, server.decoding
-        preempts = config.policy == "priority" and config.preemption_threshold is not None
-        if preempts:
+        if self._preempts:
             self.full = False
         if self.cut is None:
             if self.full or not server.waiting:
                 return False
-            if running >= config.max_num_seqs and not preempts:
+            if running >= config.max_num_seqs and not self._preempts:
                 self.full, self._held = True, "seats"
                 return False
         self.orders.sort(server)
@@ -206,29 +213,22 @@ class Sglang(Scheduler):
             config.enable_chunked_prefill,
             mixed,
         )
-        chosen, went_on = self._choose(server, budget, preempts)
+        chosen, went_on = self._choose(server, budget)
         if not chosen and not went_on:
             return False
         self._began = not server.decoding or config.enable_mixed_chunk
-        if config.enable_mixed_chunk and server.decoding and self._fits(server, server.growing()):
+        mixes = config.enable_mixed_chunk and server.decoding and server.allocator.growth_unit
+        if mixes and self._fits(server, server.growing()):
             self._grow(server)
             server.arrange([*server.step.chunks, *server.batch()])
         else:
             server.pause()
         return True
 
-    def _choose(self, server: SglangServer, budget: Budget, preempts: bool) -> tuple[list[Admission], int]:
+    def _choose(self, server: SglangServer, budget: Budget) -> tuple[list[Admission], int]:
         """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
-        went_on, cut = 0, self.cut
-        if cut is not None:
-            missing = cut.known_tokens - cut.computed
-            went_on = budget.next_piece(missing)
-            ends = went_on == missing
-            budget.charge(went_on, min(self.most_new(cut), MOST_ESTIMATED) if ends else 0)
-            if ends:
-                self.cut = None
-            else:
-                self._left = True
+        cut = self.cut
+        went_on = self._go_on(server, budget, cut) if cut is not None else 0
         chosen: list[Admission] = []
         preempted: list[Request] = []
         for request in list(server.waiting):
@@ -237,24 +237,36 @@ class Sglang(Scheduler):
                 break
             if budget.admitted >= self.config.max_num_seqs - server.decoding:
                 self.full, self._held = True, "seats"
-            if self.full and not (preempts and self._preempt(server, budget, request, preempted)):
+            if self.full and not (self._preempts and self._preempt(server, budget, request, preempted)):
                 break
             if not self._admit(server, budget, request, chosen):
                 break
         if server.memory is not None:
             self._make_room(server, cut, went_on, chosen)
-        if cut is not None:
-            server.continue_prefill(cut, went_on)
-        if server.memory is not None:
+            if cut is not None:
+                server.continue_prefill(cut, went_on)
             for _, match, tokens in chosen:
                 server.admit_head((match.tokens if match else 0) + tokens, match)
         for request in preempted:
             server.waiting.append(request)
         return chosen, went_on
 
-    def _admit(
-        self, server: SglangServer, budget: Budget, request: Request, chosen: list[Admission]
-    ) -> bool:
+    def _go_on(self, server: SglangServer, budget: Budget, cut: Request) -> int:
+        """The next piece of the prompt that was cut."""
+        missing = cut.known_tokens - cut.computed
+        piece = budget.next_piece(missing)
+        ends = piece == missing
+        budget.charge(piece, min(self.most_new(cut), MOST_ESTIMATED) if ends else 0)
+        if ends:
+            self.cut = None
+        else:
+            self._left = True
+        if server.memory is None and not server.continue_prefill(cut, piece):
+            self.cut = None
+            return 0
+        return piece
+
+    def _admit(self, server: SglangServer, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
         """Admit the next of the queue, if it fits; False: nobody after it is looked at."""
         match = look(server, request, request.known_tokens - 1) if server.allocator.caches else None
         cached, woken = (match.tokens, match.woken_slots) if match else (0, 0)
@@ -330,7 +342,3 @@ class Sglang(Scheduler):
             budget.hold(before - server.allocator.free_slots)
             preempted.append(other)
         return True
-
-    def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """As in the base."""
-        return super().start_decode(server, request)

@@ -1,4 +1,4 @@
-"""What SGLang's scheduler reckons with: how much of their answers requests will need, and what a step may take.
+"""What SGLang's scheduler reckons with: the share of answers that requests will need, a step's budget.
 
     ratio     0.7 at first (times --schedule-conservativeness), 600 decode steps later 14 % of that;
               after a retraction (tokens generated + 20 each) / tokens that may be generated
@@ -65,7 +65,7 @@ class Budget:
         Sequences that decode in the same step.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the state of a server, then its settings
         self, free: int, page_size: int, decoding: float, most_tokens: int, chunked: bool, mixed: int
     ) -> None:
         self.page_size = page_size
@@ -114,10 +114,10 @@ class Budget:
     def next_piece(self, missing: int) -> int:
         """How much of a prompt that was cut before is next: it must go on, to give its memory back."""
         piece = min(self.tokens, int(self.left))
-        return min(missing, piece if piece > 0 else self.tokens)
+        return min(missing, piece if piece > 0 else max(self.tokens, self.page_size))
 
     def admit(self, cached: int, woken: int, missing: int, most_new: int) -> int | None:
-        """How many of `missing` tokens of a prompt the step computes; 0: its tokens are short; None: memory."""
+        """How many of `missing` tokens of a prompt the step computes; 0: no more; None: no memory."""
         if not missing + most_new + self.page_size < self.left - woken:
             return None
         size, paged = self.page_size, self.paged(missing)

@@ -4,10 +4,11 @@
     priority    the lowest number first, then as they came
     sjf         (kvsim's) the shortest answer first
     lof         the longest answer first
-    lpm         the longest cached prefix first; of several that begin alike with nothing cached, one goes first
+    lpm         the longest cached prefix first; of those that begin alike and uncached, one
     dfs-weight  along the radix tree: first where most requests wait
 
-`lpm` falls back to `fcfs` while more than 128 wait. Source: SGLang 0.5.23, `schedule_policy.py` (SchedulePolicy).
+`lpm` falls back to `fcfs` while more than 128 wait. Source: SGLang 0.5.23, `schedule_policy.py`
+(SchedulePolicy).
 """
 
 from collections.abc import Callable, Sequence

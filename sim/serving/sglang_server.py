@@ -148,4 +148,5 @@ class SglangServer(Server):
         return sorted(self.batch(), key=lambda r: (generated(r), -r.prompt_tokens), reverse=True)
 
     def _victim(self) -> Request:
-        return self.retraction_order()[-1]
+        order = self.retraction_order()
+        return order[-1] if order else next(reversed(self.running.values()))

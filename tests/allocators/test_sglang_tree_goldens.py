@@ -1,4 +1,6 @@
-"""The radix trees of SGLang 0.5.23, replayed: each answer, and after each operation all nodes and free pages."""
+"""The radix trees of SGLang 0.5.23, replayed: each answer, all nodes and free pages."""
+
+from itertools import pairwise
 
 import pytest
 from support.zoo import sequences
@@ -73,7 +75,7 @@ class Replay:
             ends.append(node.end)
             node = node.parent
         ends.sort()
-        return list(zip(ends, ends[1:], strict=False))
+        return list(pairwise(ends))
 
     def evict(self, tokens):
         gone = self.tree.evict(tokens)

@@ -1,4 +1,4 @@
-"""kvsim's scheduler `sglang` keeps the books of the genuine one, SGLang 0.5.23: every column of every step."""
+"""kvsim's scheduler `sglang` keeps the books of the genuine one, SGLang 0.5.23, in every column."""
 
 import pytest
 from support.sglang_runs import RUNS, WRITTEN, busy, inside, rows, written
@@ -34,7 +34,9 @@ def test_every_request_is_served_as_in_sglang(name):
     executed = list(busy(name))
     told = [RUNS[name]["per_request"][str(row["id"])] for row in rows(name)]
     columns = ("first_scheduled_step", "first_token_step", "finish_step")
-    found = list(zip(*([executed[int(step)] for step in requests[column]] for column in columns), strict=True))
+    found = list(
+        zip(*([executed[int(step)] for step in requests[column]] for column in columns), strict=True)
+    )
     assert found == [
         (each["first_prefill_step"], each["first_token_step"], each["finish_step"]) for each in told
     ]

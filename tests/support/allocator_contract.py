@@ -13,6 +13,7 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.sglang.cached import SglangCached
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
@@ -24,8 +25,10 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "sglang 1": SglangCached,
+    "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
 }
-FINE = ("paged 1", "radix")
+FINE = ("paged 1", "radix", "sglang 1")
 """Those with many regions."""
 
 

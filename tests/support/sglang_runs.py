@@ -1,7 +1,7 @@
 """Recorded runs of SGLang's scheduler, and kvsim's answer to each: through its command line, and from inside.
 
-    recording --rows, flags--> trace.jsonl, command line --sim run--> steps, requests      (what is written down)
-                                            --engine of its config.json--> steps           (what is not)
+    recording --rows, flags--> trace.jsonl, command line --sim run--> steps, requests   (what is written)
+                                            --engine of its config.json--> steps             (what is not)
 
 A step takes one second, so recorded step k starts at k seconds.
 """
@@ -116,7 +116,11 @@ class Look:
         self.steps, self.retracted, self.admitted = {}, {}, {}
         self._finished, self._evicted = [], []
         self._decide, self._evict = self.scheduler.schedule, self.server.evict
-        self._admit, self._finish, self._commit = self.server.admit_head, self.scheduler.finish, replica._commit
+        self._admit, self._finish, self._commit = (
+            self.server.admit_head,
+            self.scheduler.finish,
+            replica._commit,
+        )
         self.scheduler.schedule, self.scheduler.finish = self.schedule, self.finish
         self.server.evict, self.server.admit_head = self.evict, self.admit_head
         replica._commit = self.commit
