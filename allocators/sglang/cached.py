@@ -86,6 +86,7 @@ class SglangCached(Allocator):
         self.eviction = eviction
         self.tree = SglangTree(page_size, STRATEGIES[eviction])
         self._rows: Holdings[Row] = Holdings()
+        self._pages: dict[int, list[int]] = {}  # of each of them
         self._entered = 0  # tokens in the tree, summed over sequences
 
     # -- looking ------------------------------------------------------------------------------
@@ -101,7 +102,8 @@ class SglangCached(Allocator):
         return len(self._rows[seq].pages) * self.page_size
 
     def growth_budget(self) -> int:
-        return len(self.pool.free)
+        """Pages in the pool; of one token also cached ones, which then go exactly when they must."""
+        return len(self.pool.free) + (self.tree.evictable if self.page_size == 1 else 0)
 
     def regions(self) -> Iterator[Region]:
         size, rows = self.page_size, sorted(self._rows.items())
@@ -143,6 +145,7 @@ class SglangCached(Allocator):
             self.tree.lock(match.node)
         row = Row(match.content, match.own, match.node, self.tree.path(match.node))
         self._rows[seq] = row
+        self._pages[seq] = row.pages
         self._entered += row.entered
         self._extend(row, tokens)
         return True
@@ -157,18 +160,29 @@ class SglangCached(Allocator):
         return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        pages = self.pool.take(len(seqs))
-        if pages is None:
+        """As in the base; `evicted_by` names a growth once for each slot that was cached until then."""
+        if len(seqs) > self.growth_budget():
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
-        rows, self.evicted_by = self._rows, []
-        for seq, page in zip(seqs, pages, strict=True):
-            rows[seq].pages.append(page)
-        self.used_slots += len(seqs) * self.page_size
+        pages, next_page, left = self._pages, self.pool.free.popleft, seqs
+        self.evicted_by = []
+        while len(left) > len(self.pool.free):
+            now = len(self.pool.free)
+            for seq in left[:now]:
+                pages[seq].append(next_page())
+            left = left[now:]
+            gone = self.tree.evict(1)
+            for freed in gone.pages:
+                self.pool.give(freed)
+            self.evicted_by += [len(seqs) - len(left)] * gone.tokens
+        for seq in left:
+            pages[seq].append(next_page())
+        self._count()
 
     def release(self, seq: int) -> None:
         row = self._rows.pop(seq, None)
         if row is None:
             raise self._rows.holds_nothing(seq)
+        del self._pages[seq]
         self.pool.give(row.pages[row.entered // self.page_size :])
         self._entered -= row.entered
         self.tree.unlock(row.node)

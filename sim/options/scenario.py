@@ -175,7 +175,7 @@ class Scenario:
         panel=MEMORY,
         default=EngineConfig.eviction,
         allowed=tuple(STRATEGIES),
-        doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/sglang.md)",
+        doc="the leaf of the radix tree that goes first, for [`sglang`](allocators.md#sglang)",
     )
     reserve: str | None = option(
         "What those that reserve set aside: the maximum, a power of two, the exact length.",
