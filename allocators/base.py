@@ -1,8 +1,9 @@
 """The contract of a KV-cache allocator, and the ledger that says where every slot went.
 
 A *slot* holds the key and the value of one token in all layers (where layers are kept in groups: in one
-group of them). An allocator owns an arena of `capacity_slots` slots, numbered from 0, and lends them to
-*sequences*, which it knows by integer ids, and by nothing else: no requests, no clock.
+group of them; where pages have several sizes: a grain of bytes that divides them all). An allocator owns an
+arena of `capacity_slots` slots, numbered from 0, and lends them to *sequences*, which it knows by integer
+ids, and by nothing else: no requests, no clock.
 
 What holds for every allocator (`kvsim.allocators.contract.check_allocator` tries it on any class):
 
@@ -12,17 +13,31 @@ What holds for every allocator (`kvsim.allocators.contract.check_allocator` trie
    evicted or left behind a window.
 4. Releasing every sequence gives back the whole arena.
 5. No hidden randomness: the same calls give the same addresses.
-6. A promise in `growth_budget` is kept whatever the order of the growths, and such growths leave
-   `external_slots` as it was.
+6. A promise in `growth_budget` is kept whatever the order of the growths. Such growths cost no time and
+   leave `external_slots` and `idle_slots` as they were.
 7. What no caller may do (admit a sequence twice, or without a token; name one that holds nothing)
    raises InvariantError and changes nothing.
+8. Idle slots can be had like free ones. Nobody has more than `most_sequences` at a time.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
+from kvsim.allocators.arena import Layout, Ledger, Region
 from kvsim.allocators.options import Options
+
+__all__ = (
+    "Allocator",
+    "Content",
+    "Holdings",
+    "InvariantError",
+    "Layout",
+    "Ledger",
+    "Match",
+    "Region",
+    "Run",
+)
 
 T = TypeVar("T")
 
@@ -35,64 +50,6 @@ Content = tuple[Run, ...]
 
 class InvariantError(RuntimeError):
     """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
-
-
-class Ledger(NamedTuple):
-    """Every slot of the arena is exactly one of these; they sum to the capacity."""
-
-    token: int
-    """hold the key and value of a living sequence (a shared slot counts once)"""
-    reserved: int
-    """lent, empty, will be written by their owner later"""
-    internal: int
-    """lent, will never be written again: the tail of the last block, rounding, over-reservation"""
-    cached: int
-    """hold a prefix that nobody uses now but may still be hit"""
-    external: int
-    """free, but in extents too small for the request at the head of the queue"""
-    free: int
-    """the rest"""
-
-    @property
-    def total(self) -> int:
-        """The sum of all kinds: the capacity."""
-        return sum(self)
-
-
-class Region(NamedTuple):
-    """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
-
-    start: int
-    size: int
-    owners: tuple[int, ...]
-    first: int = 0
-    """which token of its owners lies at `start`; those behind it follow in order"""
-    cached: bool = False
-    """free, but it still holds a prefix that may be hit"""
-
-    def filled(self, lengths: Mapping[int, int]) -> int:
-        """Slots from `start` on that hold a token, when each living sequence has `lengths` of them."""
-        longest = max([lengths.get(seq, 0) for seq in self.owners], default=0)
-        return max(0, min(longest - self.first, self.size))
-
-
-class Layout(NamedTuple):
-    """Regions as columns, which is quicker where there are many: ranges, arrays, or lists."""
-
-    starts: Sequence[int]
-    sizes: Sequence[int]
-    which: Sequence[int]
-    """the owners, as a place in `owners`"""
-    owners: Sequence[tuple[int, ...]]
-    """different ones, each once; nobody comes first"""
-    firsts: Sequence[int]
-    cached: Sequence[int]
-    """1 or 0"""
-
-    def regions(self) -> Iterator[Region]:
-        """One by one."""
-        owners = map(self.owners.__getitem__, self.which)
-        return map(Region, self.starts, self.sizes, owners, self.firsts, map(bool, self.cached))
 
 
 class Holdings(dict[int, T]):
@@ -142,15 +99,25 @@ class Allocator(ABC):
         Slots lent now, each counted once.
     cached_slots : int
         Free slots that still hold a prefix.
+    idle_slots : int
+        Free and empty slots that are mapped or cached by the allocator; only where the class says `idles`.
     shared_tokens : int
         Tokens held by more than one sequence: the sum over sequences minus the slots that hold them.
     slots_per_token : int
-        Slots that a token takes: 1, or one in each group of layers.
+        Slots that a token takes: 1, or one in each group of layers, or its bytes in grains.
+    state_slots : int
+        Slots that hold the recurrent states of living sequences; they count as `token`.
     expired_slots : int
         Slots of living sequences' tokens that were freed, as no later token sees them (sliding windows). So
-        `slots_per_token * tokens - shared_tokens - expired_slots` slots hold a token.
+        `slots_per_token * tokens - shared_tokens - expired_slots + state_slots` slots hold a token.
     copied_slots : int
         Slots copied since the start (copy-on-write, moves).
+    maps, unmaps : int
+        Calls to the driver since the start that give memory and take it back.
+    map_ns, unmap_ns : int
+        What one of them takes, in nanoseconds.
+    most_sequences : int or None
+        How many sequences it can hold; None: as many as fit.
     cow_copies : int
         Copy-on-write copies since the start.
     caches : bool
@@ -166,6 +133,12 @@ class Allocator(ABC):
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
+    idles: ClassVar[bool] = False
+    """Whether free slots may be `idle`: results then have one kind more."""
+    works_after_steps: ClassVar[bool] = False
+    """Whether `after_step` does anything: the engine then plans one step at a time."""
+    moves_on_release: ClassVar[bool] = False
+    """Whether `release` may copy slots, as a pool does that leaves no holes."""
     windows: ClassVar[bool] = False
     """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
@@ -192,11 +165,16 @@ class Allocator(ABC):
         self.capacity_slots = capacity_slots
         self.used_slots = 0
         self.cached_slots = 0
+        self.idle_slots = 0
         self.shared_tokens = 0
         self.slots_per_token = 1
+        self.state_slots = 0
         self.expired_slots = 0
         self.copied_slots = 0
         self.cow_copies = 0
+        self.maps = self.unmaps = 0
+        self.map_ns = self.unmap_ns = 0
+        self.most_sequences: int | None = None
         self.caches = False
         self.evicted_by: list[int] = []
         self.host_capacity_slots = 0
@@ -204,7 +182,7 @@ class Allocator(ABC):
 
     @property
     def free_slots(self) -> int:
-        """Slots that nobody has borrowed, cached ones included."""
+        """Slots that nobody has borrowed, cached and idle ones included."""
         return self.capacity_slots - self.used_slots
 
     @property
@@ -301,9 +279,18 @@ class Allocator(ABC):
         """Slots lent to more than one sequence."""
         return 0
 
-    def idle_slots(self) -> int:
+    def shared_tail_slots(self) -> int:
         """Empty slots behind the tokens of shared blocks: nobody writes there before one owns the block."""
         return 0
+
+    # -- working beside -----------------------------------------------------------------------
+
+    def after_step(self, lengths: Mapping[int, int]) -> None:  # noqa: B027 - most do nothing
+        """A step is over, in which the living sequences have come to hold so many tokens.
+
+        What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
+        step waits for it. It may give sequences room ahead, if `growth_unit` is 0. Needs `works_after_steps`.
+        """
 
     # -- keeping prefixes ---------------------------------------------------------------------
 
@@ -347,7 +334,7 @@ class Allocator(ABC):
     # -- looking ------------------------------------------------------------------------------
 
     def external_slots(self, need: int) -> int:
-        """Free slots in extents that are smaller than `need`; 0 where any free slot serves."""
+        """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""
         return 0
 
     def largest_free_extent(self) -> int:
@@ -360,21 +347,20 @@ class Allocator(ABC):
 
     def layout(self) -> Layout:
         """The regions as columns."""
-        starts, sizes, owners, firsts, cached = zip(*self.regions(), strict=True)
-        place = {each: at for at, each in enumerate(dict.fromkeys([(), *owners]))}
-        return Layout(starts, sizes, [place[each] for each in owners], list(place), firsts, cached)
+        return Layout.of(self.regions())
 
     def ledger(self, lengths: Mapping[int, int], finals: Mapping[int, int], need: int = 0) -> Ledger:
         """Sort every slot into its kind, from scratch.
 
         `lengths` and `finals` give for each living sequence the tokens that it holds now and when it
         ends; a sequence without an entry in either is dead weight. `need` is the size of the head of the
-        queue. The empty tail of a shared block (`idle_slots`) is internal until one sequence owns it alone.
-        The engine keeps the same numbers up to date step by step; tests hold the two together.
+        queue. The empty tail of a shared block (`shared_tail_slots`) is internal until one sequence owns it
+        alone. The engine keeps the same numbers up to date step by step; tests hold the two together.
 
         Raises InvariantError when a kind comes out negative, as it does when lengths exceed capacities.
         """
         tokens = self.slots_per_token * sum(lengths.values()) - self.shared_tokens - self.expired_slots
+        tokens += self.state_slots
         written_later = sum(
             self.surplus(seq, lengths[seq]) - max(0, self.surplus(seq, final))
             for seq, final in finals.items()
@@ -386,7 +372,8 @@ class Allocator(ABC):
             internal=self.used_slots - tokens - written_later,
             cached=self.cached_slots,
             external=external,
-            free=self.free_slots - self.cached_slots - external,
+            free=self.free_slots - self.cached_slots - external - self.idle_slots,
+            idle=self.idle_slots,
         )
         if min(ledger) < 0:
             raise InvariantError(f"no kind of slot can be negative: {ledger} of {self.capacity_slots}")

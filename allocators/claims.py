@@ -83,7 +83,7 @@ class Claims:
         self.tokens -= dropped * self._size
         return alone
 
-    def idle_slots(self) -> int:
+    def shared_tail_slots(self) -> int:
         """Empty slots of shared blocks."""
         return sum([self._size - filled for filled in self.part_filled.values()])
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 
-from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.base import Allocator, InvariantError, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.walk import NEEDS, State, Step, Walk
 
@@ -41,16 +41,51 @@ def refusals_change_nothing(step: Step) -> str:
 def slots_add_up(step: Step) -> str:
     """Used and free slots make the capacity, and the used ones are those that someone owns (2)."""
     state, owned = step.after, sum(region.size for region in step.after.regions if region.owners)
-    right = (
-        state.used == owned and state.free == step.capacity_slots - owned and 0 <= state.cached <= state.free
-    )
+    empty = state.free - state.cached - state.idle
+    right = state.used == owned and state.free == step.capacity_slots - owned
+    right &= min(state.cached, state.idle, empty) >= 0
     right &= state.cached == sum(region.size for region in state.regions if region.cached)
-    external = all(0 <= slots <= state.free - state.cached for slots in state.external)
+    right &= state.idle == sum(region.size for region in state.regions if region.idle)
+    right &= not any(bool(region.owners) + region.cached + region.idle > 1 for region in state.regions)
+    external = all(0 <= slots <= empty for slots in state.external)
     if right and external and state.largest <= state.free:
         return ""
     return (
         f"{owned} of {step.capacity_slots} slots are owned, but {state._replace(regions=(), capacities={})}"
     )
+
+
+def idle_slots_are_declared(step: Step) -> str:
+    """Only a class that says `idles` has idle slots."""
+    return f"{step.after.idle} slots are idle" if step.after.idle and not step.idles else ""
+
+
+def work_only_grows(step: Step) -> str:
+    """Copies and calls to the driver are counted since the start; `release` copies only if it says so."""
+    before, after = step.before, step.after
+    for name in ("copied", "cow", "maps", "unmaps"):
+        if getattr(after, name) < getattr(before, name):
+            return f"{name} fell from {getattr(before, name)} to {getattr(after, name)}"
+    moved = after.copied - before.copied
+    if moved and step.call.startswith("release") and not step.moves_on_release:
+        return f"{moved} slots were copied, but moves_on_release is False"
+    return ""
+
+
+def steady_growth_is_asked_for(step: Step) -> str:
+    """Where growth comes in units, a sequence gets room only by asking for it, not from `after_step`."""
+    if step.call != "after_step" or not step.growth_unit:
+        return ""
+    pairs = ((seq, old, step.after.capacities.get(seq)) for seq, old in step.before.capacities.items())
+    changed = [f"capacity of sequence {seq} {old} became {new}" for seq, old, new in pairs if old != new]
+    return "; ".join(changed)
+
+
+def sequences_are_bounded(step: Step) -> str:
+    """There are at most `most_sequences` (8)."""
+    if step.most_sequences is None or len(step.tokens) <= step.most_sequences:
+        return ""
+    return f"{len(step.tokens)} sequences hold something, of at most {step.most_sequences}"
 
 
 def no_slot_has_two_kinds(step: Step) -> str:
@@ -85,6 +120,7 @@ def ledger_sums_to_capacity(step: Step) -> str:
     if isinstance(step.ledger, str):
         return step.ledger
     tokens = step.slots_per_token * sum(step.tokens.values()) - step.after.shared - step.after.expired
+    tokens += step.after.states
     right = step.ledger.total == step.capacity_slots and min(step.ledger) >= 0 and step.ledger.token == tokens
     return "" if right else f"{tokens} of {step.capacity_slots} slots hold a token, but {step.ledger}"
 
@@ -109,15 +145,29 @@ def an_empty_arena_admits_what_fits(step: Step) -> str:
 
 
 def releasing_all_restores_the_arena(step: Step) -> str:
-    """With the last sequence gone, the arena is as it was at first (4)."""
+    """With the last sequence gone, the arena is as it was at first, but for what is cached or idle (4, 8)."""
     if step.tokens:
         return ""
-    after = step.after._replace(copied=0, cow=0, cached=0)
-    return _difference(step.fresh, after)
+    after, fresh = step.after._replace(copied=0, cow=0, cached=0, idle=0, maps=0, unmaps=0), step.fresh
+    if step.idles:  # promises may depend on what is mapped
+        after = after._replace(regions=_whole(after.regions), budget=fresh.budget)
+        fresh = fresh._replace(regions=_whole(fresh.regions), idle=0)
+    return _difference(fresh, after)
+
+
+def _whole(regions: Sequence[Region]) -> tuple[Region, ...]:
+    """The regions without their marks, neighbours that nobody owns joined."""
+    found: list[Region] = []
+    for region in regions:
+        if found and not (region.owners or found[-1].owners):
+            found[-1] = found[-1]._replace(size=found[-1].size + region.size)
+        else:
+            found.append(Region(region.start, region.size, region.owners, region.first))
+    return tuple(found)
 
 
 def promises_are_kept(step: Step) -> str:
-    """Promised growths add just one unit each, cost one promise, and leave `external_slots` alone (6)."""
+    """Promised growths add just one unit each, cost one promise, no work, and leave the rest alone (6)."""
     before, after, unit = step.before, step.after, step.growth_unit
     if not 0 <= before.budget * unit <= before.free or (before.budget and not unit):
         return f"{before.budget} growths of {unit} are promised, {before.free} slots free"
@@ -129,7 +179,9 @@ def promises_are_kept(step: Step) -> str:
             return f"sequence {seq} grew from {sizes} by {units} growths of {unit}"
     if after.budget < before.budget - len(step.grown):
         return f"{after.budget} of {before.budget} promises are left after {len(step.grown)} growths"
-    return "" if before.external == after.external else f"external {before.external} became {after.external}"
+    names = ("external", "idle", "copied", "maps", "unmaps")
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in names)
+    return "; ".join(_changed(name, old, new) for name, old, new in pairs if old != new)
 
 
 RULES: tuple[Callable[[Step], str], ...] = (
@@ -138,6 +190,10 @@ RULES: tuple[Callable[[Step], str], ...] = (
     refusals_change_nothing,
     no_slot_has_two_kinds,
     slots_add_up,
+    idle_slots_are_declared,
+    work_only_grows,
+    steady_growth_is_asked_for,
+    sequences_are_bounded,
     capacity_covers_tokens,
     ledger_sums_to_capacity,
     can_admit_foretells_admit,

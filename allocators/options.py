@@ -41,7 +41,7 @@ class Groups(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What a run may choose about its allocator."""
+    """What a run may choose about its allocator, and the model's sizes: by default those of Llama-3.1-8B."""
 
     block_size: int = 16
     """slots of a block, for those that have blocks"""
@@ -55,5 +55,18 @@ class Options(NamedTuple):
     """size of the host pool, for those that can swap"""
     groups: Groups | None = None
     """how layers are kept, for those that free what windows leave behind; None: all layers alike"""
+    token_bytes: int = 131_072
+    """keys and values of a token in all layers, on one GPU; with `groups`, of a slot in a group's layers"""
+    layers: int = 32
+    """those that keep keys and values"""
+    kv_heads: int = 8
+    """on one GPU"""
+    head_dim: int = 128
+    dtype_bytes: int = 2
+    """of an element of the cache"""
+    max_sequences: int = 256
+    """that the engine runs at once"""
+    max_model_len: int = 8_192
+    """tokens of the longest sequence"""
     eviction: str = "lru"
     """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""

@@ -208,8 +208,8 @@ class Paged(Allocator):
             self.prefixes.fork(parent, child, len(table))
         return True
 
-    def idle_slots(self) -> int:
-        return self._claims.idle_slots() if self._claims.part_filled else 0
+    def shared_tail_slots(self) -> int:
+        return self._claims.shared_tail_slots() if self._claims.part_filled else 0
 
     def references(self, block: int) -> int:
         """How many block tables name the block."""

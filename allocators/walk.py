@@ -1,8 +1,8 @@
 """A random caller of an allocator, on a crowded arena: what it asked and what came of it.
 
-A `Walk` admits, grows, forks and releases sequences of random sizes, and now and then makes a mistake
-that no caller may make. Each call becomes a `Step`: the call, its outcome, the state before and after.
-`kvsim.allocators.contract` judges the steps.
+A `Walk` admits, grows, forks and releases sequences of random sizes, ends steps where the allocator works
+after them, and now and then makes a mistake that no caller may make. Each call becomes a `Step`: the call,
+its outcome, the state before and after. `kvsim.allocators.contract` judges the steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,10 +21,14 @@ class State(NamedTuple):
     used: int
     free: int
     cached: int
+    idle: int
     shared: int
     expired: int
+    states: int
     copied: int
     cow: int
+    maps: int
+    unmaps: int
     budget: int
     largest: int
     external: tuple[int, ...]
@@ -47,6 +51,9 @@ class Step(NamedTuple):
     ledger: Ledger | str
     capacity_slots: int
     slots_per_token: int = 1
+    idles: bool = False
+    moves_on_release: bool = False
+    most_sequences: int | None = None
     foretold: bool | None = None
     fits: bool | None = None
     grown: tuple[int, ...] = ()
@@ -81,6 +88,7 @@ class Walk:
             return [self._admit]
         kinds = [self._admit] * 8 + [self._grow] * 4 + [self._grow_promised] * 2
         kinds += [self._release] * 3 + [self._mistake]
+        kinds += [self._end_step] * 6 * self._allocator.works_after_steps
         forks = type(self._allocator).fork is not Allocator.fork and call > self._calls // 2
         return kinds + [self._fork] * 4 + [self._release] * 3 if forks else kinds
 
@@ -157,6 +165,10 @@ class Walk:
         self._refused = []
         yield self._step(f"release({seq})", lambda: self._allocator.release(seq), {seq: 0})
 
+    def _end_step(self) -> Iterator[Step]:
+        self._refused = []
+        yield self._step("after_step", lambda: self._allocator.after_step(dict(self._tokens)))
+
     def _mistake(self) -> Iterator[Step]:
         allocator, seq, stranger = self._allocator, self._any(), self._last_seq + 1
         mistakes: list[tuple[str, Callable[[], object]]] = [
@@ -203,6 +215,9 @@ class Walk:
             self._ledger(),
             self._allocator.capacity_slots,
             self._allocator.slots_per_token,
+            self._allocator.idles,
+            self._allocator.moves_on_release,
+            self._allocator.most_sequences,
             growth_unit=self._allocator.growth_unit,
             revived=tuple(refused for refused in self._refused if self._allocator.can_admit(*refused)),
         )
@@ -227,10 +242,14 @@ class Walk:
             used=allocator.used_slots,
             free=allocator.free_slots,
             cached=allocator.cached_slots,
+            idle=allocator.idle_slots,
             shared=allocator.shared_tokens,
             expired=allocator.expired_slots,
+            states=allocator.state_slots,
             copied=allocator.copied_slots,
             cow=allocator.cow_copies,
+            maps=allocator.maps,
+            unmaps=allocator.unmaps,
             budget=allocator.growth_budget(),
             largest=allocator.largest_free_extent(),
             external=tuple(allocator.external_slots(need) for need in NEEDS),

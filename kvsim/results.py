@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.rundir.run import Run as Stored
 from kvsim.reports.rundir.run import Tables
+from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import Texts
 from kvsim.sim.record.summary import Summary
@@ -311,6 +312,40 @@ class Comparison(Sequence[Run]):
         runs = [run.stored() for run in self._told_apart()]
         target = runs[0].path / "report.html" if path is None else Path(path)
         return write_page([replace(read_run(run.path), label=run.label) for run in runs], target)
+
+    def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:
+        """Write the runs as `sim compare --out` does, a directory each in one: whole or not at all.
+
+        Parameters
+        ----------
+        force : bool
+            Replace an earlier comparison there.
+        plots : bool
+            Also draw the usual figures.
+
+        Raises
+        ------
+        KvsimError
+            A run that was loaded, which is saved already; or a directory that cannot be replaced.
+        """
+        from kvsim.reports.rundir.writing import write_comparison
+
+        saved = [run for run in self._runs if run.outcome is None]
+        if saved:
+            raise KvsimError(f"run {saved[0].label} is saved already, in {saved[0].path}")
+        runs = {run.label.replace(", ", "-").replace(" ", "-"): run for run in self._told_apart()}
+        if len(runs) < len(self):
+            raise KvsimError(f"runs to save must differ: {len(self)} runs have {len(runs)} settings")
+        parts = [
+            {**vars(run.outcome), "summary": {**run.summary.as_json(), "label": label}}
+            for label, run in runs.items()
+        ]
+        config = {"kvsim": __version__, "runs": {label: run.config for label, run in runs.items()}}
+        try:
+            write_comparison(Path(directory), parts, config=config, draw=plots, force=force)
+        except KvsimError as error:
+            raise KvsimError(str(error).replace("--force", "force=True")) from error
+        return Path(directory)
 
     def _told_apart(self) -> list[Run]:
         """The runs under labels of their own, as far as their settings differ."""

@@ -27,6 +27,7 @@ Float64 = npt.NDArray[np.float64]
 
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
+_IDLE = "idle"  # a column only of allocators that may have such slots
 
 
 class Range(NamedTuple):
@@ -37,6 +38,7 @@ class Range(NamedTuple):
     owners: tuple[tuple[int, int], ...]
     filled: int
     cached: bool
+    idle: bool
 
 
 class Arena(NamedTuple):
@@ -50,13 +52,14 @@ class Arena(NamedTuple):
     owner: Int64
     filled: Int64
     cached: npt.NDArray[np.bool_]
+    idle: npt.NDArray[np.bool_]
     owners: list[str]
 
     def ranges(self) -> Iterator[Range]:
         """The same, a range at a time."""
         known = {code: owners_of(self.owners[code]) for code in np.unique(self.owner).tolist()}
-        for start, size, owner, filled, cached in zip(*(column.tolist() for column in self[:5]), strict=True):
-            yield Range(start, size, known[owner], filled, cached)
+        for start, size, owner, *rest in zip(*(column.tolist() for column in self[:6]), strict=True):
+            yield Range(start, size, known[owner], *rest)
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,12 @@ class MemoryMap:
         if instant < 0:
             some = min(self.slots, 1)
             ints = np.zeros(some, np.int64)
-            return Arena(ints, ints + self.slots, ints, ints, ints.astype(bool), [""])
+            no = ints.astype(bool)
+            return Arena(ints, ints + self.slots, ints, ints, no, no, [""])
         until = int(self.offsets[instant + 1])
         alive = np.flatnonzero(self._last_instants[:until] >= instant)
         order = alive[np.argsort(self.rows.start[alive])]
-        return Arena(*(column[order] for column in self.rows[:5]), owners=self.rows.owners)
+        return Arena(*(column[order] for column in self.rows[:6]), owners=self.rows.owners)
 
     def held_slots(self) -> Int64:
         """How many slots somebody held at each instant."""
@@ -156,20 +160,22 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
 def _read_rows(path: Path) -> tuple[Float64, Arena]:
     """The times and the other columns; owners, of which few differ, are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners",))
-    for name in _NUMBERS:
-        must = "numbers or booleans" if name == "cached" else "numbers"
+    names = (*_NUMBERS, _IDLE) if _IDLE in table.column_names else _NUMBERS
+    for name in names:
+        must = "numbers or booleans" if name in ("cached", _IDLE) else "numbers"
         check_type(path, name, table[name].type, must)
     check_type(path, "owners", table["owners"].type, "texts")
     with understood(str(path)):
-        if any(table[name].null_count for name in (*_NUMBERS, "owners")):
+        if any(table[name].null_count for name in (*names, "owners")):
             raise ValueError("a range lacks a number or its owners")
-        for name in _NUMBERS:
+        for name in names:
             check_range(path, name, table[name].to_numpy())
         time_s = table["time_s"].to_numpy().astype(np.float64)
-        start, size, filled, cached = (table[name].to_numpy().astype(np.int64) for name in _NUMBERS[1:])
+        start, size, filled, cached, *marks = (table[name].to_numpy().astype(np.int64) for name in names[1:])
+        idle = marks[0] if marks else np.zeros(len(start), np.int64)
         owners = table["owners"].unify_dictionaries().combine_chunks()
         texts = owners.dictionary.to_pylist()
         for text in texts:
             owners_of(text)
         codes = owners.indices.to_numpy().astype(np.int64)
-    return time_s, Arena(start, size, codes, filled, cached.astype(bool), texts)
+    return time_s, Arena(start, size, codes, filled, cached.astype(bool), idle.astype(bool), texts)

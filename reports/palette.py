@@ -5,7 +5,7 @@ lightness, so they stay apart in grey print; tables without colour tell kinds ap
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ KINDS: dict[str, Kind] = {
     "internal": Kind("empty, never written", "#E69F00", "black", "▚", "////"),
     "external": Kind("free, in pieces too small", "#A63C00", "white", "▓"),
     "cached": Kind("prefix that may be hit again", "#7CCBB0", "black", "+"),
+    "idle": Kind("empty, kept mapped", "#B79AC8", "black", "o", ".."),
     "free": Kind("room for the next request", "#E8E8E8", "black", "·"),
 }
 """In the order in which a bar stacks them: what is used, what is wasted, what is available."""
@@ -60,6 +61,12 @@ def shares(summary: Summary) -> tuple[dict[str, float], bool]:
     saturated = memory.get("saturated") if enough else None
     chosen = saturated or memory["average"] or {}
     return {kind: number(chosen.get(kind)) or 0.0 for kind in KINDS}, bool(saturated)
+
+
+def kinds_of(summaries: Iterable[Summary]) -> list[str]:
+    """The kinds of the ledger in these runs: `idle` only where an allocator may have such slots."""
+    idles = any("idle" in (summary["memory"].get("average") or {}) for summary in summaries)
+    return [kind for kind in KINDS if idles or kind != "idle"]
 
 
 def whole_run(summary: Summary) -> dict[str, float]:

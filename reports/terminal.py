@@ -37,7 +37,7 @@ LATENCIES = {
     "queueing_s": "queueing",
 }
 POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
-_ASCII_GLYPHS = dict(zip(KINDS, "#r/x+.", strict=True))
+_ASCII_GLYPHS = dict(zip(KINDS, "#r/x+i.", strict=True))
 _ALIKE = 1.02  # ratios below this are no difference worth a word
 
 
@@ -214,6 +214,7 @@ _ROWS = (
     Row("tokens in KV memory", share_of("token"), percent_text, max, begins_section=True),
     Row("tokens, requests waiting", tokens_while_waiting, percent_text, max, optional=True),
     Row("cached prefixes", share_of("cached"), percent_text, optional=True),
+    Row("idle memory", share_of("idle"), percent_text, optional=True),
     Row("waste in all", waste_of, percent_text, min),
     Row("  reserved", share_of("reserved"), percent_text),
     Row("  internal", share_of("internal"), percent_text),
@@ -260,10 +261,10 @@ def _memory_table(summary: Summary) -> Table:
     if saturated:
         part = "" if waited is None else f" ({rounded_share(waited)} of it)"
         table.add_column(f"requests waited{part}", justify="right")
-    for kind, look in KINDS.items():
+    for kind in palette.kinds_of([summary]):
         parts = [memory["average"], saturated] if saturated else [memory["average"]]
         cells = [percent_text(number(part.get(kind))) for part in parts]
-        table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
+        table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
     return table
 
 
@@ -296,6 +297,7 @@ def _facts(summary: Summary) -> Table:
         ("prefixes", _hits(summary)),
         ("shared", _shared(summary)),
         ("swapped", _swaps(summary)),
+        ("upkeep", _upkeep(summary)),
     ):
         if text:
             table.add_row(name, text)
@@ -322,6 +324,17 @@ def _shared(summary: Summary) -> str:
     parts = [f"saves {saved:.1f} % of the memory on average" if saved else ""]
     parts.append(f"{count(copies)} blocks copied on write" if copies else "")
     return "; ".join(filter(None, parts))
+
+
+def _upkeep(summary: Summary) -> str:
+    """What the allocator did beside lending, and how long steps waited for it."""
+    done = summary.get("upkeep")
+    if not done:
+        return ""
+    calls = f"{count(number(done.get('maps')))} maps, {count(number(done.get('unmaps')))} unmaps"
+    waited = (number(done.get("steps_waited_s")) or 0) + (number(done.get("beyond_steps_s")) or 0)
+    beside = seconds(number(done.get("beside_steps_s")))
+    return f"{calls}; steps waited {seconds(waited)}, {beside} went on beside them"
 
 
 def _swaps(summary: Summary) -> str:

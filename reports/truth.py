@@ -118,11 +118,12 @@ def truth_report(found: Validation) -> RenderableType:
     for run, compared, _ in found.runs:
         parts += [Text(run.name, style="bold"), _run_table(compared), ""]
     if found.points:
-        by = (("model", "GPU", "precision", "vLLM"), ("model",), ("clients",))
-        keys = (model_and_gpu, model_only, load)
-        for names, key in zip(by, keys, strict=True):
-            parts += [_points_table(names, groups(found, key)), ""]
-        parts.append(Text("Errors: median size (median). Assumed of points: " + "; ".join(ASSUMED) + "."))
+        keys = {"GPU, precision, vLLM": model_and_gpu, "model": model_only, "clients": load}
+        for name, key in keys.items():
+            parts += [_points_table(name, groups(found, key)), ""]
+        parts.append(
+            Text("Errors in percent: median size, median. Assumed of points: " + "; ".join(ASSUMED) + ".")
+        )
     for name, arithmetic in found.refused:
         parts.append(Text(f"refused: {name}: {arithmetic}", style="yellow"))
     for reason, names in found.left_out.items():
@@ -141,23 +142,28 @@ def _run_table(compared: Sequence[Compared]) -> Table:
     return table
 
 
-def _points_table(
-    names: Sequence[str], grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
-) -> Table:
-    table = _table(names, "points", *WHATS)
-    for key, compared in grouped.items():
-        cells = []
-        for what in WHATS:
-            size, bias = off(compared[what])
-            cells.append(f"{size:.1f} % ({bias:+.1f})")
-        table.add_row(*key, str(len(compared[WHATS[0]])), *cells)
+def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]) -> Table:
+    """A row a group; where its key has several words, the first is a heading."""
+    table, heading = _table((name,), "points", *WHATS), ""
+    for (first, *rest), compared in grouped.items():
+        if rest and first != heading:
+            table.add_row(Text(first, style="bold"))
+            heading = first
+        cells = [_percents(*off(compared[what])) for what in WHATS]
+        table.add_row(" ".join(rest) or first, str(len(compared[WHATS[0]])), *cells)
     return table
 
 
+def _percents(size: float, bias: float) -> str:
+    """A median size and a median, five characters each."""
+    signed = ((size, ""), (bias, "+"))
+    return " ".join(f"{each:{sign}.{0 if abs(each) >= 100 else 1}f}".rjust(5) for each, sign in signed)
+
+
 def _table(words: Sequence[str], *numbers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in words:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, no_wrap=True)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table

@@ -52,7 +52,7 @@ def build_scheduler(scenario: Deployment) -> Scheduler:
     name = scheduler_name(scenario)
     base = name if ":" in name else name.partition("@")[0]
     found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
-    return found(replace(scenario.engine, scheduler=name), scenario.max_model_len)
+    return found(replace(scenario.served_engine, scheduler=name), scenario.max_model_len)
 
 
 def windowed_groups(scenario: Deployment) -> KvGroups | None:
@@ -100,8 +100,25 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
     groups = windowed_groups(scenario)
     kept = _allocator_groups(groups, scenario, scheduler) if groups else None
+    model, tp = scenario.served_model, scenario.tensor_parallel_size
+    bytes_per_token = model.kv_bytes_per_token_per_gpu(tp)
+    if groups:
+        bytes_per_token = bytes_per_token * groups.layers_per_group // model.caching_layers
     options = Options(
-        engine.block_size, engine.fit, scheduler.order, scheduler.cache, host_slots, kept, engine.eviction
+        block_size=engine.block_size,
+        fit=engine.fit,
+        order=scheduler.order,
+        cache=scheduler.cache,
+        host_slots=host_slots,
+        groups=kept,
+        token_bytes=bytes_per_token,
+        layers=model.caching_layers,
+        kv_heads=1 if model.kv_latent_dim else -(-model.kv_heads // tp),
+        head_dim=model.kv_latent_dim or model.head_dim,
+        dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
+        max_sequences=engine.max_num_seqs,
+        max_model_len=scenario.max_model_len,
+        eviction=engine.eviction,
     )
     try:
         return found.from_options(kv_capacity(scenario, groups).slots, options)
@@ -139,6 +156,7 @@ def build_engine(
         if workload.beam is not None:
             scheduler.search(workload.beam)
         allocator = build_allocator(scenario, scheduler)
+        map_of = MemoryMap(workload.tokens, map_instants, allocator.idles) if map_instants else None
         bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
         replicas.append(
             Replica(
@@ -150,7 +168,7 @@ def build_engine(
                 step_log=step_log,
                 check=check,
                 events=Events() if events else None,
-                memory_map=MemoryMap(workload.tokens, map_instants) if map_instants else None,
+                memory_map=map_of,
             )
         )
     return Engine(workload, log, replicas, scenario.max_model_len, fleet)

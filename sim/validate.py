@@ -38,6 +38,7 @@ ASSUMED = (
     "measured TTFT and TPOT are means",
     "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
     "releases from 0.14 on, and those that are not told, schedule asynchronously",
+    "with data-parallel attention, tp counts all GPUs of the server",
     "the cache is 16-bit; of fp8 and fp4 models all layers are quantised",
 )
 RANGE = 0.8
@@ -140,7 +141,8 @@ def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
-    return Deployment(engine=engine, tensor_parallel_size=point.tp, **specs)  # type: ignore[arg-type]
+    gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
+    return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]
 
 
 def _asynchronous(version: str) -> bool:
@@ -178,9 +180,7 @@ def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
 
 def not_simulated(point: Point) -> str | None:
     """What a point has that this simulator has not; None where it has all."""
-    if point.dp > 1:
-        return "data-parallel attention"
-    if point.ep not in (1, point.tp):
+    if point.tp % point.dp or point.ep not in (1, point.tp, point.tp * point.dp):
         return "experts over other GPUs than attention"
     if not point.ttft_s > 0 or not point.tpot_s > 0:
         return "no times"
@@ -191,13 +191,13 @@ def against_physics(point: Point) -> str | None:
     """Why a point cannot be as it is told; None where it can."""
     scenario = scenario_of(point, "roofline")
     model, gpu = scenario.model, scenario.gpu
-    held = model.weight_bytes / (point.tp * point.dp)
+    held = (model.weight_bytes + (point.dp - 1) * (model.weight_bytes - model.expert_bytes)) / point.tp
     if held > gpu.memory_bytes:
         return (
-            f"{model.weight_bytes / GIB:.0f} GiB of weights on {point.tp * point.dp} GPUs of "
+            f"{model.weight_bytes / GIB:.0f} GiB of weights on {point.tp} GPUs of "
             f"{gpu.memory_bytes / GIB:.0f} GiB"
         )
-    read = (model.body_weight_bytes - _expert_bytes(model)) / (point.tp * point.dp)
+    read = (model.body_weight_bytes - model.expert_bytes) / (point.tp // point.dp)
     least = read / gpu.bandwidth_bytes_per_s
     if point.tpot_s < least:
         return (
@@ -205,11 +205,6 @@ def against_physics(point: Point) -> str | None:
             f"{gpu.bandwidth_bytes_per_s / 1e9:,.0f} GB/s takes {1e3 * least:.2f} ms"
         )
     return None
-
-
-def _expert_bytes(model: ModelSpec) -> float:
-    bits = model.weight_bits or 8 * model.dtype_bytes
-    return model.expert_parameters * bits / 8
 
 
 # -- requests -------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _row_slots(maps: Sequence[MemoryMap], arenas: Sequence[Arena], width_in: flo
 
 def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
     """What is there to be explained."""
-    colour, cached, edge = colours_of(["0"]), style.kinds["cached"], hatch_colour(style)
+    colour, edge = colours_of(["0"]), hatch_colour(style)
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
     marks: list[Any] = [
         Patch(facecolor=colour[0], label="tokens, coloured by request"),
@@ -101,9 +101,11 @@ def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
     ]
     if any(" " in arena.owners[code] for arena in arenas for code in np.unique(arena.owner).tolist()):
         marks.append(Line2D([], [], color="black", label="shared", **dot))
-    if any(arena.cached.any() for arena in arenas):
-        look: Any = {"facecolor": cached.colour, "hatch": cached.hatch, "edgecolor": edge, "lw": 0}
-        marks.append(Patch(label="cached prefix", **look))
+    for kind, label in (("cached", "cached prefix"), ("idle", "idle")):
+        if any(getattr(arena, kind).any() for arena in arenas):
+            kind_look = style.kinds[kind]
+            look: Any = {"facecolor": kind_look.colour, "hatch": kind_look.hatch, "edgecolor": edge, "lw": 0}
+            marks.append(Patch(label=label, **look))
     free = Rectangle((0, 0), 1, 1, facecolor=style.paper, edgecolor=style.muted, lw=0.5, label="free")
     return [*marks, free]
 

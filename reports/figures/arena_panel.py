@@ -57,7 +57,7 @@ class Panel:
     row_slots: int
 
     def paint(self, rows: int) -> None:
-        """A frame of rows, then what is cached, lent and filled; `rows` are the most of all panels."""
+        """A frame of rows, then what is cached, idle, lent, filled; `rows` are the most of all panels."""
         self._set_axes(max(rows, 1))
         if not self.slots:
             pieces.say(self.axes, self.style, "nothing was recorded")
@@ -66,9 +66,11 @@ class Panel:
         whole, _ = self._folded(np.zeros(1, np.int64), np.array([self.slots]))
         frame: Any = {"edgecolors": style.grid, "linewidths": 0.5 * style.line * min(1, 32 / max(rows, 1))}
         self._collect(whole, facecolors=style.paper, **frame)
-        cached, look = arena.cached, style.kinds["cached"]
-        one = np.array([to_rgb(look.colour)])
-        self._fill(arena.start[cached], arena.size[cached], one.repeat(int(cached.sum()), axis=0), look.hatch)
+        for kind, there in (("cached", arena.cached), ("idle", arena.idle)):
+            if kind == "idle" and not there.any():
+                continue
+            one, hatch = np.array([to_rgb(style.kinds[kind].colour)]), style.kinds[kind].hatch
+            self._fill(arena.start[there], arena.size[there], one.repeat(int(there.sum()), axis=0), hatch)
         colours = colours_of(arena.owners)[arena.owner]
         empty = self.held & (arena.filled < arena.size)
         begin, size = (arena.start + arena.filled)[empty], (arena.size - arena.filled)[empty]

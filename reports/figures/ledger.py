@@ -35,7 +35,11 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
         ends(axes, style, duration(system.first), longest, len(panels))
         axes.set_xlim(0, longest)
     figure.supylabel("share of the KV memory", fontsize=style.type_pt)
-    there = [kind for kind in KINDS if any(run.columns.timeline[kind].any() for run in runs)]
+    there = [
+        kind
+        for kind in KINDS
+        if any(kind in run.columns.timeline and run.columns.timeline[kind].any() for run in runs)
+    ]
     marks: list[Any] = [pieces.kind_patch(style, kind) for kind in there]
     if any((run.columns.timeline["waiting"] > 0).any() for run in runs):
         marks.append(Line2D([], [], color=style.ink, linewidth=1.7 * style.line, label="requests wait"))
@@ -49,11 +53,12 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
         pieces.say(axes, style, "the run took no time: no memory to show")
         return
     time = run.columns.timeline["time_s"]
-    slices = [slice_means(time, run.columns.timeline[kind]) for kind in KINDS]
+    kinds = [kind for kind in KINDS if kind in run.columns.timeline]
+    slices = [slice_means(time, run.columns.timeline[kind]) for kind in kinds]
     edges = slices[0][1]
     tops = np.cumsum([means for means, _ in slices], axis=0)
     tops *= 100 / np.where(tops[-1] > 0, tops[-1], 1)
-    for kind, top in reversed(list(zip(KINDS, tops, strict=True))):
+    for kind, top in reversed(list(zip(kinds, tops, strict=True))):
         look = style.kinds[kind]
         how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0}
         layer = StepPatch(top, edges, fill=True, **how)
@@ -89,8 +94,9 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
     when = "while requests wait" if saturated else "over the whole run"
     figure = new_sheet(style, 1.9 + 0.55 * len(systems), _waste_headline(systems, shares, wastes, when))
     axes = figure.subplots()
+    kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
     for row, (share, wasted) in enumerate(zip(shares, wastes, strict=True)):
-        _bar(axes, style, row, share, wasted)
+        _bar(axes, style, row, {kind: share[kind] for kind in kinds}, wasted)
     names = [pieces.row_name(style, system.name) for system in systems]
     axes.set_yticks(range(len(systems)), names, color=style.ink)
     axes.set(xlim=(0, 100), ylim=(len(systems) - 0.5, -0.5), xticks=(0, 25, 50, 75, 100))
@@ -99,7 +105,7 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
     axes.xaxis.set_major_formatter(pieces.percent_of(100))
     between = "\n" if style.narrow else " "
     axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
-    pieces.legend_below(figure, style, [pieces.kind_patch(style, kind) for kind in KINDS])
+    pieces.legend_below(figure, style, [pieces.kind_patch(style, kind) for kind in kinds])
     return figure
 
 

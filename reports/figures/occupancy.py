@@ -30,7 +30,7 @@ from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.words import with_spread
 
 _LARGEST = "largest_free_extent"
-_FREE = ("external", "cached", "free")
+_FREE = ("external", "cached", "idle", "free")
 
 
 def utilisation(systems: Sequence[System], choices: Choices) -> Figure:
@@ -126,7 +126,8 @@ def _free_colour(style: Style) -> str:
 
 
 def _free_slots(run: Run) -> npt.NDArray[np.int64]:
-    total: npt.NDArray[np.int64] = np.sum([run.columns.timeline[kind] for kind in _FREE], axis=0)
+    timeline = run.columns.timeline
+    total: npt.NDArray[np.int64] = np.sum([timeline[kind] for kind in _FREE if kind in timeline], axis=0)
     return total
 
 

@@ -43,7 +43,9 @@ def longest(systems: Sequence[System]) -> float:
 
 def capacity(run: Run) -> npt.NDArray[np.int64]:
     """All slots of each row of the timeline; 1 where there are none."""
-    total: npt.NDArray[np.int64] = np.sum([run.columns.timeline[kind] for kind in KINDS], axis=0)
+    total: npt.NDArray[np.int64] = np.sum(
+        [run.columns.timeline[kind] for kind in KINDS if kind in run.columns.timeline], axis=0
+    )
     return np.maximum(total, 1)
 
 

@@ -160,6 +160,7 @@ PAPER = Style(
             "internal": ("#EFC26B", "black", "////"),
             "external": ("#C9805A", "black", "xxxx"),
             "cached": ("#CFE6DC", "black", "\\\\\\\\"),
+            "idle": ("#E3D8EA", "black", "oo"),
             "free": ("#FFFFFF", "black", None),
         }
     ),
@@ -186,6 +187,7 @@ DARK = Style(
             "internal": ("#EBA62B", "black", "////"),
             "external": ("#D0532B", "white", None),
             "cached": ("#7CCBB0", "black", None),
+            "idle": ("#A987BF", "black", ".."),
             "free": ("#39424F", "white", None),
         }
     ),

@@ -15,6 +15,7 @@ from kvsim.reports.html.packing import Pack
 from kvsim.reports.memory_map import MemoryMap, owners_of
 
 Int64 = npt.NDArray[np.int64]
+_COLUMNS = ("start", "size", "owner", "filled", "cached", "idle")
 Bools = npt.NDArray[np.bool_]
 
 
@@ -33,6 +34,7 @@ class Arena:
     owner: Int64
     filled: Int64
     cached: Int64
+    idle: Int64
     names: list[str]
     recorded: int
 
@@ -61,7 +63,7 @@ class Arena:
         return Arena(
             times_s=self.times_s[1 - odd :: 2],
             offsets=np.searchsorted(group[order], np.arange(groups + 1)),
-            **{name: getattr(self, name)[order] for name in ("start", "size", "owner", "filled", "cached")},
+            **{name: getattr(self, name)[order] for name in _COLUMNS},
             names=self.names,
             recorded=self.recorded,
         )
@@ -89,6 +91,8 @@ class Arena:
         pack.add("owner", owner[1:])
         pack.add("empty", np.where(self.owner > 0, self.size - self.filled, 0))
         pack.add("cached", self.cached)
+        if self.idle.any():
+            pack.add("idle", self.idle)
         pack.add("rows", np.diff(self.offsets))
         members, samples, counts = _members([self.names[code] for code in used])
         pack.add("setSize", counts)
@@ -107,11 +111,13 @@ def read_arena(path: Path) -> Arena | None:
     instant = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     order = np.lexsort((rows.start, instant))
     owner, names = _by_first_appearance(rows.owner[order], rows.owners)
-    start, size, filled, cached = (
-        column[order].astype(np.int64) for column in (rows.start, rows.size, rows.filled, rows.cached)
+    start, size, filled, cached, idle = (
+        column[order].astype(np.int64)
+        for column in (rows.start, rows.size, rows.filled, rows.cached, rows.idle)
     )
     return Arena(
-        recorded.instants, offsets, start, size, owner, filled, cached, names, len(recorded.instants)
+        *(recorded.instants, offsets, start, size, owner, filled, cached, idle, names),
+        recorded=len(recorded.instants),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports import palette
-from kvsim.reports.palette import KINDS
 from kvsim.reports.rundir.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -32,8 +31,9 @@ LATENCIES = {
 
 def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str, Any]:
     """All charts: a list per run, in their order; of waste, per group of runs that differ in their seed."""
+    kinds = palette.kinds_of(run.summary for run in runs)
     return {
-        "overTime": [_over_time(run) for run in runs],
+        "overTime": [_over_time(run, kinds) for run in runs],
         "waste": _waste(groups),
         "latency": {name: _latency(runs, name) | {"words": words} for name, words in LATENCIES.items()},
     }
@@ -49,13 +49,14 @@ def end_s(run: Run) -> float:
     return float(max(last))
 
 
-def _over_time(run: Run) -> dict[str, Any]:
+def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
     end = end_s(run)
     time = run.columns.timeline["time_s"].astype(np.float64)
     if not len(time) or end <= 0:
-        return {"end": end, "step": 0, "kinds": {kind: [] for kind in KINDS}}
+        return {"end": end, "step": 0, "kinds": {kind: [] for kind in kinds}}
     edges = np.linspace(0, end, SLICES + 1)
-    slots = {kind: run.columns.timeline[kind] for kind in KINDS}
+    timeline = run.columns.timeline
+    slots = {kind: timeline.get(kind, np.zeros_like(timeline["free"])) for kind in kinds}
     capacity = max(1, sum(int(column[0]) for column in slots.values()))
     finish = run.columns.requests.get("finish_s", np.zeros(0))
     answers = np.histogram(finish[np.isfinite(finish)], edges[:: SLICES // RATE_SLICES])[0]
@@ -83,11 +84,13 @@ def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
 
 def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
     """The means of the seeds, all of one part of their runs: while requests waited, or the whole run."""
-    shares, saturated = palette.shares_of_all([run.summary for group in groups for run in group])
+    summaries = [run.summary for group in groups for run in group]
+    kinds = palette.kinds_of(summaries)
+    shares, saturated = palette.shares_of_all(summaries)
     left, found = iter(shares), []
     for group in groups:
         seeds = [next(left) for _ in group]
-        percent = {kind: round(fmean(each[kind] for each in seeds), 3) for kind in KINDS}
+        percent = {kind: round(fmean(each[kind] for each in seeds), 3) for kind in kinds}
         found.append({"percent": percent, "saturated": saturated})
     return found
 

@@ -74,7 +74,8 @@ def report(runs: Sequence[Run]) -> str:
         if maps is not None:
             pack, about["arena"], packs[f"map-{place}"] = maps
             about["map"] = pack.entries
-    kinds = {name: {"colour": k.colour, "meaning": k.meaning} for name, k in palette.KINDS.items()}
+    looks = {name: palette.KINDS[name] for name in palette.kinds_of(run.summary for run in runs)}
+    kinds = {name: {"colour": k.colour, "meaning": k.meaning} for name, k in looks.items()}
     data = {
         "version": __version__,
         "title": words.title(runs),

@@ -180,9 +180,9 @@ def _memory_table(summaries: Sequence[Summary]) -> Table:
         parts["saturated"] = f"requests waited ({with_spread(lambda v: f'{v:.0f} %', shares)})"
     for heading in parts.values():
         table.add_column(heading, justify="right")
-    for kind, look in KINDS.items():
+    for kind in palette.kinds_of(summaries):
         cells = [_told(summaries, percent_text, "memory", part, kind) for part in parts]
-        table.add_row(Text(f"{kind}: {look.meaning}"), *cells)
+        table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
     return table
 
 

@@ -298,7 +298,8 @@ class _Process:
 
     def _counters(self) -> Iterator[Timed]:
         timeline = self.run.columns.timeline
-        groups = {"KV memory (slots)": tuple(KINDS), "requests": ("running", "waiting")}
+        kinds = tuple(kind for kind in KINDS if kind in timeline)
+        groups = {"KV memory (slots)": kinds, "requests": ("running", "waiting")}
         if "preemptions" in timeline:
             groups["preemptions"] = ("preemptions",)
         columns = {name: timeline[name].tolist() for names in groups.values() for name in names}

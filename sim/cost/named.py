@@ -15,6 +15,7 @@ from math import isfinite
 from kvsim.sim.cost.calibrated.model import Calibrated
 from kvsim.sim.cost.host import host_of
 from kvsim.sim.cost.published import AnalyticProfile, profile_names
+from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError, unknown
@@ -46,6 +47,12 @@ class Constant(CostModel):
 
 def cost_named(text: str, scenario: Deployment) -> CostModel:
     """The cost model of that name: `roofline`, `calibrated`, ... or an analytic profile."""
+    batch = _of_a_batch(text, scenario)
+    return batch if scenario.batches == 1 or isinstance(batch, Constant) else Ranks(batch, scenario)
+
+
+def _of_a_batch(text: str, scenario: Deployment) -> CostModel:
+    """What one batch takes; there may be several at once."""
     name, _, rest = text.partition(":")
     host_of(scenario)  # may refuse a host that this cost has no place for
     if name == "constant":
@@ -59,6 +66,7 @@ def cost_named(text: str, scenario: Deployment) -> CostModel:
             scenario.served_model,
             scenario.gpu,
             scenario.tensor_parallel_size,
+            ranks=scenario.data_parallel_size,
             host=host_of(scenario),
             expert_skew=scenario.expert_skew or 0.0,
         )

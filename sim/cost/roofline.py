@@ -63,6 +63,8 @@ class Roofline(CostModel):
                    (a transfer for the keys and one for the values of each block in each layer)
         all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
                    ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link
+        ranks      of attention (data parallel): experts / ranks read, chosen by the tokens of all; as much as
+                   an all-reduce of these tokens in every layer
         host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
                    takes (sim/cost/host.py)
 
@@ -79,6 +81,7 @@ class Roofline(CostModel):
         gpu: GpuSpec,
         tensor_parallel_size: int = 1,
         *,
+        ranks: int = 1,
         host: Host | None = None,
         expert_skew: float = 0.0,
     ) -> None:
@@ -97,7 +100,8 @@ class Roofline(CostModel):
         self._fixed_ps = model.layers * kernels_s * PS_PER_S
         expert_bytes = model.expert_parameters * expert_precision(model).weight_bytes
         self._body_read_ps = model.body_weight_bytes / tp * byte_ps
-        self._expert_read_ps = expert_bytes / tp * byte_ps
+        self._other_ranks_ps = expert_bytes * (1 - 1 / ranks) / tp * byte_ps
+        self._expert_read_ps, self._ranks = expert_bytes / ranks / tp * byte_ps, ranks
         self._chosen = Chosen(model.experts, model.experts_per_token, expert_skew)
         dense = model.body_parameters - model.expert_parameters
         chosen = model.expert_parameters - idle if model.experts else 0
@@ -125,6 +129,11 @@ class Roofline(CostModel):
             least_s, each_s = all_reduce_s(gpu, tp)
             self._fixed_ps += 2 * model.layers * least_s * PS_PER_S
             self._token_ps += 2 * model.layers * model.hidden_size * model.dtype_bytes * each_s * PS_PER_S
+        if ranks > 1:
+            least_s, each_s = all_reduce_s(gpu, ranks)
+            moved = ranks * model.hidden_size * model.dtype_bytes
+            self._fixed_ps += model.layers * least_s * PS_PER_S
+            self._token_ps += model.layers * moved * each_s * PS_PER_S
         self._least = (0.0, 0.0)
         self._row_ps = 0.0
         if host is not None:
@@ -205,7 +214,8 @@ class Roofline(CostModel):
         """Reading the weights that so many tokens need."""
         if not self._expert_read_ps:
             return self._body_read_ps
-        return self._body_read_ps - self._expert_read_ps * (1 - self._chosen.share(tokens))
+        unread = self._expert_read_ps * (1 - self._chosen.share(tokens * self._ranks))
+        return self._body_read_ps - self._other_ranks_ps - unread
 
 
 class Chosen:

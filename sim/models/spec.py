@@ -256,6 +256,11 @@ class ModelSpec:
         return quantized + (self.parameters - self.quantized_parameters) * self.dtype_bytes
 
     @property
+    def expert_bytes(self) -> float:
+        """Bytes of the routed experts, whose weights are those that quantization takes first."""
+        return self.expert_parameters * (self.weight_bits or 8 * self.dtype_bytes) / 8
+
+    @property
     def body_weight_bytes(self) -> int:
         """Bytes of the layers: embeddings and output matrix, which are not quantized, left out."""
         return self.weight_bytes - (self.parameters - self.body_parameters) * self.dtype_bytes

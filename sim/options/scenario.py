@@ -191,6 +191,22 @@ class Scenario:
         default=EngineConfig.fit,
         allowed=FITS,
     )
+    data_parallel_size: int = option(
+        "Ranks of attention that share the experts.",
+        panel=HARDWARE,
+        default=Deployment.data_parallel_size,
+        value="N",
+        doc="ranks that compute attention for requests of their own and share the experts "
+        "([how](cost.md#ranks-and-stages)); seats, budget and `--num-gpu-blocks` are those of one rank",
+    )
+    pipeline_parallel_size: int = option(
+        "Stages of layers, each on its own GPUs.",
+        panel=HARDWARE,
+        default=Deployment.pipeline_parallel_size,
+        value="N",
+        doc="stages of layers, each on GPUs of its own; as many batches are under way "
+        "([how](cost.md#ranks-and-stages))",
+    )
     gpu_memory_utilization: float = option(
         "Share of the GPU's memory to use.",
         panel=MEMORY,

@@ -13,6 +13,7 @@ import numpy as np
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Integrals, Result
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.step import UpkeepTotals
 from kvsim.sim.workload import Chain, Clients, Int64Column, Workload
 
 ADDED = (
@@ -31,7 +32,7 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
     for result, server, sums in zip(results, servers, unsaturated, strict=True):
         idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
         sums.time_ps += idle_ps
-        sums.add_rest(idle_ps, server.external_slots(), server.allocator.cached_slots, 0)
+        sums.add_rest(idle_ps, *server.rest())
         gaps.add(result.token_gaps)
         for reason, count in result.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + count
@@ -45,6 +46,7 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         steps=_joined(steps, "start_ps") if steps else None,
         saturated=_sum([result.saturated for result in results]),
         unsaturated=_sum(unsaturated),
+        upkeep=_upkeep([result.upkeep for result in results if result.upkeep is not None]),
         **{name: sum(getattr(result, name) for result in results) for name in ADDED},
         **{name: max(getattr(result, name) for result in results) for name in LARGEST},
     )
@@ -99,6 +101,12 @@ def _waits_of(waits: Chain | Clients, rows: Int64Column) -> Chain | Clients:
 
 def _sum(parts: Sequence[Integrals]) -> Integrals:
     return Integrals(**{name: sum(getattr(each, name) for each in parts) for name in vars(parts[0])})
+
+
+def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:
+    if not parts:
+        return None
+    return UpkeepTotals(**{name: sum(getattr(each, name) for each in parts) for name in vars(parts[0])})
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:

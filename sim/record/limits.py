@@ -22,8 +22,12 @@ _OF_REASON = {
 def limit(server: Server, scheduler: Scheduler) -> str:
     """What keeps the head of the queue out of the step that was just decided.
 
-    Where nobody queues, but sequences are in the host pool, it is the memory.
+    Where nobody queues, but sequences are in the host pool, it is the memory. An allocator that can hold no
+    more sequences has no seat.
     """
+    most = server.allocator.most_sequences
+    if most is not None and server.waiting and len(server.running) >= most:
+        return SEATS
     if server.step.no_room or not server.waiting:
         return KV_MEMORY
     return _OF_REASON[scheduler.held_back(server)]

@@ -23,6 +23,7 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
 COLUMNS = ("start", "size", "owners", "filled", "cached")
+"""And `idle`, for allocators that may have such slots."""
 
 
 class MemoryMap:
@@ -34,14 +35,17 @@ class MemoryMap:
         What the run will compute, as far as it is known beforehand.
     instants : int
         How many instants to keep, about.
+    idles : bool
+        Whether slots may be idle.
     """
 
-    def __init__(self, tokens: int, instants: int) -> None:
+    def __init__(self, tokens: int, instants: int, idles: bool = False) -> None:
+        self._columns = (*COLUMNS, "idle") if idles else COLUMNS
         self.every_tokens = max(1, -(-tokens // instants))
         self._computed = 0
         self._next = 0
-        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the last instant
-        self._changes: list[Int64Column] = []  # an array for each instant: COLUMNS x ranges
+        self._last = np.empty((len(self._columns), 0), dtype=np.int64)  # all ranges of the last instant
+        self._changes: list[Int64Column] = []  # an array for each instant: columns x ranges
         self._times_ps = array("q")
         self._names: dict[str, int] = {"": 0}  # of owners, numbered
 
@@ -74,22 +78,26 @@ class MemoryMap:
     def table(self) -> tuple[dict[str, Int64Column], Texts]:
         """The columns so far by time, then by address, and the owners."""
         rows = [part.shape[1] for part in self._changes]
-        columns = dict(zip(COLUMNS, np.hstack([self._last[:, :0], *self._changes]), strict=True))
+        columns = dict(zip(self._columns, np.hstack([self._last[:, :0], *self._changes]), strict=True))
         owners = Texts(columns.pop("owners"), list(self._names))
         return {"time_ps": np.repeat(np.array(self._times_ps, dtype=np.int64), rows), **columns}, owners
 
     def _ranges(
         self, layout: Layout, requests: Mapping[int, Request], lengths: Mapping[int, int]
     ) -> Int64Column:
-        """The regions as COLUMNS, with names for their owners; neighbours without any are joined."""
+        """The regions as columns, with names for their owners; neighbours without any are joined."""
         names = [" ".join([_name(requests[seq]) for seq in seqs]) for seqs in layout.owners]
         codes = _column([self._names.setdefault(name, len(self._names)) for name in names])
         longest = _column([max([lengths.get(seq, 0) for seq in seqs], default=0) for seqs in layout.owners])
         starts, sizes, which = _column(layout.starts), _column(layout.sizes), _column(layout.which)
-        filled = np.clip(longest[which] - _column(layout.firsts), 0, sizes)
-        ranges = np.array((starts, sizes, codes[which], filled, _column(layout.cached)))
-        empty, cached = which == 0, ranges[4]
-        goes_on = empty[1:] & empty[:-1] & (cached[1:] == cached[:-1])
+        tokens = longest[which] - _column(layout.firsts)
+        filled = np.clip(tokens * _column(layout.per_token) if layout.per_token else tokens, 0, sizes)
+        marks = [_column(layout.cached)]
+        if len(self._columns) > len(COLUMNS):
+            marks.append(_column(layout.idle or [0] * len(starts)))
+        ranges = np.array((starts, sizes, codes[which], filled, *marks))
+        empty, same = which == 0, (ranges[4:, 1:] == ranges[4:, :-1]).all(axis=0)
+        goes_on = empty[1:] & empty[:-1] & same
         ranges = ranges[:, np.flatnonzero(np.append(True, ~goes_on))]
         ranges[1] = np.diff(ranges[0], append=starts[-1] + sizes[-1])
         return ranges

@@ -14,6 +14,7 @@ from kvsim.sim.record.events import NONE, Events, Texts
 from kvsim.sim.record.load import load
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Integrals, Result
+from kvsim.sim.serving.step import UpkeepTotals
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 Float64Column = npt.NDArray[np.float64]
@@ -133,6 +134,7 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
         "owners": owners,
         "filled": numbers["filled"],
         "cached": numbers["cached"],
+        **({"idle": numbers["idle"]} if "idle" in numbers else {}),
     }
 
 
@@ -155,7 +157,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     finished = int(done.sum())
     output = int(answered_tokens(result)[done].sum())
     prompt = int(result.workload.prompt_tokens[done].sum())
-    whole = _added(result.saturated, result.unsaturated)
+    whole, idles = _added(result.saturated, result.unsaturated), "idle" in result.timeline
     return {
         "duration_s": duration_s,
         "requests": {
@@ -177,8 +179,8 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
         "load": load(result),
         "memory": {
             "capacity_tokens": result.capacity_slots // result.slots_per_token,
-            "average": _shares(whole, result.capacity_slots),
-            "saturated": _shares(result.saturated, result.capacity_slots),
+            "average": _shares(whole, result.capacity_slots, idles),
+            "saturated": _shares(result.saturated, result.capacity_slots, idles),
             "saturated_share": _ratio(result.saturated.time_ps, whole.time_ps),
             "saved_by_sharing": _percent(whole.shared, whole.time_ps * result.capacity_slots),
             "peak_used_tokens": result.peak_used_tokens,
@@ -194,9 +196,10 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "swapped_in_blocks": result.swapped_in_blocks,
             "swapped_out_blocks": result.swapped_out_blocks,
             "cow_copies": result.cow_copies,
-            "copied_tokens": result.copied_slots,
+            "copied_tokens": -(-result.copied_slots // result.slots_per_token),
             "prefix_hit_tokens": result.hit_tokens,
         },
+        **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
     }
 
 
@@ -215,23 +218,36 @@ def _percent(part: int, whole: int) -> float | None:
     return 100 * part / whole if whole else None
 
 
-def kinds(sums: Integrals, capacity: int) -> dict[str, int]:
-    """The integrals of the six kinds of the ledger; they sum to capacity x time."""
+def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
+    """What the allocator did beside lending."""
+    return {
+        "maps": totals.maps,
+        "unmaps": totals.unmaps,
+        "steps_waited_s": totals.waited_ps / PS_PER_S,
+        "beside_steps_s": totals.hidden_ps / PS_PER_S,
+        "beyond_steps_s": totals.exceeded_ps / PS_PER_S,
+    }
+
+
+def kinds(sums: Integrals, capacity: int, idles: bool = False) -> dict[str, int]:
+    """The integrals of the kinds of the ledger, `idle` where it may occur; they sum to capacity x time."""
     return {
         "token": sums.token,
         "reserved": sums.used - sums.internal - sums.token,
         "internal": sums.internal,
         "cached": sums.cached,
         "external": sums.external,
-        "free": capacity * sums.time_ps - sums.used - sums.cached - sums.external,
+        **({"idle": sums.idle} if idles else {}),
+        "free": capacity * sums.time_ps - sums.used - sums.cached - sums.external - sums.idle,
     }
 
 
-def _shares(sums: Integrals, capacity: int) -> Numbers | None:
+def _shares(sums: Integrals, capacity: int, idles: bool) -> Numbers | None:
     """Percent of capacity x time by ledger kind; None for no time at all."""
     if not sums.time_ps:
         return None
-    return {kind: _percent(slots, capacity * sums.time_ps) for kind, slots in kinds(sums, capacity).items()}
+    whole = capacity * sums.time_ps
+    return {kind: _percent(slots, whole) for kind, slots in kinds(sums, capacity, idles).items()}
 
 
 def _spread(values: Float64Column) -> Numbers:

@@ -17,12 +17,12 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.step import Totals
+from kvsim.sim.serving.step import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE = 1024
-NOTHING = (0, 0, 0)
+NOTHING = (0, 0, 0, 0)
 
 STEP_COLUMNS = (
     "step",
@@ -69,8 +69,8 @@ class Span(NamedTuple):
     internal: int
     held_by: str
     """the limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited"""
-    rest: tuple[int, int, int]
-    """external and cached slots, and tokens saved by sharing: what most allocators never have"""
+    rest: tuple[int, int, int, int]
+    """external, cached and idle slots, and tokens saved by sharing: what most allocators never have"""
 
 
 class Instant(NamedTuple):
@@ -87,6 +87,7 @@ class Instant(NamedTuple):
     waiting: int
     largest_free_extent: int
     preemptions: int
+    idle: int = 0
 
 
 TIMELINE_COLUMNS = Instant._fields
@@ -106,12 +107,14 @@ class Integrals:
     running: int = 0
     external: int = 0
     cached: int = 0
+    idle: int = 0
     shared: int = 0
 
-    def add_rest(self, duration_ps: int, external: int, cached: int, shared: int) -> None:
+    def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""
         self.external += external * duration_ps
         self.cached += cached * duration_ps
+        self.idle += idle * duration_ps
         self.shared += shared * duration_ps
 
 
@@ -122,7 +125,7 @@ class Result:
     `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
     `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
     have several. `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; they
-    sum to the saturated time.
+    sum to the saturated time. The column `idle` is there where the allocator may have idle slots.
     """
 
     workload: Workload
@@ -155,6 +158,8 @@ class Result:
     slots_per_token: int = 1
     replica: Int64Column | None = None
     """which replica each request went to, where there are several"""
+    upkeep: UpkeepTotals | None = None
+    """what the allocator did beside lending, if it may do anything"""
 
 
 class Recorder:
@@ -222,13 +227,13 @@ class Recorder:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def idle(self, duration_ps: int, held_by: str, external: int, cached: int) -> None:
-        """Add time in which nobody held memory; `held_by` as in `Span`."""
+    def idle(self, duration_ps: int, held_by: str, rest: tuple[int, int, int, int]) -> None:
+        """Add time in which nobody held memory; `held_by` and `rest` as in `Span`."""
         sums = self.saturated if held_by else self.unsaturated
         if held_by:
             self.held_ps[held_by] += duration_ps
         sums.time_ps += duration_ps
-        sums.add_rest(duration_ps, external, cached, 0)
+        sums.add_rest(duration_ps, *rest)
 
     def add(self, span: Span, grown: tuple[int, int, int] | None = None) -> None:
         """Add steps that were carried out.
@@ -311,7 +316,9 @@ class Recorder:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def result(self, totals: Totals, allocator: Allocator, steps: int) -> Result:
+    def result(
+        self, totals: Totals, allocator: Allocator, steps: int, upkeep: UpkeepTotals | None = None
+    ) -> Result:
         """Freeze what was collected."""
         self.flush()
         timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(Instant._fields))
@@ -325,7 +332,11 @@ class Recorder:
             rejected=self.rejected,
             requests=self.log.columns(),
             samples=self.log.sample_columns(),
-            timeline=dict(zip(Instant._fields, timeline.T, strict=True)),
+            timeline={
+                name: column
+                for name, column in zip(Instant._fields, timeline.T, strict=True)
+                if name != "idle" or allocator.idles
+            },
             steps=dict(zip(STEP_COLUMNS, rows.T, strict=True)) if self.step_log else None,
             saturated=self.saturated,
             unsaturated=self.unsaturated,
@@ -346,4 +357,5 @@ class Recorder:
             hit_tokens=totals.hit_tokens,
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
+            upkeep=upkeep,
         )

@@ -147,13 +147,14 @@ class Load(Part):
 
 
 class Shares(Part):
-    """The waste ledger in percent of the capacity; the six kinds sum to 100."""
+    """The waste ledger in percent of the capacity; the kinds sum to 100. Few allocators have `idle` slots."""
 
     token: float
     reserved: float
     internal: float
     cached: float
     external: float
+    idle: float | None
     free: float
 
 
@@ -186,6 +187,16 @@ class Engine(Part):
     cow_copies: int
     copied_tokens: int
     prefix_hit_tokens: int
+
+
+class Upkeep(Part):
+    """What an allocator did beside lending, and the time of it: steps waited for it, or went on beside it."""
+
+    maps: int
+    unmaps: int
+    steps_waited_s: float
+    beside_steps_s: float
+    beyond_steps_s: float
 
 
 class Cost(Part):
@@ -226,5 +237,6 @@ class Summary(Part):
     cost: Cost
     notes: list[str]
     simulation: SimulationTime
+    upkeep: Upkeep | None
     fleet: Fleet | None
     replicas: list[dict[str, Any]] | None

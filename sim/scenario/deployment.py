@@ -16,6 +16,9 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
 from kvsim.sim.scenario.engine import EngineConfig
 
+RANKED = ("roofline", "calibrated", "measured-elsewhere")
+"""Costs that know of ranks and stages, beside constant:SECONDS."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
@@ -25,6 +28,12 @@ class Deployment:
     ----------
     tensor_parallel_size : int
         GPUs that share every layer.
+    data_parallel_size : int
+        Ranks of so many GPUs that compute attention and dense layers for requests of their own, and share
+        the experts. `max_num_seqs`, `max_num_batched_tokens` and `num_gpu_blocks` are those of one rank.
+    pipeline_parallel_size : int
+        Stages of layers, each on GPUs of its own; as many batches are under way, each of
+        `max_num_batched_tokens` at most.
     gpu_memory_utilization : float
         Share of each GPU's memory that the engine may take.
     num_gpu_blocks, kv_tokens : int or None
@@ -52,6 +61,8 @@ class Deployment:
     gpu: GpuSpec
     engine: EngineConfig
     tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     gpu_memory_utilization: float = 0.9
     num_gpu_blocks: int | None = None
     kv_tokens: int | None = None
@@ -75,6 +86,7 @@ class Deployment:
                 f"and divide or be a multiple of its {self.model.kv_heads} KV heads, "
                 f"got {self.tensor_parallel_size}"
             )
+        self._check_ranks()
         if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
             raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
@@ -93,6 +105,54 @@ class Deployment:
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
                 f"got {self.num_gpu_blocks} and {self.kv_tokens}"
             )
+
+    def _check_ranks(self) -> None:
+        model = self.model
+        check_int("data_parallel_size", self.data_parallel_size)
+        check_int("pipeline_parallel_size", self.pipeline_parallel_size)
+        if self.data_parallel_size > 1 and not model.experts:
+            raise KvsimError(
+                f"data_parallel_size must be 1 for model {model.name}, which has no experts to share: "
+                f"its ranks are servers of their own, as with --replicas; got {self.data_parallel_size}"
+            )
+        if self.pipeline_parallel_size > model.layers:
+            raise KvsimError(
+                f"pipeline_parallel_size must be at most the {model.layers} layers of {model.name}, "
+                f"got {self.pipeline_parallel_size}"
+            )
+        if self.batches > 1 and self.cost not in RANKED and not self.cost.startswith("constant:"):
+            raise KvsimError(
+                f"data_parallel_size and pipeline_parallel_size must be 1 for cost {self.cost}, "
+                f"got {self.data_parallel_size} and {self.pipeline_parallel_size}"
+            )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the server."""
+        return self.tensor_parallel_size * self.batches
+
+    @property
+    def batches(self) -> int:
+        """Batches that are under way at once: one for each rank of attention and stage of layers."""
+        return self.data_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def ranks_words(self) -> str:
+        """The ranks and stages in a phrase; empty where there is one of each."""
+        ranks, stages = self.data_parallel_size, self.pipeline_parallel_size
+        words = [f"{ranks} data-parallel ranks"] if ranks > 1 else []
+        return ", ".join([*words, f"{stages} pipeline stages"] if stages > 1 else words)
+
+    @property
+    def served_engine(self) -> EngineConfig:
+        """The engine with the seats of all ranks, and the tokens that all batches of a round may have."""
+        if self.batches == 1:
+            return self.engine
+        return replace(
+            self.engine,
+            max_num_seqs=self.engine.max_num_seqs * self.data_parallel_size,
+            max_num_batched_tokens=self.engine.max_num_batched_tokens * self.batches,
+        )
 
     @property
     def served_model(self) -> ModelSpec:

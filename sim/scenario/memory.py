@@ -6,6 +6,10 @@
 
     tokens = (memory * utilization - weights / tp - activations - runtime - states) / KV bytes of a token
 
+With pipeline stages a GPU holds its stage's share of the weights, the states and a token's KV. With ranks of
+attention (data parallel) each has a cache of its own, and the experts are spread over all of them; the arena
+is that of all ranks together.
+
     activations = dtype_bytes * max_num_batched_tokens * (4 * hidden + 3 * intermediate / tp)
                 + 10 * max_num_seqs * vocab
 
@@ -21,7 +25,7 @@ a slot of each group, and the division above is by the bytes of a slot. Otherwis
 is a token.
 
 Given counts win, then the PagedAttention paper's own server, then the formula. It ignores fragmentation
-of the weights, CUDA graphs (vLLM takes them from outside its share) and pipeline parallelism. Rounding to
+of the weights, CUDA graphs (vLLM takes them from outside its share). Rounding to
 whole blocks is the allocators' work.
 """
 
@@ -76,7 +80,7 @@ class _Share:
     weights: float
     activations: float
     states: int
-    per_slot: int
+    per_slot: float
 
     @property
     def kv(self) -> float:
@@ -108,7 +112,8 @@ def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapac
         )
     least = scenario.engine.block_size if allocator_class(scenario.engine.allocator).has_blocks else 1
     if scenario.num_gpu_blocks is not None:
-        slots, reason = scenario.num_gpu_blocks * scenario.engine.block_size, "given"
+        blocks = scenario.num_gpu_blocks * scenario.data_parallel_size
+        slots, reason = blocks * scenario.engine.block_size, "given"
         if slots < least * per_token:
             raise KvsimError(
                 f"num_gpu_blocks must be at least {per_token}, one of each group of layers, "
@@ -140,7 +145,7 @@ def _is_papers_own(scenario: Deployment) -> bool:
 def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:
     """Slots of so many layers by the formula above and the sum in words; raises below `least` tokens."""
     model, gpu, tp = scenario.model, scenario.gpu, scenario.tensor_parallel_size
-    share = _share(scenario, tp, layers)
+    share, ranks = _share(scenario, tp, layers), scenario.data_parallel_size
     slots = int(share.kv // share.per_slot)
     needs = " + ".join(
         f"{what} {_gib(count)}"
@@ -151,19 +156,20 @@ def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> 
             *([("recurrent states", share.states)] if share.states else []),
         )
     )
-    each = " on each GPU" if tp > 1 else ""
+    each = " on each GPU" if scenario.gpus > 1 else ""
     have = (
         f"{_gib(share.available)} available{each} "
         f"({gpu.memory_bytes / GIB:g} GiB x {scenario.gpu_memory_utilization:g})"
     )
     if slots >= least * per_token:
-        return slots, f"{have} - {needs} leaves {_gib(share.kv)}"
+        in_all = f", {ranks} times" if ranks > 1 else ""
+        return ranks * slots, f"{have} - {needs} leaves {_gib(share.kv)}{in_all}"
     if share.kv < 0:
         problem = f"{needs} need {_gib(-share.kv)} more than the {have}"
     else:
         problem = f"{needs} leave {slots // per_token} tokens of the {have}, at least {least} are needed"
     raise KvsimError(
-        f"model {model.name} does not fit on {tp} x {gpu.name}: {problem}; "
+        f"model {model.name} does not fit on {scenario.gpus} x {gpu.name}: {problem}; "
         f"{_advice(scenario, layers, least * per_token)}"
     )
 
@@ -171,15 +177,17 @@ def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> 
 def _share(scenario: Deployment, tp: int, layers: int) -> _Share:
     """What one of `tp` GPUs has for slots that hold a token of so many layers."""
     model, gpu, engine = scenario.served_model, scenario.gpu, scenario.engine
+    ranks, stages = scenario.data_parallel_size, scenario.pipeline_parallel_size
+    experts = model.expert_bytes * (1 - 1 / ranks)  # those that the other ranks hold
     return _Share(
         available=gpu.memory_bytes * scenario.gpu_memory_utilization,
-        weights=model.weight_bytes / tp,
+        weights=(model.weight_bytes - experts) / tp / stages,
         activations=model.dtype_bytes
         * engine.max_num_batched_tokens
         * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
         + 10 * engine.max_num_seqs * model.vocab_size,
-        states=engine.max_num_seqs * model.state_bytes_per_sequence(tp),
-        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // model.caching_layers,
+        states=engine.max_num_seqs * model.state_bytes_per_sequence(tp) // stages,
+        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // model.caching_layers / stages,
     )
 
 

@@ -34,6 +34,7 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.upkeep import Upkeep
 from kvsim.sim.workload import LATEST_PS
 
 AFTER_ARRIVALS = EventPriority(2)
@@ -79,10 +80,12 @@ class Replica:
         self.scheduler = scheduler
         self.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
-        self.max_span = 1 if step_log else max_span
+        self.max_span = 1 if step_log or server.allocator.works_after_steps else max_span
         self.check = check
         self._wait: Callable[[int], None] | None = None
-        self._after_each = scheduler.forks or step_log  # is there anything to do after each step?
+        self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
+        works = server.allocator.works_after_steps
+        self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
         server.watch(events, cost.context_tile)
@@ -161,7 +164,7 @@ class Replica:
         """Wait until somebody comes."""
         server, now_ps = self.server, self.server.now_ps
         self.recorder.sample(self._instant(0))
-        external, cached = server.external_slots(), server.allocator.cached_slots
+        rest = server.rest()
         if self._takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm(self._arrivals.next_ps)
         else:
@@ -169,8 +172,10 @@ class Replica:
             yield self._bell
             self._bell = None
         until_ps = self._on_the_clock(int(self._env.now))
-        self.recorder.idle(until_ps - now_ps, "", external, cached)
+        self.recorder.idle(until_ps - now_ps, "", rest)
         server.wait(until_ps)
+        if self._upkeep:
+            self._upkeep.rest()
 
     def _stall(self) -> Process:
         """A step that computes nothing, as its last request evicted itself, or left.
@@ -179,13 +184,9 @@ class Replica:
         """
         server, step = self.server, self.server.step
         if step.evictions or (server.known_late and step.departures and server.waiting):
-            shape = server.work(0)
-            duration = self.cost.step_ps(shape)
-            if self.cost.flags:
-                self.cost.carried_out(shape, duration)
-            waits, cached = server.waiting or server.swapped, server.allocator.cached_slots
-            held_by = limit(server, self.scheduler) if waits else ""
-            self.recorder.idle(duration, held_by, server.external_slots(), cached)
+            duration = self._step_ps(0, self._upkeep is not None and self._upkeep.due)
+            held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
+            self.recorder.idle(duration, held_by, server.rest())
             until_ps = self._on_the_clock(server.now_ps + duration)
             if not self._alone:
                 yield self._alarm(until_ps)
@@ -265,19 +266,16 @@ class Replica:
         decodes, late = 0 if step.paused else progress.size, False
         if decodes and progress.late:
             late = self._note_late(now_ps)
-        if decodes and not step.changed and not late:
+        due = self._upkeep is not None and self._upkeep.due
+        if decodes and not (step.changed or late or due):
             ends = self._span_ends(now_ps, contexts)
         elif decodes or step.chunks or step.moves_blocks:
-            shape = server.work(contexts)
-            ends = [self.cost.step_ps(shape)]
-            if self.cost.flags:
-                self.cost.carried_out(shape, ends[0])
+            ends = [self._step_ps(contexts, due)]
         else:
             return None
         allocator, internal, rest = server.allocator, server.internal, NOTHING
-        if allocator.shared_tokens or allocator.cached_slots or server.has_external:
-            rest = server.external_slots(), allocator.cached_slots, allocator.shared_tokens
-            internal = server.internal_slots()
+        if allocator.shared_tokens or allocator.cached_slots or server.has_external or allocator.idle_slots:
+            rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
             self._log_start(held, ends[-1])
         running = len(server.running) - server.seats.count
@@ -285,6 +283,14 @@ class Replica:
         decoding = 0 if late else decodes
         plan = (ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
         return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
+
+    def _step_ps(self, contexts: int, due: bool) -> int:
+        """The duration of the step that was decided, with what it waits for where that is `due`."""
+        shape = self.server.work(contexts)
+        duration = self.cost.step_ps(shape)
+        if self.cost.flags:
+            self.cost.carried_out(shape, duration)
+        return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
     def _span_ends(self, now_ps: int, contexts: int) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one."""
@@ -399,12 +405,14 @@ class Replica:
         self.scheduler.finish(server, request)
 
     def _after_steps(self) -> None:
-        """What few runs ask for: beams, the step log, arrivals that were turned away meanwhile."""
+        """What few runs ask for: beams, the step log, an allocator's work, arrivals turned away meanwhile."""
         server = self.server
         self.scheduler.choose_beams(server)
         if self.recorder.step_log:
             running = len(server.running) - self.scheduler.counted_as_waiting(server)
             self.recorder.log_end(*end_of_step(server, running))
+        if self._upkeep and server.allocator.works_after_steps:
+            self._upkeep.after_step()
         if self._turned_away:
             for rejection in self._turned_away:
                 self._write_rejection(*rejection)
@@ -466,11 +474,12 @@ class Replica:
             internal=internal,
             cached=cached,
             external=external,
-            free=allocator.capacity_slots - used - cached - external,
+            free=allocator.free_slots - cached - external - allocator.idle_slots,
             running=len(server.running),
             waiting=len(server.waiting),
             largest_free_extent=allocator.largest_free_extent(),
             preemptions=server.totals.preemptions + server.totals.swap_outs,
+            idle=allocator.idle_slots,
         )
 
     def result(self) -> Result:
@@ -478,4 +487,5 @@ class Replica:
         server = self.server
         if self.memory_map:
             self.memory_map.draw(server.now_ps, server.allocator, {}, {})
-        return self.recorder.result(server.totals, server.allocator, server.steps)
+        upkeep = self._upkeep.totals if self._upkeep else None
+        return self.recorder.result(server.totals, server.allocator, server.steps, upkeep)

@@ -113,11 +113,12 @@ class Server(Decoding):
         held += self.prefill_held
         if allocator.shared_tokens or allocator.windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
+            held += allocator.state_slots
         return held, contexts
 
-    def lengths(self) -> dict[int, int]:
-        """The tokens of each living sequence in the step, its new ones included; from scratch."""
-        of_decoding = self.progress.stored if self.step.paused else self.progress.tokens
+    def lengths(self, new: bool = True) -> dict[int, int]:
+        """The tokens of each living sequence in the step, its `new` ones included; from scratch."""
+        of_decoding = self.progress.tokens if new and not self.step.paused else self.progress.stored
         return {
             seq: of_decoding(r) if r.state is State.DECODE else r.computed
             for seq, r in self.running.items()
@@ -137,7 +138,7 @@ class Server(Decoding):
             len(step.chunks),
             seats,
             contexts,
-            self.allocator.copied_slots - step.copied_before,
+            -((step.copied_before - self.allocator.copied_slots) // self.allocator.slots_per_token),
             step.swapped_in_blocks,
             step.swapped_in_blocks * unit,
             step.swapped_out_blocks,
@@ -150,7 +151,7 @@ class Server(Decoding):
     def internal_slots(self) -> int:
         """Slots lent that will never be written, or not before somebody owns them alone."""
         if self.allocator.shared_tokens:
-            return self.internal + self.allocator.idle_slots()
+            return self.internal + self.allocator.shared_tail_slots()
         return self.internal
 
     def external_slots(self) -> int:
@@ -163,6 +164,19 @@ class Server(Decoding):
         else:
             need = self._admitted_slots // max(self._next_seq, 1)
         return self.allocator.external_slots(need)
+
+    def after_step(self) -> None:
+        """The allocator works after a step; what it lent ahead may never be written."""
+        allocator = self.allocator
+        allocator.after_step(self.lengths(new=False))
+        for request in self.running.values():
+            if request.state is not State.FINISHED:
+                self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
+    def rest(self) -> tuple[int, int, int, int]:
+        """External, cached and idle slots, and tokens saved by sharing: what most allocators never have."""
+        allocator = self.allocator
+        return self.external_slots(), allocator.cached_slots, allocator.idle_slots, allocator.shared_tokens
 
     # -- admission and prefill ----------------------------------------------------------------
 
@@ -320,6 +334,8 @@ class Server(Decoding):
         self.step.no_room = True
         if self.events:
             self.step.refusal = Refusal(request, allocator.slots_needed(tokens, bound))
+        if allocator.most_sequences is not None and len(self.running) >= allocator.most_sequences:
+            return
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
             request.fragmented = True
             self.totals.fragmented_refusals += 1

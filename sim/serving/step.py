@@ -125,3 +125,17 @@ class Totals:
     """requests that were refused although enough was free in total"""
     hit_tokens: int = 0
     """prompt tokens of admissions that were cached"""
+
+
+@dataclass
+class UpkeepTotals:
+    """What an allocator did beside lending since the start (sim/serving/upkeep.py)."""
+
+    maps: int = 0
+    unmaps: int = 0
+    waited_ps: int = 0
+    """for which steps waited for calls to the driver"""
+    hidden_ps: int = 0
+    """of work after steps that was over before the next step was"""
+    exceeded_ps: int = 0
+    """by which such work was longer than the step beside it"""

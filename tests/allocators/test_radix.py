@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.serving import everything
 
 from kvsim import cli
-from kvsim.allocators.base import InvariantError, Region
+from kvsim.allocators.base import InvariantError, Ledger, Region
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.radix_tree import cut, take_common
@@ -104,7 +104,7 @@ def test_a_tree_worked_by_hand():
         Region(18, 8, (5,)),
         Region(26, 14, ()),
     ]
-    assert radix.ledger(dict.fromkeys(range(1, 6), 8), {}) == (26, 0, 0, 0, 0, 14)
+    assert radix.ledger(dict.fromkeys(range(1, 6), 8), {}) == Ledger(26, 0, 0, 0, 0, 14)
     for seq in (3, 4):
         radix.release(seq)
     assert counts(radix) == (26 - 6, 6, 4)
@@ -112,7 +112,7 @@ def test_a_tree_worked_by_hand():
     assert drawn(radix)[(SYSTEM,)] == 2
     radix.release(1)
     assert counts(radix) == (20 - 4, 9, 0)  # the private token of A stays too, but nobody can hit it
-    assert radix.ledger({2: 8, 5: 8}, {}) == (16, 0, 0, 9, 0, 15)
+    assert radix.ledger({2: 8, 5: 8}, {}) == Ledger(16, 0, 0, 9, 0, 15)
     assert radix.growth_budget() == radix.free_slots == 24
 
 
@@ -201,7 +201,7 @@ def test_private_text_takes_room_from_what_can_be_hit_until_it_is_the_least_rece
         place(radix, seq, content, tokens)
         radix.release(seq)
     assert counts(radix) == (0, 9, 0)
-    assert radix.ledger({}, {}) == (0, 0, 0, 9, 0, 11)
+    assert radix.ledger({}, {}) == Ledger(0, 0, 0, 9, 0, 11)
     assert list(radix.regions()) == [
         *(Region(0, 4, (), cached=True), Region(4, 6, ())),
         *(Region(10, 5, (), cached=True), Region(15, 5, ())),
@@ -449,7 +449,7 @@ def test_the_token_attention_of_lightllm_is_paging_with_one_token_a_block_and_wa
         assert paged.capacity(seq) == tokens
     paged.grow_many([1, 3, 3])
     ledger = paged.ledger({1: 14, 2: 7, 3: 3}, {1: 14, 2: 20, 3: 9})
-    assert ledger == (24, 0, 0, 0, 0, 26)
+    assert ledger == Ledger(24, 0, 0, 0, 0, 26)
     assert paged.admit(4, 26, 26)
     assert paged.free_slots == 0
 
@@ -801,7 +801,7 @@ class RadixMachine(RuleBasedStateMachine):
         assert radix.shared_tokens == sum(held.values()) - used
         assert radix.free_slots == radix.growth_budget() == radix.largest_free_extent() == model.room(set())
         free = model.free() + len(model.idle())
-        assert radix.ledger(held, held) == (used, 0, 0, radix.cached_slots, 0, free)
+        assert radix.ledger(held, held) == Ledger(used, 0, 0, radix.cached_slots, 0, free)
 
     def teardown(self):
         for seq in list(self.model.paths):

@@ -241,6 +241,18 @@ def test_saving_over_a_run_says_how_to_replace_it(tmp_path):
     assert run.save(tmp_path / "out", force=True) == tmp_path / "out"
 
 
+def test_a_comparison_is_saved_under_labels_that_tell_its_runs_apart(tmp_path):
+    runs = [kvsim.simulate(num_prompts=20, request_rate=rate) for rate in (1, 2)]
+    both = kvsim.results.Comparison(runs)
+    found = kvsim.load(both.save(tmp_path / "both"))
+    assert [run.label for run in found] == ["paged-request-rate-1", "paged-request-rate-2"]
+    assert [run.summary.requests for run in found] == [run.summary.requests for run in runs]
+    with pytest.raises(kvsim.KvsimError, match="is saved already"):
+        found.save(tmp_path / "again")
+    with pytest.raises(kvsim.KvsimError, match="must differ"):
+        kvsim.results.Comparison([runs[0], runs[0]]).save(tmp_path / "twins")
+
+
 def test_what_a_notebook_shows_of_a_run_names_its_numbers(recorded):
     assert "served 40 requests" in repr(recorded)
     cell = recorded._repr_html_()

@@ -4,6 +4,7 @@ import json
 import pickle
 
 import pytest
+from support.pages import Mapped
 
 import kvsim
 from kvsim.sim.record.summary import Part, Summary, _hints
@@ -21,15 +22,30 @@ def typed_names(part, prefix=""):
         yield from inner or [f"{prefix}{name}"]
 
 
+SELDOM = ("upkeep.", "memory.average.idle", "memory.saturated.idle")
+"""Of few allocators."""
+
+
+def declared():
+    return {name for name in typed_names(Summary) if not name.startswith(SELDOM)}
+
+
 def test_every_number_of_the_file_is_declared_and_no_other(run):
-    one_server = {name for name in typed_names(Summary) if not name.startswith(("fleet.", "replicas"))}
+    one_server = {name for name in declared() if not name.startswith(("fleet.", "replicas"))}
     assert one_server == run.summary.flat().keys() | {"requests.rejected_reasons"}
 
 
 def test_so_is_every_number_of_a_fleet():
     fleet = kvsim.simulate(num_prompts=120, request_rate=float("inf"), replicas=2)
-    assert set(typed_names(Summary)) == fleet.summary.flat().keys() | {"requests.rejected_reasons"}
+    assert declared() == fleet.summary.flat().keys() | {"requests.rejected_reasons"}
     assert fleet.summary.fleet.replicas == len(fleet.summary.replicas) == len(fleet.replicas) == 2
+
+
+def test_what_few_allocators_have_is_declared_too():
+    run = kvsim.simulate(allocator=Mapped, num_prompts=40, request_rate=float("inf"))
+    seldom = set(typed_names(Summary)) - declared()
+    assert seldom == {name for name in run.summary.flat() if name.startswith(SELDOM)}
+    assert run.summary.upkeep.maps > 0
 
 
 def test_attributes_subscripts_and_flat_names_are_the_same_numbers(run):

@@ -70,7 +70,8 @@ def made_up(finished=(True, True, True, False), **changes):
         "truncated": 1,
         "rejected": {"too long": 1},
         "requests": times,
-        "timeline": {name: column(0, 1) for name in TIMELINE_COLUMNS} | {"time_ps": seconds(0, 2.5)},
+        "timeline": {name: column(0, 1) for name in TIMELINE_COLUMNS if name != "idle"}
+        | {"time_ps": seconds(0, 2.5)},
         "steps": None,
         "saturated": saturated,
         "unsaturated": unsaturated,

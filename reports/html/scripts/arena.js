@@ -4,8 +4,8 @@ const EVERY = 16; // instants between two frames
 
 class Arena {
   constructor(about, columns) {
-    const { gap, size, owner, empty, cached, rows, setSize, member, sample } = columns;
-    Object.assign(this, { size, owner, empty, cached, member, sample });
+    const { gap, size, owner, empty, cached, rows, setSize, member, sample, idle = new Uint8Array(size.length) } = columns;
+    Object.assign(this, { size, owner, empty, cached, idle, member, sample });
     this.slots = about.slots;
     this.unit = about.unit;
     this.times = about.times;
@@ -63,7 +63,8 @@ class Arena {
     }
     const size = this.size[row] * this.unit;
     const filled = owners.length ? size - this.empty[row] : 0;
-    return { row, start: this.start[row] * this.unit, size, filled, cached: Boolean(this.cached[row]), owners };
+    const kind = this.cached[row] ? "cached" : this.idle[row] ? "idle" : "free";
+    return { row, start: this.start[row] * this.unit, size, filled, kind, owners };
   }
 
   /** Every range of this instant in order: calls back with the number of its row. */
@@ -73,13 +74,13 @@ class Arena {
 
   /** How many slots are what, and how many requests hold some. */
   totals() {
-    const found = { token: 0, empty: 0, cached: 0, free: 0, shared: 0, requests: 0 };
+    const found = { token: 0, empty: 0, cached: 0, idle: 0, free: 0, shared: 0, requests: 0 };
     const { seen, sets, owner, member } = this;
     seen.fill(0);
     this.each((row) => {
       const slots = this.size[row] * this.unit, set = owner[row];
       const holders = sets[set + 1] - sets[set];
-      if (!holders) found[this.cached[row] ? "cached" : "free"] += slots;
+      if (!holders) found[this.cached[row] ? "cached" : this.idle[row] ? "idle" : "free"] += slots;
       else {
         found.empty += this.empty[row];
         found.token += slots - this.empty[row];

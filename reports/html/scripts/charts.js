@@ -36,7 +36,7 @@ const runColour = (place) => groupColour(runs[place].group);
 const across = (points, end) => points.map((_, place) => ((place + 0.5) * end) / points.length);
 const longest = () => Math.max(...runs.map(({ end }) => end), 1e-9);
 
-/** The six kinds over time: a panel per run. */
+/** The kinds over time: a panel per run. */
 function ledger() {
   const firsts = runs.map((_, place) => place).filter((place) => runs[place].first);
   const each = firsts.map((place) => data.charts.overTime[place]), many = each.length, between = many > 1 ? 0.26 / many : 0;

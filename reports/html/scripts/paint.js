@@ -10,7 +10,7 @@ class Palette {
   constructor() {
     const lightness = dark() ? [0.56, 0.65, 0.74] : [0.62, 0.71, 0.79];
     this.owners = Array.from({ length: HUES * TONES }, (_, i) => oklch(lightness[i % TONES], 0.115, Math.floor(i / TONES)));
-    for (const name of ["ground", "card", "free", "cached", "follow", "shared", "ink"]) this[name] = parsed(variable(name));
+    for (const name of ["ground", "card", "free", "cached", "idle", "follow", "shared", "ink"]) this[name] = parsed(variable(name));
   }
 
   /** A colour of its own for each request; neighbours in number are far apart in hue. */
@@ -80,6 +80,7 @@ class Painter {
     }
     this.ground = pixel(palette.ground);
     this.cached = pixel(blend(palette.cached, palette.card, pale * 0.7));
+    this.idle = pixel(blend(palette.idle, palette.card, pale * 0.7));
     this.shared = pixel(blend(palette.shared, palette.card, pale));
   }
 
@@ -153,7 +154,7 @@ class Painter {
   /** Colour the rows of pixels of one line; says whether anything on it is hatched or shared. */
   fillLine(line, perSlot, high, y, names) {
     const { arena, plain, hatch, band, slotX, perLine, ground } = this;
-    const { state, unit, owner, start, size, empty, cached, slots } = arena;
+    const { state, unit, owner, start, size, empty, cached, idle, slots } = arena;
     const marks = { hatched: false, shared: false };
     const base = line * perLine, width = slotX.length;
     const ruled = perSlot >= 7 * this.ratio, wide = 5 * this.ratio;
@@ -168,7 +169,7 @@ class Painter {
       if (found !== row) {
         const set = owner[found], broad = size[found] * unit * perSlot, lent = set > 0;
         edge = (start[found] + size[found]) * unit - (lent ? empty[found] : 0);
-        full = lent ? this.solid[set] : cached[found] ? this.cached : this.solid[0];
+        full = lent ? this.solid[set] : cached[found] ? this.cached : idle[found] ? this.idle : this.solid[0];
         hollow = lent ? this.empty[set] : full;
         stripe = lent ? this.solid[set] : full;
         under = this.many[set] ? this.shared : 0;

@@ -134,9 +134,10 @@ class Player {
       map.shown = instant;
       map.over = over;
       map.totals = arena.totals();
-      const { token, empty, cached, requests } = map.totals;
+      const { token, empty, cached, idle, requests } = map.totals;
       const parts = [`${percent(token / arena.slots)} tokens`, `${percent(empty / arena.slots)} empty`];
       if (cached) parts.push(`${percent(cached / arena.slots)} cached`);
+      if (idle) parts.push(`${percent(idle / arena.slots)} idle`);
       map.words.textContent = over ? `over since ${moment(run.end, this.end)}` : `${plural(requests, "request")}: ${parts.join(", ")}`;
     }
     painter.draw(this.view);
@@ -193,7 +194,7 @@ class Player {
   about({ arena }, range) {
     const line = (text) => element("p", { text });
     const place = `slots ${count(range.start)} to ${count(range.start + range.size - 1)}`;
-    if (!range.owners.length) return [element("strong", { text: range.cached ? "Cached prefix" : "Free" }), line(place)];
+    if (!range.owners.length) return [element("strong", { text: { cached: "Cached prefix", idle: "Idle: empty, kept mapped", free: "Free" }[range.kind] }), line(place)];
     const named = range.owners.slice(0, 6).map(({ request, sample }) => `${count(request)}${sample ? `, answer ${sample}` : ""}`);
     const more = range.owners.length > 6 ? ` and ${range.owners.length - 6} more` : "";
     const swatch = element("i");
@@ -223,6 +224,7 @@ function legend(palette) {
     ["lent, but empty", own, "hatched"],
     ["shared by several", own, "shared"],
     ["cached prefix, nobody's", palette.cached],
+    ...(data.kinds.idle ? [["idle: empty, kept mapped", palette.idle]] : []),
     ["free", palette.free],
   ];
   $("map-legend").replaceChildren(...items.map(([text, colour, pattern]) => {

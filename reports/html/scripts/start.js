@@ -12,7 +12,7 @@ function words() {
   $("sections").append(...sections.map(({ id }) => element("a", { href: `#${id}`, text: $(`${id}-title`).textContent })));
   $("kinds").append(...Object.entries(data.kinds).map(([name, { meaning }]) =>
     element("div", {}, element("dt", { text: name }), element("dd", { text: meaning }))));
-  $("made").textContent = `Simulated by kvsim ${data.version}. Every slot of the KV memory is one of these six kinds at every instant.`;
+  $("made").textContent = `Simulated by kvsim ${data.version}. Every slot of the KV memory is one of these ${Object.keys(data.kinds).length === 6 ? "six" : "seven"} kinds at every instant.`;
 }
 
 function numbers() {

@@ -29,6 +29,8 @@ class Experts:
     top_k: int
     experts: int
     local: int
+    ranks: int = 1
+    """ranks of attention whose tokens they compute: data parallel"""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,11 @@ class Layer:
     guessed: str | None = None
 
 
-def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False) -> Layer | None:
-    """The layer; None where its matrices cannot be told from the model's numbers."""
+def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: int = 1) -> Layer | None:
+    """The layer; None where its matrices cannot be told from the model's numbers.
+
+    Of `ranks` each computes attention and dense layers with `tp` GPUs; the experts are spread over all GPUs.
+    """
     hidden, heads, kv_heads = model.hidden_size, model.heads // tp, -(-model.kv_heads // tp)
     attention = heads * model.head_dim
     qkv = attention + 2 * kv_heads * model.head_dim
@@ -65,13 +70,15 @@ def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False) -> Layer 
         upward = (matrices - 1) * inner
         return Layer(((hidden, qkv), (attention, hidden), (hidden, upward), (inner, hidden)))
     moe_inner = model.expert_parameters / (3 * model.layers * model.experts * hidden)
-    local = -(-model.experts // tp) if expert_parallel else model.experts
+    gpus = tp * ranks
+    local = -(-model.experts // gpus) if expert_parallel else model.experts
     experts = Experts(
         hidden,
-        moe_inner if expert_parallel else moe_inner / tp,
+        moe_inner if expert_parallel else moe_inner / gpus,
         model.experts_per_token,
         model.experts,
         local,
+        ranks,
     )
     rest = (model.body_parameters - model.expert_parameters) / model.layers
     if model.kv_latent_dim:

@@ -32,7 +32,7 @@ def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
     model, tp = scenario.served_model, scenario.tensor_parallel_size
     heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
     attention = {"head_dim": [model.head_dim], "group": [heads // kv_heads]}
-    layer = layer_of(model, tp, scenario.enable_expert_parallel)
+    layer = layer_of(model, tp, scenario.enable_expert_parallel, scenario.data_parallel_size)
     shapes = list(layer.products) if layer else []
     head = model.hidden_size, -(-model.vocab_size // tp)
     dense = in_precision(parts, "product", *dense_precision(model).parts)
@@ -44,7 +44,9 @@ def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
     }
     used |= {in_precision(parts, name, element): attention for name in ("decode", "prefill")}
     used |= {name: attention for name in ("decode", "prefill")} if not element else {}
-    used |= {name: {"gpus": [tp]} for name in BY_SIZE if name != "all_reduce" or tp > 1}
+    used |= {name: {} for name in BY_SIZE if name != "all_reduce"}
+    if reducing := [gpus for gpus in (tp, scenario.data_parallel_size) if gpus > 1]:
+        used["all_reduce"] = {"gpus": reducing}
     if layer and layer.experts:
         experts = layer.experts
         used[in_precision(parts, "experts", *expert_precision(model).parts)] = {

@@ -214,8 +214,9 @@ class ExpertsPart:
         self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
 
     def priced(self, tokens: int) -> Priced:
-        """Both products of the chosen experts, and the rows in and out."""
+        """Both products of the chosen experts, and the rows in and out; `tokens` of one rank."""
         layer = self._layer
+        tokens *= layer.ranks
         active, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts
         moved = self._weight_bytes * active * self._matrices
         moved += 2 * rows * (2 * layer.hidden + 3 * layer.inner)

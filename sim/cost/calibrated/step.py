@@ -68,6 +68,7 @@ class StepParts:
         model, tp, engine = scenario.served_model, scenario.tensor_parallel_size, scenario.engine
         self._model, self._tp, self._gpu = model, tp, scenario.gpu
         self._skew, self._shares_experts = expert_skew(scenario), scenario.enable_expert_parallel
+        self._ranks = scenario.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
         has_blocks = allocator_class(engine.allocator).has_blocks
@@ -75,10 +76,10 @@ class StepParts:
         self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
         self._product = self._part("product", parts)
         self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}
-        self._by_size = {
-            name: Along(part, "bytes", **({"gpus": tp} if name == "all_reduce" else {}))
-            for name, part in self._parts.items()
-        }
+        reduce = self._parts.pop("all_reduce", None)
+        self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items()}
+        together = [gpus for gpus in (tp, self._ranks) if gpus > 1]
+        self._reduce = {gpus: Along(reduce, "bytes", gpus=gpus) for gpus in together if reduce}
         group = self._heads // self._kv_heads
         geometry = {
             "kv_heads": self._kv_heads,
@@ -146,7 +147,9 @@ class StepParts:
             self._by_bytes("kv_write", 2 * n * self._kv_heads * head_dim * (2 + self._element)),
         ]
         if self._tp > 1:
-            layer += [self._all_reduce(n)] * 2
+            layer += [self._all_reduce(n, self._tp)] * 2
+        if self._ranks > 1:  # to the experts and back
+            layer.append(self._all_reduce(n * self._ranks, self._ranks))
         if self._products is None:
             layer.append(self._unmeasured_products(n))
         return total([total(layer).times(model.layers), norm])
@@ -157,7 +160,7 @@ class StepParts:
     def _layer_products(self, parts: Mapping[str, Any]) -> list[Product | ExpertsPart] | None:
         """What a layer computes with its weights; None where this profile cannot say."""
         model, tp = self._model, self._tp
-        layer = layer_of(model, tp, self._shares_experts)
+        layer = layer_of(model, tp, self._shares_experts, self._ranks)
         if layer is None:
             return None
         precision = dense_precision(model)
@@ -187,19 +190,20 @@ class StepParts:
         moved = model.body_weight_bytes * share
         layer = layer_of(model, self._tp)
         if layer is not None and layer.experts is not None:
-            unread = 1 - chosen_experts(layer.experts, n) / layer.experts.local
-            moved -= unread * model.expert_parameters * expert_precision(model).weight_bytes * share
+            chosen = chosen_experts(layer.experts, n * self._ranks) / layer.experts.local
+            held = model.expert_parameters * expert_precision(model).weight_bytes * share
+            moved -= held * (1 - chosen / self._ranks)
         ps = 3 * form.t0_ps + form.form_ps(moved, 2 * (model.body_parameters - idle) * share * n)
         return Priced.of(ps, [(self._unmeasured_layers(), "", 0.0)])
 
-    def _all_reduce(self, n: int) -> Priced:
-        model, tp, gpu = self._model, self._tp, self._gpu
-        if "all_reduce" in self._by_size:
-            size = 2 * n * model.hidden_size
-            return self._by_size["all_reduce"].priced(2 * (tp - 1) / tp * size, 0.0, size)
-        least_s, each_s = all_reduce_s(gpu, tp)
+    def _all_reduce(self, n: int, gpus: int) -> Priced:
+        """Of the activations of n tokens; an all-gather and a reduce-scatter move the same."""
+        model, size = self._model, 2 * n * self._model.hidden_size
+        if gpus in self._reduce:
+            return self._reduce[gpus].priced(2 * (gpus - 1) / gpus * size, 0.0, size)
+        least_s, each_s = all_reduce_s(self._gpu, gpus)
         seconds = least_s + n * model.hidden_size * model.dtype_bytes * each_s
-        return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {tp} GPUs", "", 0.0)])
+        return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {gpus} GPUs", "", 0.0)])
 
     # -- attention ----------------------------------------------------------------------------
 

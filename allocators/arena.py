@@ -1,0 +1,95 @@
+"""Where every slot is: the kinds of the ledger, and ranges of addresses.
+
+    kind       who has it            what is in it
+    token      a living sequence     keys and values, or a recurrent state
+    reserved   a sequence            nothing yet
+    internal   a sequence            nothing, ever
+    cached     nobody                a prefix that may be hit again
+    idle       nobody                nothing, but the allocator holds it ready: mapped pages, cached segments
+    external   nobody                nothing, in pieces too small
+    free       nobody                nothing
+
+Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+
+class Ledger(NamedTuple):
+    """Every slot of the arena is exactly one of these; they sum to the capacity."""
+
+    token: int
+    """hold the key and value of a living sequence (a shared slot counts once), or its recurrent state"""
+    reserved: int
+    """lent, empty, will be written by their owner later"""
+    internal: int
+    """lent, will never be written again: the tail of the last block, rounding, over-reservation"""
+    cached: int
+    """hold a prefix that nobody uses now but may still be hit"""
+    external: int
+    """free, but in extents too small for the request at the head of the queue"""
+    free: int
+    """the rest"""
+    idle: int = 0
+    """empty, mapped or cached by the allocator: can be taken back for any use, at a price"""
+
+    @property
+    def total(self) -> int:
+        """The sum of all kinds: the capacity."""
+        return sum(self)
+
+
+class Region(NamedTuple):
+    """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
+
+    start: int
+    size: int
+    owners: tuple[int, ...]
+    first: int = 0
+    """which token of its owners lies at `start`; those behind it follow in order"""
+    cached: bool = False
+    """free, but it still holds a prefix that may be hit"""
+    idle: bool = False
+    """free and empty, but mapped or cached by the allocator"""
+    per_token: int = 1
+    """slots that a token takes here"""
+
+    def filled(self, lengths: Mapping[int, int]) -> int:
+        """Slots from `start` on that hold a token, when each living sequence has `lengths` of them."""
+        longest = max([lengths.get(seq, 0) for seq in self.owners], default=0)
+        return max(0, min((longest - self.first) * self.per_token, self.size))
+
+
+class Layout(NamedTuple):
+    """Regions as columns, which is quicker where there are many: ranges, arrays, or lists."""
+
+    starts: Sequence[int]
+    sizes: Sequence[int]
+    which: Sequence[int]
+    """the owners, as a place in `owners`"""
+    owners: Sequence[tuple[int, ...]]
+    """different ones, each once; nobody comes first"""
+    firsts: Sequence[int]
+    cached: Sequence[int]
+    """1 or 0"""
+    idle: Sequence[int] = ()
+    """1 or 0; empty: nothing is"""
+    per_token: Sequence[int] = ()
+    """slots that a token takes; empty: one everywhere"""
+
+    @classmethod
+    def of(cls, regions: Iterator[Region]) -> "Layout":
+        """Regions put into columns."""
+        starts, sizes, owners, firsts, cached, idle, per_token = zip(*regions, strict=True)
+        place = {each: at for at, each in enumerate(dict.fromkeys([(), *owners]))}
+        which = [place[each] for each in owners]
+        return cls(starts, sizes, which, list(place), firsts, cached, idle, per_token)
+
+    def regions(self) -> Iterator[Region]:
+        """One by one."""
+        count = len(self.starts)
+        idle = map(bool, self.idle) if self.idle else iter([False] * count)
+        per_token = self.per_token or [1] * count
+        owners, cached = map(self.owners.__getitem__, self.which), map(bool, self.cached)
+        return map(Region, self.starts, self.sizes, owners, self.firsts, cached, idle, per_token)
