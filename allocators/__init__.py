@@ -7,5 +7,7 @@ ALLOCATORS: dict[str, str] = {
     "paged": "kvsim.allocators.paged:Paged",
     "radix": "kvsim.allocators.radix:Radix",
     "sglang": "kvsim.allocators.sglang.cached:SglangCached",
+    "sglang-dual": "kvsim.allocators.sglang.windows:SglangDual",
+    "sglang-unified": "kvsim.allocators.sglang.windows:SglangUnified",
 }
 """Name on the command line -> where the class is."""

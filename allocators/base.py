@@ -149,6 +149,8 @@ class Allocator(ABC):
     """Whether `fork`, `swap_out` and `swap_in` work."""
     chooses_eviction: ClassVar[bool] = False
     """Whether the option `eviction` has a meaning."""
+    chooses_compaction: ClassVar[bool] = False
+    """Whether the option `compaction` has a meaning."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     keeps_prefixes: ClassVar[bool] = False

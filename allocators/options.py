@@ -70,3 +70,5 @@ class Options(NamedTuple):
     """tokens of the longest sequence"""
     eviction: str = "lru"
     """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""
+    compaction: str = "eager"
+    """eager or lazy: when holes are closed by moving pages, for those that choose"""

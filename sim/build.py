@@ -93,6 +93,8 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         raise KvsimError(
             f"eviction must be left out for allocator {engine.allocator}, which has one of its own"
         )
+    if engine.compaction != EngineConfig.compaction and not found.chooses_compaction:
+        raise KvsimError(f"compaction must be left out for allocator {engine.allocator}, which moves nothing")
     if scheduler.cache and not found.keeps_prefixes:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
@@ -119,6 +121,7 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         max_sequences=engine.max_num_seqs,
         max_model_len=scenario.max_model_len,
         eviction=engine.eviction,
+        compaction=engine.compaction,
     )
     try:
         return found.from_options(kv_capacity(scenario, groups).slots, options)

@@ -14,7 +14,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig
+from kvsim.sim.scenario.engine import COMPACTIONS, FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig
 
 if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig
@@ -176,6 +176,14 @@ class Scenario:
         default=EngineConfig.eviction,
         allowed=tuple(STRATEGIES),
         doc="the leaf of the radix tree that goes first, for [`sglang`](allocators.md#sglang)",
+    )
+    compaction: str = option(
+        "When pages move to close holes: at once, or when room is short.",
+        panel=MEMORY,
+        default=EngineConfig.compaction,
+        allowed=COMPACTIONS,
+        doc="when pages move to close holes, for [`sglang-unified`](allocators.md#sglang-unified): at every "
+        "release, or when room is short",
     )
     reserve: str | None = option(
         "What those that reserve set aside: the maximum, a power of two, the exact length.",

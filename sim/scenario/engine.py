@@ -11,8 +11,18 @@ from kvsim.sim.errors import KvsimError
 
 RESERVES = ("max", "pow2", "oracle")
 FITS = ("first", "best")
+COMPACTIONS = ("eager", "lazy")
 POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
 PREEMPTIONS = ("recompute", "swap")
+WORDS = {
+    "reserve": RESERVES,
+    "policy": POLICIES,
+    "preemption": PREEMPTIONS,
+    "fit": FITS,
+    "eviction": tuple(STRATEGIES),
+    "compaction": COMPACTIONS,
+}
+"""Field -> the words that it may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +65,8 @@ class EngineConfig:
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
     eviction : str
         Which leaf of a radix tree goes first, for allocators that choose (allocators/sglang/eviction.py).
+    compaction : "eager" or "lazy"
+        When holes are closed by moving pages, for allocators that choose.
     schedule_conservativeness : float
         Factor of the share of answers that SGLang sets aside for those who run.
     enable_mixed_chunk : bool
@@ -84,6 +96,7 @@ class EngineConfig:
     enforce_eager: bool = False
     disable_hybrid_kv_cache_manager: bool = False
     eviction: str = "lru"
+    compaction: str = "eager"
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
     max_tokens: int | None = None
@@ -96,23 +109,17 @@ class EngineConfig:
             check_int(field, getattr(self, field))
         if self.block_size & (self.block_size - 1):
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
-        if self.reserve is not None and self.reserve not in RESERVES:
-            raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, got {self.reserve!r}")
-        if self.policy not in POLICIES:
-            raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
-        if self.preemption is not None and self.preemption not in PREEMPTIONS:
-            raise KvsimError(f"preemption must be one of {', '.join(PREEMPTIONS)}, got {self.preemption!r}")
+        for field, words in WORDS.items():
+            word = getattr(self, field)
+            if word not in words and not (word is None and field in ("reserve", "preemption")):
+                raise KvsimError(f"{field} must be one of {', '.join(words)}, got {word!r}")
         if self.num_cpu_blocks is not None:
             check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
-        if self.fit not in FITS:
-            raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise KvsimError(
                 f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
                 f"got {self.max_num_batched_tokens}"
             )
-        if self.eviction not in STRATEGIES:
-            raise KvsimError(f"eviction must be one of {', '.join(STRATEGIES)}, got {self.eviction!r}")
         check_number("schedule_conservativeness", self.schedule_conservativeness)
         for field, least in (("max_tokens", 1), ("preemption_threshold", 0), ("max_model_len", 1)):
             if getattr(self, field) is not None:

@@ -11,9 +11,13 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
+from kvsim.allocators.options import Groups
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.windows import SglangDual, SglangUnified
+
+GROUPS = Groups(full=1, windowed=2, window=32)
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
@@ -26,6 +30,9 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
     "sglang 1": SglangCached,
+    "sglang-dual": partial(SglangDual, groups=GROUPS, page_size=4),
+    "sglang-unified eager": partial(SglangUnified, groups=GROUPS, page_size=4),
+    "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
 }
 FINE = ("paged 1", "radix", "sglang 1")
