@@ -5,24 +5,44 @@ Names of allocators and schedulers are not checked here: their registries do tha
 
 from dataclasses import dataclass
 
+from kvsim.allocators.extents import FITS
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
-FITS = ("first", "best")
+"""Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
 COMPACTIONS = ("eager", "lazy")
 POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
 PREEMPTIONS = ("recompute", "swap")
+CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
 WORDS = {
-    "reserve": RESERVES,
     "policy": POLICIES,
     "preemption": PREEMPTIONS,
     "fit": FITS,
     "eviction": tuple(STRATEGIES),
     "compaction": COMPACTIONS,
+    "capacity_policy": CAPACITY_POLICIES,
 }
 """Field -> the words that it may be."""
+
+
+def check_reserve(reserve: str) -> None:
+    """Raise KvsimError unless it is one of `RESERVES`, or `predicted:MODEL`."""
+    if reserve.startswith(PREFIX):
+        predictor_named(reserve.removeprefix(PREFIX))
+    elif reserve not in RESERVES:
+        raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, {PREFIX}MODEL, got {reserve!r}")
+
+
+def split_reserve(text: str) -> tuple[str, str | None]:
+    """An allocator and its reservation, of `name[:reserve]` or `module:Class[:reserve]`."""
+    name, mark, model = text.strip().partition(f":{PREFIX}")
+    if mark:
+        return name, PREFIX + model
+    name, _, last = text.strip().rpartition(":")
+    return (name, last) if name and last in RESERVES else (text.strip(), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +55,9 @@ class EngineConfig:
         Names in their registries; scheduler None means the one that belongs to the allocator.
     block_size : int
         Tokens of a KV block, a power of two.
-    reserve : "max", "pow2", "oracle" or None
+    reserve : "max", "pow2", "oracle", "predicted:MODEL" or None
         What allocators that reserve ahead set aside; None leaves it to the allocator.
-    fit : "first" or "best"
+    fit : "first", "best", "next" or "worst"
         Which free extent a contiguous reservation takes.
     max_num_seqs, max_num_batched_tokens : int
         At most so many sequences run, and at most so many tokens are computed, in a step.
@@ -59,6 +79,11 @@ class EngineConfig:
         What happens to evicted sequences; None means as the scheduler does.
     num_cpu_blocks : int or None
         Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
+    capacity_policy : "guaranteed-no-evict", "max-utilization", "static-batch" or None
+        Whom TensorRT-LLM admits; None means its default, the first.
+    router_token_ratio, router_max_new_token_len, router_max_wait_tokens : float, int, int or None
+        What LightLLM expects of answers, and how many decode steps it waits before it admits again
+        (sim/schedulers/lightllm.py); None means its defaults.
     enforce_eager : bool
         Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
     disable_hybrid_kv_cache_manager : bool
@@ -93,6 +118,10 @@ class EngineConfig:
     async_scheduling: bool | None = None
     preemption: str | None = None
     num_cpu_blocks: int | None = None
+    capacity_policy: str | None = None
+    router_token_ratio: float | None = None
+    router_max_new_token_len: int | None = None
+    router_max_wait_tokens: int | None = None
     enforce_eager: bool = False
     disable_hybrid_kv_cache_manager: bool = False
     eviction: str = "lru"
@@ -109,9 +138,11 @@ class EngineConfig:
             check_int(field, getattr(self, field))
         if self.block_size & (self.block_size - 1):
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
+        if self.reserve is not None:
+            check_reserve(self.reserve)
         for field, words in WORDS.items():
             word = getattr(self, field)
-            if word not in words and not (word is None and field in ("reserve", "preemption")):
+            if word not in words and not (word is None and field in ("preemption", "capacity_policy")):
                 raise KvsimError(f"{field} must be one of {', '.join(words)}, got {word!r}")
         if self.num_cpu_blocks is not None:
             check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
@@ -124,3 +155,12 @@ class EngineConfig:
         for field, least in (("max_tokens", 1), ("preemption_threshold", 0), ("max_model_len", 1)):
             if getattr(self, field) is not None:
                 check_int(field, getattr(self, field), least)
+        self._check_admission()
+
+    def _check_admission(self) -> None:
+        """What says whom TensorRT-LLM and LightLLM admit."""
+        if self.router_token_ratio is not None and not self.router_token_ratio >= 0:
+            raise KvsimError(f"router_token_ratio must be at least 0, got {self.router_token_ratio!r}")
+        for field in ("router_max_new_token_len", "router_max_wait_tokens"):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field), least=0)

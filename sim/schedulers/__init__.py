@@ -5,6 +5,9 @@ SCHEDULERS: dict[str, str] = {
     "vllm-v0": "kvsim.sim.schedulers.vllm_v0:VllmV0",
     "sglang": "kvsim.sim.schedulers.sglang:Sglang",
     "nano-vllm": "kvsim.sim.schedulers.nano_vllm:NanoVllm",
+    "lightllm": "kvsim.sim.schedulers.lightllm:LightLLM",
+    "past-future": "kvsim.sim.schedulers.past_future:PastFuture",
+    "tensorrt-llm": "kvsim.sim.schedulers.tensorrt_llm:TensorRTLLM",
     "orca": "kvsim.sim.schedulers.orca:Orca",
     "static": "kvsim.sim.schedulers.static:Static",
 }

@@ -1,13 +1,13 @@
 """The pools of SGLang 0.5.23, replayed: what each call returned, and both lists after it."""
 
 import pytest
-from support.zoo import sequences
+from support.zoo import rows_at
 
 from kvsim.allocators.sglang.dual import DualPool
 from kvsim.allocators.sglang.pools import PagePool, TokenPool, pool_of
 
 pytestmark = pytest.mark.golden
-POOLS, DUAL = sequences("sglang/allocators"), sequences("sglang/swa_dual_pool")
+POOLS, DUAL = rows_at("sglang/allocators.json.gz"), rows_at("sglang/swa_dual_pool.json.gz")
 
 
 def state(pool: PagePool, staged: str) -> dict:

@@ -3,14 +3,14 @@
 from itertools import pairwise
 
 import pytest
-from support.zoo import sequences
+from support.zoo import rows_at
 
 from kvsim.allocators.sglang.eviction import STRATEGIES, tail_optimised
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.tree import DEPTH, SglangTree
 
 pytestmark = pytest.mark.golden
-TREES = sequences("sglang/radix")
+TREES = rows_at("sglang/radix.json.gz")
 ROOT, FIRST = 5, 10  # how the newer tree numbers its nodes
 
 

@@ -3,14 +3,14 @@
 from itertools import pairwise
 
 import pytest
-from support.zoo import sequences
+from support.zoo import rows_at
 
 from kvsim.allocators.sglang.ends import End, Pass
 from kvsim.allocators.sglang.floating import Floating
 from kvsim.allocators.sglang.unified import UnifiedPair
 
 pytestmark = pytest.mark.golden
-POOLS = sequences("sglang/unified_pool")
+POOLS = rows_at("sglang/unified_pool.json.gz")
 UPWARDS = ("up", "float", "down")
 
 

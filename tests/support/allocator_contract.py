@@ -11,17 +11,53 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
-from kvsim.allocators.options import Groups
+from kvsim.allocators.lightllm import LightLLM
+from kvsim.allocators.llama.contiguous import LlamaContiguous
+from kvsim.allocators.llama.scattered import LlamaScattered
+from kvsim.allocators.options import Groups, Options
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
+from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.windows import SglangDual, SglangUnified
+from kvsim.allocators.size_classes.offset import Offset, OffsetExact
+from kvsim.allocators.size_classes.segregated import Segregated
+from kvsim.allocators.size_classes.slab import Slab
+from kvsim.allocators.size_classes.tlsf import Tlsf
+from kvsim.allocators.tgi import Tgi
+from kvsim.allocators.virtual_memory.kvcached import Kvcached
+from kvsim.allocators.virtual_memory.vattention import (
+    VAttention,
+    VAttention2M,
+    VAttention128K,
+    VAttention256K,
+    VAttentionBestFit,
+    VAttentionEager,
+)
 
 GROUPS = Groups(full=1, windowed=2, window=32)
+
+
+def sizes(cell: int, block_size: int = 16) -> Options:
+    """A model of one layer, whose keys of a token take so many bytes."""
+    return Options(
+        block_size=block_size,
+        token_bytes=2 * cell,
+        layers=1,
+        kv_heads=1,
+        head_dim=cell // 2,
+        dtype_bytes=2,
+        max_sequences=20,
+        max_model_len=12_000,
+    )
+
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
     "contiguous best fit": partial(Contiguous, fit="best"),
+    "contiguous next fit": partial(Contiguous, fit="next"),
+    "contiguous worst fit": partial(Contiguous, fit="worst"),
     "dynamic first fit": Dynamic,
     "dynamic best fit": partial(Dynamic, fit="best"),
     "buddy": Buddy,
@@ -34,8 +70,39 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "sglang-unified eager": partial(SglangUnified, groups=GROUPS, page_size=4),
     "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
+    "offset": Offset,
+    "offset-exact": OffsetExact,
+    "tlsf": Tlsf,
+    "segregated": Segregated,
+    "slab": Slab,
+    "slab that keeps slabs": partial(Slab, rebalances=False),
+    "vattention": partial(VAttention, options=sizes(16_384)),
+    "vattention, pages with a rest": partial(VAttention, options=sizes(10_240)),
+    "vattention-128k": partial(VAttention128K, options=sizes(16_384)),
+    "vattention-256k": partial(VAttention256K, options=sizes(16_384)),
+    "vattention-2m": partial(VAttention2M, options=sizes(163_840)),
+    "vattention-best": partial(VAttentionBestFit, options=sizes(10_240)),
+    "vattention-eager": partial(VAttentionEager, options=sizes(16_384)),
+    "kvcached": partial(Kvcached, options=sizes(262_144, 2)),
+    "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
+    "lightllm": LightLLM,
+    "tgi": Tgi,
+    "dynamic-cache": partial(DynamicCache, tensor_bytes=65_536, tensors=1),
+    "dynamic-cache of two tensors": partial(DynamicCache, tensor_bytes=131_072, tensors=2),
+    "static-cache": partial(StaticCache, tensor_bytes=65_536, tensors=1),
+    "llama-contiguous": LlamaContiguous,
+    "llama-contiguous that moves little": partial(LlamaContiguous, most=2),
+    "llama-scattered": LlamaScattered,
 }
-FINE = ("paged 1", "radix", "sglang 1")
+FINE = (
+    "paged 1",
+    "radix",
+    "sglang 1",
+    "lightllm",
+    "llama-contiguous",
+    "llama-contiguous that moves little",
+    "llama-scattered",
+)
 """Those with many regions."""
 
 

@@ -21,9 +21,9 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import read_config
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
-from support.zoo import sequences
+from support.zoo import rows_at
 
-RECORDED = sequences("sglang/scheduler")
+RECORDED = rows_at("sglang/scheduler.json.gz")
 RUNS = RECORDED.get("runs", {})
 WRITTEN = ("running_end", "waiting_end", "prefill_tokens", "decode_tokens", "hit_tokens")
 SEATS = 256
