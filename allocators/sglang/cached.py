@@ -64,6 +64,12 @@ class SglangMatch(Match):
 class SglangCached(Allocator):
     """Pages and a radix tree of all text, which forgets leaves by a strategy."""
 
+    family = "blocks"
+    idea = "pages under a radix tree of all text; leaves go by a chosen strategy"
+    wastes = "less than one page; text that parts inside of a page"
+    used_by = "SGLang"
+    source = "SGLang 0.5.23, mem_cache/allocator, radix_cache.py, evict_policy.py"
+
     pages = True
     has_blocks = True
     keeps_prefixes = True

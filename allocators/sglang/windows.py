@@ -61,6 +61,9 @@ class SglangWindows(Allocator):
         Tokens that must lie behind the window before their pages are freed.
     """
 
+    family = "layers"
+    used_by = "SGLang"
+
     windows = pages = has_blocks = True
     frees_behind_windows = True
 
@@ -256,6 +259,10 @@ class SglangDual(SglangWindows):
         Tokens of the SWA pool, as a share of those of the full one.
     """
 
+    idea = "a pool of full and one of windowed layers, split at the start"
+    wastes = "less than a page in each layer; what one pool cannot lend"
+    source = "SGLang 0.5.23, mem_cache/allocator/swa.py"
+
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         if options.groups is None:
@@ -316,6 +323,10 @@ class SglangUnified(SglangWindows):
     lazy : bool
         Whether holes are closed only when room is short, not at every release.
     """
+
+    idea = "full and windowed pages from both ends of one buffer; pages move"
+    wastes = "less than a page in each layer; moved pages"
+    source = "SGLang 0.5.23, unified_sub_pool.py; sgl-project/sglang#29678"
 
     chooses_compaction = moves_on_release = True
 

@@ -217,14 +217,14 @@ class Scenario:
         panel=MEMORY,
         default=EngineConfig.eviction,
         allowed=tuple(STRATEGIES),
-        doc="the leaf of the radix tree that goes first, for [`sglang`](allocators.md#sglang)",
+        doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/blocks.md#sglang)",
     )
     compaction: str = option(
         "When pages move to close holes: at once, or when room is short.",
         panel=MEMORY,
         default=EngineConfig.compaction,
         allowed=COMPACTIONS,
-        doc="when pages move to close holes, for [`sglang-unified`](allocators.md#sglang-unified): at every "
+        doc="when pages move to close holes, for [`sglang-unified`](zoo/layers.md#sglang-unified): at every "
         "release, or when room is short",
     )
     reserve: str | None = option(
