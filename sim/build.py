@@ -73,7 +73,7 @@ def hybrid_groups(scenario: Deployment) -> HybridMemory | None:
     """How unlike layers are kept over one pool; None where they are not."""
     found, scheduler = allocator_class(scenario.engine.allocator), build_scheduler(scenario)
     hybrid = is_hybrid(scenario.served_model) and scheduler.keeps_groups and found.frees_behind_windows
-    if not (found.keeps_groups or hybrid):
+    if not (found.keeps_groups or (hybrid and not found.pools_windows)):
         return None
     return hybrid_memory(scenario, scheduler.asynchronous)
 

@@ -64,7 +64,7 @@ class SglangWindows(Allocator):
     family = "layers"
     used_by = "SGLang"
 
-    windows = pages = has_blocks = True
+    windows = pages = has_blocks = pools_windows = True
     frees_behind_windows = True
 
     def __init__(self, capacity_slots: int, groups: Groups, page_size: int, interval: int) -> None:

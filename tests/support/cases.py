@@ -230,6 +230,7 @@ def draw_case(rng: Random, scheduler: str) -> Case:
 
 def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
     """What only SGLang's scheduler and its memory know; most often over its own memory."""
+    rng = Random(rng.random())  # one draw, so that the work is that of other schedulers
     allocator = rng.choice(["sglang", "sglang", "sglang", "paged", "radix", "dynamic"])
     caches = allocator == "radix" or (allocator != "dynamic" and rng.random() < 0.8)
     policies = ["fcfs", "priority", "sjf", "lof", "lpm"] + ["dfs-weight"] * (allocator == "sglang")
