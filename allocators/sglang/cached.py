@@ -84,9 +84,9 @@ class SglangCached(Allocator):
     ) -> None:
         if page_size < 1 or capacity_slots < page_size:
             raise ValueError(f"a page must have 1 to {capacity_slots} slots, got {page_size}")
-        self.page_size = self.growth_unit = page_size
         pages = capacity_slots // page_size
         super().__init__(pages * page_size)
+        self.page_size = self.growth_unit = page_size
         self.caches = caches
         self.pool = pool_of(pages, page_size)
         self.eviction = eviction
