@@ -20,7 +20,7 @@ from typing import ClassVar, cast
 
 from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.allocators.sglang.cached import SglangMatch
+from kvsim.allocators.sglang.cached import SglangCached, SglangMatch
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.scenario.engine import EngineConfig
@@ -78,6 +78,8 @@ class Sglang(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose queue it sorts."""
+        if self.config.policy == "dfs-weight" and not isinstance(allocator, SglangCached):
+            raise KvsimError(f"policy dfs-weight needs allocator sglang, got {self.config.allocator}")
         self._capacity = allocator.capacity_slots
         self._page = allocator.growth_unit or 1
         return SglangServer(allocator, bound)

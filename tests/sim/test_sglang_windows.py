@@ -5,6 +5,7 @@ import pytest
 from support.serving import everything
 
 from kvsim.sim.build import build_engine
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.workload import Workload
 
@@ -50,3 +51,15 @@ def test_the_fixed_split_strands_what_the_unified_pool_uses():
     assert shares["dual"][0] > 0.05
     assert max(shares["eager"][0], shares["lazy"][0]) < 0.01
     assert shares["dual"][1] == 0 < shares["lazy"][1] < shares["eager"][1]
+
+
+def test_the_order_along_the_tree_needs_the_tree():
+    with pytest.raises(KvsimError, match="policy dfs-weight needs allocator sglang, got paged"):
+        run(
+            {
+                "allocator": "paged",
+                "scheduler": "sglang",
+                "policy": "dfs-weight",
+                "enable_prefix_caching": False,
+            }
+        )
