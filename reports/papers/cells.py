@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.papers.measures import measured
 from kvsim.sim import __version__
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.files.whole_file import whole_file
@@ -84,7 +85,8 @@ def fingerprint() -> str:
         for file in sorted(Path(str(resources.files(package))).rglob("*")):
             if file.suffix in (".py", ".toml", ".json", ".parquet"):
                 found.update(file.name.encode() + file.read_bytes())
-    found.update(Path(__file__).read_bytes())
+    for file in (Path(__file__), Path(__file__).with_name("measures.py")):
+        found.update(file.read_bytes())
     return found.hexdigest()
 
 
@@ -92,7 +94,9 @@ def fingerprint() -> str:
 
 
 def carry_out(cell: Cell, build: Builder) -> Numbers:
-    """Simulate a cell."""
+    """Simulate a cell, or measure an allocator by itself."""
+    if "measure" in cell:
+        return measured(cell)
     scenario = scenario_of(cell)
     cpu_s = time.process_time()
     workload = workload_of(cell, build)
@@ -221,7 +225,7 @@ def _internal(scenario: Deployment, result: Result, internal: float | None) -> N
     bound = reservation(policy, scenario.max_model_len)
     prompts, outputs = result.workload.prompt_tokens.tolist(), result.output_tokens.tolist()
     pairs = zip(prompts, outputs, strict=True)
-    lent = [bound(Request(0, p, o)) - (p + o - 1) for p, o in pairs]
+    lent = [bound(Request(row, p, o)) - (p + o - 1) for row, (p, o) in enumerate(pairs)]
     end = result.saturated.time_ps
     stay = np.minimum(result.requests["finish_ps"], end) - result.requests["first_scheduled_ps"]
     held = _dot(np.array(lent), np.maximum(stay, 0))
