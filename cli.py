@@ -10,6 +10,7 @@
     sim trace-events    the same of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
+    sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim models, gpus, allocators, schedulers    what there is to choose from
@@ -32,6 +33,7 @@ from typer.core import TyperGroup
 
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
 from kvsim.sim import __version__
+from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped, Stopping
@@ -386,13 +388,42 @@ def show_profile(  # noqa: PLR0917 - typer passes them by name
         print(path)
 
 
+@app.command(short_help="Replay a benchmark's result: measured beside simulated.")
+@flat
+def replay(  # noqa: PLR0917 - typer passes them by name
+    result: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULT", help="Of vllm bench serve, AIPerf, GuideLLM or inference-perf, as it is."
+        ),
+    ],
+    model: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim models; or a config.json.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim gpus; or your own, or a profile.")],
+    asked: ReplayOptions = ReplayOptions(),
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="host|scale",
+            help="One factor for the host's time, or every step's, that meets the measured TPOT.",
+            show_default="nothing is fitted",
+            rich_help_panel="Replay",
+        ),
+    ] = None,
+    server: Scenario = Scenario(),
+) -> None:
+    """Send a benchmark's requests into the simulator, and put measured beside simulated."""
+    from kvsim.replaying import replayed
+
+    replayed(result, replace(server, model=model, gpu=gpu), replace(asked, fit=fit))
+
+
 @app.command()
 def validate(  # noqa: PLR0917 - each is an option
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="SOURCE",
-            help="points, requests, a CSV of points, or the JSON of vllm bench serve --save-detailed.",
+            help="points, requests, a CSV of points, or a benchmark's JSON with every request.",
             show_default="points and requests",
         ),
     ] = None,

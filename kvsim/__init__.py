@@ -23,6 +23,7 @@ from kvsim.sim import __version__
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
+    from kvsim.replaying import Replay, replay
     from kvsim.results import Comparison, Run
     from kvsim.sim.errors import KvsimError
     from kvsim.sim.fit.answer import fit
@@ -39,6 +40,7 @@ _WHERE = {
     "GpuSpec": "sim.models.spec",
     "KvsimError": "sim.errors",
     "ModelSpec": "sim.models.spec",
+    "Replay": "replaying",
     "Run": "results",
     "Scenario": "sim.options.scenario",
     "Scheduler": "sim.schedulers.base",
@@ -49,6 +51,7 @@ _WHERE = {
     "compare": "api",
     "fit": "sim.fit.answer",
     "load": "api",
+    "replay": "replaying",
     "simulate": "api",
     "sweep": "sweeping",
 }
@@ -59,6 +62,7 @@ __all__ = [
     "GpuSpec",
     "KvsimError",
     "ModelSpec",
+    "Replay",
     "Run",
     "Scenario",
     "Scheduler",
@@ -70,6 +74,7 @@ __all__ = [
     "compare",
     "fit",
     "load",
+    "replay",
     "simulate",
     "sweep",
 ]

@@ -235,6 +235,15 @@ def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0
     return list(contract.RULES)
 
 
+def described_server(server: Scenario | None, options: Mapping[str, Any]) -> Scenario:
+    """The server, with what the options change; options of the traffic are refused."""
+    known = sorted(each.name for each in fields(Scenario))
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, known)
+    return described(server, None, options)[0]
+
+
 def described(
     scenario: Scenario | None, traffic: Traffic | None, options: Mapping[str, Any]
 ) -> tuple[Scenario, Traffic, Goals]:

@@ -40,6 +40,12 @@ class LlamaContiguous(Allocator):
         (llama.cpp's `--defrag-thold`).
     """
 
+    family = "tokens"
+    idea = "cells in a row for each piece of a prompt; defragmented in need"
+    wastes = "nothing; rows too short for the next prompt"
+    used_by = "llama.cpp until August 2025"
+    source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
+
     moves_on_release = True
 
     @classmethod

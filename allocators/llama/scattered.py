@@ -27,6 +27,12 @@ class LlamaScattered(Allocator):
         Cells.
     """
 
+    family = "tokens"
+    idea = "any empty cells of one array, searched from a moving head"
+    wastes = "nothing; attention reads the holes, too"
+    used_by = "llama.cpp since August 2025"
+    source = "llama.cpp src/llama-kv-cache.cpp, PR 15473"
+
     growth_unit = 1
 
     def __init__(self, capacity_slots: int) -> None:

@@ -15,6 +15,11 @@ from kvsim.allocators.pytorch.undo import Checkpoint
 class DynamicCache(TensorCache):
     """Tensors that are made anew for every token; parameters as of `TensorCache`."""
 
+    idea = "new tensors for every token, each a copy of the last one"
+    wastes = "rounding; a tensor twice; freed blocks a little too small"
+    used_by = "Hugging Face transformers (DynamicCache)"
+    source = "transformers cache_utils.py; PyTorch 2.6, CUDACachingAllocator.cpp"
+
     def tokens_of(self, tokens: int, bound: int) -> int:
         """What it holds now."""
         return tokens

@@ -13,6 +13,11 @@ from kvsim.allocators.pytorch.tensor_cache import TensorCache
 class StaticCache(TensorCache):
     """Tensors for `bound` tokens; parameters as of `TensorCache`."""
 
+    idea = "tensors of the reservation's length, made once"
+    wastes = "bound - tokens, and rounding; free ends of segments"
+    used_by = "Hugging Face transformers (StaticCache)"
+    source = "transformers cache_utils.py; PyTorch 2.6, CUDACachingAllocator.cpp"
+
     reserves = True
 
     def tokens_of(self, tokens: int, bound: int) -> int:

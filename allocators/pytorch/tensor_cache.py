@@ -21,7 +21,7 @@ from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.pytorch.blocks import Block
 from kvsim.allocators.pytorch.caching import CachingAllocator
-from kvsim.allocators.pytorch.settings import GRAIN, SMALL, Settings, segment_bytes
+from kvsim.allocators.pytorch.settings import GRAIN, SMALL, SMALL_SEGMENT, Settings, segment_bytes
 from kvsim.allocators.pytorch.undo import Checkpoint
 
 Blocks = tuple[int, list[Block]]
@@ -46,6 +46,8 @@ class TensorCache(Allocator):
         Has the counters that torch reports: allocated, reserved, inactive split, their peaks.
     """
 
+    family = "tensors"
+
     idles = True
     windows = True
 
@@ -62,7 +64,8 @@ class TensorCache(Allocator):
         return cls(capacity_slots, tensor_bytes, tensors)
 
     def __init__(self, capacity_tokens: int, tensor_bytes: int = 2_048, tensors: int = 64) -> None:
-        self.grain_bytes = gcd(GRAIN, tensor_bytes)
+        whole = tensor_bytes % GRAIN == 0  # no block is rounded then
+        self.grain_bytes = gcd(SMALL_SEGMENT if whole else GRAIN, tensor_bytes)
         total_bytes = capacity_tokens * tensor_bytes * tensors
         super().__init__(total_bytes // self.grain_bytes)
         self.slots_per_token = tensors * tensor_bytes // self.grain_bytes

@@ -322,6 +322,13 @@ class Scenario:
         shown="1.2 where measured, 0 in the roofline",
         doc="how uneven tokens choose their experts: the exponent of a power law",
     )
+    time_scale: float = option(
+        "Multiply every step's time, as sim replay --fit scale finds it.",
+        panel=HARDWARE,
+        default=Deployment.time_scale,
+        value="X",
+        doc="by what every step's time is multiplied, as [`sim replay --fit scale`](replay.md#fit) finds it",
+    )
     replicas: int = option(
         "Equal servers on one clock.",
         panel=FLEET,

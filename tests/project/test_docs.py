@@ -3,9 +3,9 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
-get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
-`--num-prompts 20`, which replaces their own.
+`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json` and `path/to/config.json` of the examples exist.
+`run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
+`--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from support.bench_files import GUIDELLM
 
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS, FAMILIES
@@ -119,6 +120,7 @@ def workplace(tmp_path, monkeypatch):
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
     for name, table in zip(("requests.csv", "log.csv"), blocks(named("traces"), "csv"), strict=True):
         Path(name).write_text(table, encoding="utf-8")
+    Path("result.json").write_bytes(GUIDELLM.read_bytes())
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -132,7 +134,7 @@ def carry_out(command, capsys):
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
-SHARING = ("run", "compare", "sweep", "capacity")
+SHARING = ("run", "compare", "replay", "sweep", "capacity")
 """Commands that take the options of a run."""
 
 # -- every name has help and a heading ------------------------------------------------------------
@@ -200,6 +202,7 @@ def test_no_option_is_described_that_is_not_there():
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {"--fuzz"}  # one of pytest's here
+    there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name

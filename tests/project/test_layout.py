@@ -48,7 +48,7 @@ ROOMS = (
     ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
     ("build", "content"),
     ("contract", "options", "run"),
-    ("fit", "validate"),
+    ("fit", "bench", "validate"),
 )
 """The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""
 

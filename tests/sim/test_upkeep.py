@@ -18,7 +18,6 @@ from kvsim.sim.workload import Workload
 
 PS_PER_MS = 10**9
 SCHEDULERS = ("vllm-v1@0.33.0", "vllm-v1@0.11.0", "orca")
-HAPPENS = ("preemptions", "copied_slots")
 
 
 def scenario(allocator, tokens=200, **engine):

@@ -12,8 +12,12 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.lightllm import LightLLM
+from kvsim.allocators.llama.contiguous import LlamaContiguous
+from kvsim.allocators.llama.scattered import LlamaScattered
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
+from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
@@ -74,8 +78,21 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
     "lightllm": LightLLM,
     "tgi": Tgi,
+    "dynamic-cache": partial(DynamicCache, tensor_bytes=65_536, tensors=1),
+    "dynamic-cache of two tensors": partial(DynamicCache, tensor_bytes=131_072, tensors=2),
+    "static-cache": partial(StaticCache, tensor_bytes=65_536, tensors=1),
+    "llama-contiguous": LlamaContiguous,
+    "llama-contiguous that moves little": partial(LlamaContiguous, most=2),
+    "llama-scattered": LlamaScattered,
 }
-FINE = ("paged 1", "radix", "lightllm")
+FINE = (
+    "paged 1",
+    "radix",
+    "lightllm",
+    "llama-contiguous",
+    "llama-contiguous that moves little",
+    "llama-scattered",
+)
 """Those with many regions."""
 
 
