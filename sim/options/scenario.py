@@ -18,7 +18,6 @@ from kvsim.sim.scenario.engine import (
     CAPACITY_POLICIES,
     POLICIES,
     PREEMPTIONS,
-    RESERVES,
     EngineConfig,
     check_reserve,
     split_reserve,
@@ -182,17 +181,19 @@ class Scenario:
         doc="tokens of a KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: the maximum, a power of two, the exact length, a prediction.",
+        "What those that reserve set aside: max, pow2, oracle or predicted:MODEL.",
         panel=MEMORY,
         default=None,
-        value="|".join((*RESERVES, "predicted:MODEL")),
+        value="NAME",
         shown="max",
-        doc="what those that reserve set aside; [predictors](allocators.md)",
+        doc="what those that reserve set aside: `max`, `pow2`, `oracle`, "
+        "[`predicted:MODEL`](allocators.md#predicted-lengths)",
     )
     fit: str = option(
-        "The hole that a contiguous reservation takes.",
+        "The hole that a contiguous reservation takes: first, best, next or worst.",
         panel=MEMORY,
         default=EngineConfig.fit,
+        value="NAME",
         allowed=FITS,
     )
     data_parallel_size: int = option(
