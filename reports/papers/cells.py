@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.reports.papers.measures import measured
 from kvsim.sim import __version__
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.files.whole_file import whole_file
@@ -85,8 +84,7 @@ def fingerprint() -> str:
         for file in sorted(Path(str(resources.files(package))).rglob("*")):
             if file.suffix in (".py", ".toml", ".json", ".parquet"):
                 found.update(file.name.encode() + file.read_bytes())
-    for file in (Path(__file__), Path(__file__).with_name("measures.py")):
-        found.update(file.read_bytes())
+    found.update(Path(__file__).read_bytes())
     return found.hexdigest()
 
 
@@ -94,9 +92,7 @@ def fingerprint() -> str:
 
 
 def carry_out(cell: Cell, build: Builder) -> Numbers:
-    """Simulate a cell, or measure an allocator by itself."""
-    if "measure" in cell:
-        return measured(cell)
+    """Simulate a cell."""
     scenario = scenario_of(cell)
     cpu_s = time.process_time()
     workload = workload_of(cell, build)

@@ -1,72 +1,67 @@
-"""The papers on allocators alone: their closed forms, and that every published number is met."""
+"""Papers without a server: every figure agrees, and misses as soon as what it rests on is another."""
 
 import pytest
 
-from kvsim.allocators.size_classes.bins import class_size, class_up
-from kvsim.reports.papers.cells import Bench
-from kvsim.reports.papers.checks import AGREES, judged
-from kvsim.reports.papers.declared import read_paper
-from kvsim.reports.papers.measures import measured
-from kvsim.reports.papers.running import Findings
-from kvsim.reports.papers.series import all_series, find
-from kvsim.sim.errors import KvsimError
+from kvsim import workloads
+from kvsim.reports.papers import checks, declared, running
+from kvsim.reports.papers.mechanisms import MEASURES, interleaved, measured, uniform_waste
+
+PAPERS = ("hybrid-waste", "llama-defrag")
 
 
-def results(name, quick):
-    paper = read_paper(name)
-    found = {}
-    for figure in paper.figures.values():
-        for series in all_series(paper, figure, quick=quick):
-            key = series.figure, series.panel, series.system, series.choice
-            found[key] = find(series, Bench(None, None))
-    findings = Findings(found, len(found), 0.0, 0.0, 0.0)
-    return {number: judged(paper, figure, findings) for number, figure in paper.figures.items()}
+def verdicts(name, change=lambda cell: None):
+    paper = declared.read_paper(name)
+    for model in paper.tables["models"].values():
+        change(model["arguments"])
+    figures = list(paper.figures.values())
+    findings = running.carry_out_all(paper, figures, workloads.build, quick=False, jobs=1, store=None)
+    assert findings.runs == 0, "no simulation"
+    return [checks.judged(paper, figure, findings).verdict for figure in figures]
 
 
-def test_the_table_of_vattention_is_met_exactly():
-    (table,) = results("vattention", quick=False).values()
-    assert table.verdict == AGREES
-    assert len(table.rows) == 48
-    assert all(row.simulated == row.published for row in table.rows)
+@pytest.mark.parametrize("name", PAPERS)
+def test_all_figures_agree(name):
+    assert set(verdicts(name)) == {checks.AGREES}
 
 
-@pytest.mark.parametrize("kib", [64, 128, 256, 2048])
-@pytest.mark.parametrize(("layers", "heads"), [(32, 4), (32, 8), (60, 8)])
-def test_a_page_has_the_closed_form_of_the_paper(layers, heads, kib):
-    name = {64: "vattention", 2048: "vattention-2m"}.get(kib, f"vattention-{kib}k")
-    for parallel in (1, 2):
-        cell = {
-            "measure": "kvblock",
-            "engine": {"allocator": name},
-            "sizes": {"layers": layers, "kv_heads": heads, "head_dim": 128, "dtype_bytes": 2},
-            "tensor_parallel_size": parallel,
-            "workload": {"num_prompts": 1},
-        }
-        numbers = measured(cell)
-        assert numbers["tokens"] == (kib << 10) // (heads // parallel * 128 * 2)
-        assert numbers["waste"] == 2 * layers * kib * parallel / 1024
-
-
-def test_mooncakes_utilisations_are_met():
-    short = results("offset-allocator", quick=True)
-    assert [judged.verdict for judged in short.values()] == [AGREES, AGREES]
-
-
-@pytest.mark.parametrize("size", [2_097_169, 2_306_867, 1_887_436, 131_072, 144_179, 3_274_752])
-def test_in_the_steady_state_of_one_size_the_store_is_as_full_as_the_class(size):
-    """Less what the last part of the memory leaves, which is below one class."""
-    pool, lent = 1 << 28, class_size(class_up(size, 3), 3)
-    cell = {
-        "measure": "store",
-        "rounds": True,
-        "store": {"pool": pool, "size": size},
-        "workload": {"num_prompts": 500},
+def test_every_measure_is_used_by_a_figure():
+    used = {
+        figure.settings["measure"]
+        for name in declared.paper_names()
+        for figure in declared.read_paper(name).figures.values()
+        if figure.reads == "mechanism"
     }
-    utilisation = measured(cell)["utilisation"]
-    assert utilisation == pytest.approx(100 * (pool // lent) * size / pool)
-    assert 0 <= 100 * size / lent - utilisation <= 100 * size / pool
+    assert used == set(MEASURES)
 
 
-def test_an_unknown_measure_is_named():
-    with pytest.raises(KvsimError, match="measure 'kvblok' is unknown; did you mean 'kvblock'"):
-        measured({"measure": "kvblok"})
+def test_another_window_is_another_waste():
+    def wider(arguments):
+        arguments["kinds"][1]["tokens"] += 1_000
+
+    assert verdicts("hybrid-waste", wider) == [checks.MISSES]
+
+
+def test_larger_graphs_move_enough_at_once():
+    def larger(arguments):
+        if "most" in arguments:
+            arguments["most"] = 341
+        else:
+            arguments["nodes"] = 65_536
+
+    assert verdicts("llama-defrag", larger) == [checks.MISSES, checks.MISSES, checks.AGREES]
+
+
+def test_the_closed_form_is_the_sum_over_tokens_and_layers():
+    kinds = [{"layers": 3, "tokens": 5}, {"layers": 2, "tokens": 8}]
+    held = [token < kind["tokens"] for kind in kinds for _ in range(kind["layers"]) for token in range(8)]
+    assert uniform_waste(kinds, 8)["waste"] == pytest.approx(100 * held.count(False) / len(held))
+
+
+def test_lanes_that_decode_side_by_side_leave_holes_as_wide_as_those_gone():
+    found = interleaved(cells=4_096, lanes=8, tokens=512, gone=4, prompt=512, most=42)
+    assert (found["free"], found["longest"], found["refused"]) == (2_048, 4, 1)
+    assert measured("interleaved", {**_nearly_full(), "prompt": 384})["refused"] == 0
+
+
+def _nearly_full():
+    return {"cells": 16_384, "lanes": 4, "tokens": 4_000, "gone": 1, "prompt": 2_048, "most": 341}
