@@ -14,6 +14,10 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
+from kvsim.allocators.lossy.budget import Budget
+from kvsim.allocators.lossy.h2o import H2O
+from kvsim.allocators.lossy.kivi import Kivi
+from kvsim.allocators.lossy.streaming_llm import StreamingLLM
 from kvsim.allocators.mlc import Mlc
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
@@ -88,6 +92,10 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "llama-contiguous": LlamaContiguous,
     "llama-contiguous that moves little": partial(LlamaContiguous, most=2),
     "llama-scattered": LlamaScattered,
+    "streaming-llm": partial(StreamingLLM, budget=Budget(tokens=20), block_size=4),
+    "h2o": partial(H2O, budget=Budget(tokens=60)),
+    "h2o of a share of the prompt": partial(H2O, budget=Budget(percent=20), block_size=1),
+    "kivi": Kivi,
 }
 FINE = (
     "paged 1",
