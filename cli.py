@@ -33,7 +33,7 @@ import typer
 from typer.core import TyperGroup
 
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
-from kvsim.sim import __version__
+from kvsim.sim import __version__, build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -108,7 +108,7 @@ def compare(  # noqa: PLR0917 - typer passes them by name
         typer.Option(
             rich_help_panel="Engine",
             metavar="NAME,...",
-            help="See: sim allocators; each may name its reserve, as in buddy:pow2.",
+            help="See: sim allocators; each may name its reserve, as in buddy:pow2; or all.",
             show_default="contiguous, buddy:pow2, buddy:oracle, paged",
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
@@ -117,10 +117,9 @@ def compare(  # noqa: PLR0917 - typer passes them by name
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from kvsim.jobs import carry_out
-    from kvsim.sim.run import side_by_side
+    from kvsim.jobs import carry_out, compared_with
 
-    deployments = side_by_side(server.deployed(), allocator.split(","))
+    deployments = compared_with(server.deployed(), allocator.split(","))
     carry_out(deployments, server.fleet(), traffic, seeds, output, goals, compared=True)
 
 
@@ -661,11 +660,13 @@ def fetch_trace(
 @app.callback(invoke_without_command=True)
 def sim(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and the build, and stop.")
+    ] = False,
 ) -> None:
     """Answer what is asked without a command."""
     if version:
-        print(f"kvsim {__version__}")
+        print(f"kvsim {__version__}, {build()}")
     elif ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

@@ -5,7 +5,7 @@
 Ideal is what the same runs take one after the other in a warm process. Two efficiencies are printed:
 
     by the clock    ideal / (jobs * wall time)              on an idle machine
-    by CPU time     ideal / CPU time of all processes       also on a machine that does other work
+    by CPU time     ideal / CPU time of all processes       says the same on a busy machine, too
 
 Starting the workers, reading the trace in each, checking the plan, the journal and the table are all in it.
 """

@@ -139,7 +139,7 @@ def test_the_cheapest_fleet_comes_first():
 def test_what_seeds_do_not_tell_apart_is_said():
     rows = [row(load, seed) for seed, load in enumerate((2.0, 3.0, 4.0))]
     rows += [row(load, seed, gpu="l40s") for seed, load in enumerate((2.1, 2.8, 4.3))]
-    rows += [row(load, seed, gpu="b200") for seed, load in enumerate((1.9, 2.9, 3.9))]
+    rows += [row(load, seed, gpu="b200") for seed, load in enumerate((1.1, 1.5, 2.2))]
     found = described(rows, price=None)
     assert [each["best_per_gpu"] for each in found] == [True, True, False], "b200 is less with every seed"
     said = answer(found, ["h100", "l40s", "b200"], "rate", SLO, None)
