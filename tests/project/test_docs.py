@@ -362,6 +362,8 @@ def shortened(command):
     """A command of a page with few requests and no figures."""
     short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
     whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
+    if re.match(r"sim (sweep|capacity)", command):
+        return f"{command} --num-prompts 40 --seeds 1 --no-plots"
     return command + short + (" --num-prompts 20" if short and not whole else "")
 
 
