@@ -117,7 +117,8 @@ class When:
             loop = closed_loop(self.clients, self.think_time, n, think_rng)
             return Arrivals(np.zeros(n, dtype=np.int64), loop, (in_words(loop, self.think_time),))
         chain = closed_sessions(lengths, self.think_time, think_rng) if self.closed_sessions else None
-        notes: tuple[str, ...] = () if chain is None else (in_words(chain, self.think_time),)
+        told = self.think_time is None and "delay_s" in lengths.labels
+        notes: tuple[str, ...] = () if chain is None else (in_words(chain, self.think_time, told),)
         if lengths.arrival_s is not None:
             return Arrivals(np.rint(lengths.arrival_s * PS_PER_S).astype(np.int64), chain, notes)
         first = np.ones(n, dtype=bool) if chain is None else chain.after < 0
