@@ -71,6 +71,16 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
     _report(output, found, compare_table if compared else run_table, held)
 
 
+def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
+    """The server under each of these allocators; of `all`, those that cannot run it are told."""
+    from kvsim.sim.run import EVERY, left_out, side_by_side
+
+    if list(allocators) == [EVERY]:
+        for name, reason in left_out(deployment).items():
+            print(f"without {name}: {reason}", file=sys.stderr)
+    return side_by_side(deployment, allocators)
+
+
 def opened(traffic: Traffic) -> "Source":
     """The traffic with its trace read; counting its texts, where it holds some, shows how far it is."""
     from kvsim.reports.progress import progress

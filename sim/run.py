@@ -11,8 +11,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kvsim.allocators import ALLOCATORS
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_class, scheduler_name, windowed_groups
+from kvsim.sim.build import (
+    build_allocator,
+    build_engine,
+    build_scheduler,
+    capacity_of,
+    hybrid_groups,
+    scheduler_class,
+    scheduler_name,
+)
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -29,7 +38,7 @@ from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
-from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
+from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
@@ -37,6 +46,8 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
 
+EVERY = "all"
+"""What stands for all allocators in a comparison."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -153,6 +164,9 @@ class Simulation:
                 f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
+        told = allocator_class(self.scenario.engine.allocator).note
+        if told:
+            notes.append(f"{self.scenario.engine.allocator}: {told}.")
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -160,6 +174,9 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
+        hybrid = hybrid_groups(self.scenario)
+        if hybrid is not None:
+            notes.append(hybrid.in_words)
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -221,7 +238,7 @@ def prepare(
             f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
         )
     scenario = resolved(scenario)
-    capacity = kv_capacity(scenario, windowed_groups(scenario))
+    capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
@@ -261,23 +278,59 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
-def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator.
+def fitting(scenario: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the scenario can be run -> the scenario with it."""
+    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
 
-    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
+
+def left_out(scenario: Deployment) -> dict[str, str]:
+    """Each built-in allocator with which it cannot -> why."""
+    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+
+
+def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
+    """The scenario with each built-in allocator, or why it cannot be run."""
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    found: dict[str, Deployment | str] = {}
+    for name in ALLOCATORS:
+        try:
+            found[name] = resolved(with_allocator(bare, name))
+            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+        except KvsimError as error:
+            found[name] = str(error)
+    return found
+
+
+def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
+    """The scenario under each allocator; `all` stands for those that are built in and fit it.
+
+    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
+    `kv_budget` and `kv_bits` for those that drop or quantise tokens.
 
     Raises
     ------
     KvsimError
-        When two are the same, or when a reserve or a fit is given and no allocator takes it.
+        When two are the same, or when one of these is given and no allocator takes it.
     """
+    if list(allocators) == [EVERY]:
+        allocators = list(fitting(scenario))
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
+    plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)
+    bare = replace(scenario, engine=plain)
     scenarios, taken = [], False
     for text in allocators:
         chosen = with_allocator(bare, text)
-        if allocator_class(chosen.engine.allocator).chooses_extents:
+        found = allocator_class(chosen.engine.allocator)
+        if found.chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
+        if found.takes_budget or found.takes_bits:
+            own = replace(
+                chosen.engine,
+                kv_budget=budget if found.takes_budget else None,
+                kv_bits=bits if found.takes_bits else None,
+            )
+            chosen = replace(chosen, engine=own)
         if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
@@ -286,6 +339,9 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
     if fit not in (EngineConfig.fit, *(each.engine.fit for each in scenarios)):
         raise KvsimError(f"fit must be left out: none of {names} takes it, got {fit!r}")
+    for name, value in (("kv_budget", budget), ("kv_bits", bits)):
+        if value is not None and all(getattr(each.engine, name) is None for each in scenarios):
+            raise KvsimError(f"{name} must be left out: none of {names} takes it, got {value!r}")
     labels = [label(each.engine) for each in scenarios]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:

@@ -47,6 +47,7 @@ class TensorCache(Allocator):
     """
 
     family = "tensors"
+    note = "each request has tensors of its own (batch size 1, no padding); no activations"
 
     idles = True
     windows = True

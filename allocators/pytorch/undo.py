@@ -4,14 +4,26 @@ Lists are copied whole, blocks are written down when they are first touched. Exp
 undone.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from kvsim.allocators.pytorch.blocks import Block
-
-if TYPE_CHECKING:
-    from kvsim.allocators.pytorch.caching import CachingAllocator
+from kvsim.allocators.pytorch.blocks import Block, Pool
+from kvsim.allocators.pytorch.card import Card
+from kvsim.allocators.pytorch.counters import Counters
 
 Fields = tuple[int, int, int, int, bool, Block | None, Block | None]
+
+
+class Undoable(Protocol):
+    """What a checkpoint needs of a caching allocator."""
+
+    card: Card
+    counters: Counters
+    lent: set[Block]
+    witness: "Checkpoint | None"
+
+    @property
+    def pools(self) -> tuple[Pool, Pool]:
+        """Of small blocks and of large ones."""
 
 
 class Checkpoint:
@@ -19,11 +31,11 @@ class Checkpoint:
 
     Parameters
     ----------
-    allocator : CachingAllocator
+    allocator : Undoable
         Writes down every block that it touches from now on, until `keep` or `restore`.
     """
 
-    def __init__(self, allocator: "CachingAllocator") -> None:
+    def __init__(self, allocator: Undoable) -> None:
         self._allocator = allocator
         self._blocks: dict[Block, Fields] = {}
         self._pools = [pool.saved() for pool in allocator.pools]
