@@ -22,6 +22,8 @@ THINK_TIMES = {"fixed": "S", "exponential": "MEAN_S"}
 """Name of a distribution of think times -> its parameter."""
 
 USUAL_THINK_TIME = "fixed:0"
+TOLD = "trace"
+"""The think time that stands for the trace's own delays."""
 MOST_CLIENTS = 1_000_000
 
 
@@ -65,7 +67,7 @@ def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Gen
         raise KvsimError(f"closed_sessions needs a trace with sessions, which {lengths.name} has not")
     told = {"call", "after"} <= lengths.labels.keys()
     after = _calls_before(lengths) if told else _turns_before(lengths.labels["session"].tolist())
-    if think_time is None and "delay_s" in lengths.labels:
+    if think_time in (None, TOLD) and "delay_s" in lengths.labels:
         delay_s = np.asarray(lengths.labels["delay_s"], dtype=np.float64)
         return Chain(after, np.rint(delay_s.clip(0, LATEST_ARRIVAL_S / 100) * PS_PER_S).astype(np.int64))
     return Chain(after, think_times_ps(think_time or USUAL_THINK_TIME, len(lengths), rng))

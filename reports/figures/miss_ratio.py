@@ -37,7 +37,11 @@ def paint(curve: Curve, figure: Figure) -> None:
     floor = 1 - curve.ceiling
     axes.axhline(floor, color=SCREEN.muted, lw=SCREEN.line / 2, ls=":")
     axes.text(
-        sizes[0], floor, f"{100 * floor:.1f} % was never there before", va="bottom", fontsize=SCREEN.small_pt
+        sizes[0],
+        floor - 0.01,
+        f"{100 * floor:.1f} % was never there before",
+        va="top",
+        fontsize=SCREEN.small_pt,
     )
     axes.set(xscale="log", ylim=(0, 1), xlabel="cache, tokens", ylabel="prompt tokens missed")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -7,8 +7,10 @@ import pytest
 
 from kvsim import workloads
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.traffic import Traffic
 from kvsim.workloads.closed import closed_sessions
 from kvsim.workloads.formats import load_file, recognised
+from kvsim.workloads.source import opened
 
 
 def call(t, prompt, output, ids=(), **more):
@@ -171,6 +173,9 @@ def test_closed_sessions_run_a_session_to_its_end(tmp_path):
     )
     assert work.waits.after.tolist() == [-1, 0, 1, 2]
     assert any("the trace's own delay" in note for note in work.notes)
+    source = opened(Traffic(trace=str(tmp_path / "trace.json"), closed_sessions=True))
+    assert source.as_json()["think_time"] == "trace"
+    assert source.workload().waits.think_ps.tolist() == work.waits.think_ps.tolist()
     slow = workloads.build(
         lengths,
         num_prompts=None,
