@@ -295,7 +295,9 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
 def reproduce(  # noqa: PLR0917 - typer passes them by name
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which one: pagedattention.")],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="pagedattention, vattention or offset-allocator.")
+    ],
     figure: Annotated[
         str | None,
         typer.Option(metavar="N,...", help="Its figures, as in 2,12,19a.", show_default="all"),
