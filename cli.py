@@ -2,12 +2,15 @@
 
     sim run        one server under one workload -> tables, figures, a run directory
     sim compare    the same workload under several allocators, side by side
+    sim sweep      all combinations of options, into one table
+    sim table      the same table of any runs
     sim plot       figures of earlier runs, for a screen, a paper or slides
     sim report     one page for the browser: memory map, charts, every request
     sim explain    the life of one request: what happened when, and why it waited
     sim trace-events    the same of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and pictures; convert or fetch one
+    sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim models, gpus, allocators, schedulers    what there is to choose from
@@ -28,14 +31,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvsim.flags import completed, flat, given, names_of
+from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
 from kvsim.sim import __version__
+from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped, Stopping
 from kvsim.sim.fit.asked import FitOptions
+from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.sweeps import Swept, Where
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.scenario.deployment import Deployment
 
@@ -58,6 +64,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_Force = Annotated[bool, typer.Option("--force", help="Replace files there that kvsim did not write.")]
 _AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a config.json names.")]
 
 
@@ -68,6 +75,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     traffic: Traffic,
     seeds: Seeds = Seeds(),
     server: Scenario = Scenario(),
+    goals: Goals = Goals(),
     output: Output = Output(),
     config: Annotated[
         Path | None,
@@ -85,13 +93,13 @@ def run(  # noqa: PLR0917 - typer passes them by name
     if config is None:
         deployment, fleet = server.deployed(), server.fleet()
     else:
-        deployment, fleet, traffic = _repeated(ctx, config, allow_code)
-    carry_out([deployment], fleet, traffic, seeds, output, compared=False)
+        deployment, fleet, traffic, goals = _repeated(ctx, config, allow_code)
+    carry_out([deployment], fleet, traffic, seeds, output, goals, compared=False)
 
 
 @app.command()
 @flat
-def compare(
+def compare(  # noqa: PLR0917 - typer passes them by name
     traffic: Traffic,
     seeds: Seeds = Seeds(),
     allocator: Annotated[
@@ -104,6 +112,7 @@ def compare(
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
     server: Scenario = Scenario(),
+    goals: Goals = Goals(),
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
@@ -111,14 +120,46 @@ def compare(
     from kvsim.sim.run import side_by_side
 
     deployments = side_by_side(server.deployed(), allocator.split(","))
-    carry_out(deployments, server.fleet(), traffic, seeds, output, compared=True)
+    carry_out(deployments, server.fleet(), traffic, seeds, output, goals, compared=True)
+
+
+@app.command(short_help="Simulate all combinations of options, into one table.")
+@flat
+def sweep(  # noqa: PLR0917 - typer passes them by name
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
+    ] = None,
+    traffic: TrafficTexts = NO_TRAFFIC,
+    server: ScenarioTexts = NO_SERVER,
+    goals: Goals = Goals(),
+    swept: Swept = Swept(),
+    where: Where = Where(),
+) -> None:
+    """Simulate all combinations of options: lists (1,2,4), ranges (1:8:0.5, 1:64:x2, 1:64:log7)."""
+    from kvsim import sweeping
+
+    sweeping.swept(file, {**vars(traffic), **vars(server)}, goals, swept, where)
+
+
+@app.command(short_help="The table of a sweep, of any runs.")
+def table(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, comparisons, sweeps.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Ends with .csv or .parquet.", show_default="print it as CSV"),
+    ] = None,
+    force: _Force = False,
+) -> None:
+    """Make one table of runs: the settings that differ, and every number of the summary."""
+    from kvsim.tabling import tabled
+
+    tabled(directories, out, force=force)
 
 
 _Format = Annotated[
     str | None,
     typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Replace files there that kvsim did not write.")]
 _Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
 
 
@@ -345,13 +386,42 @@ def show_profile(  # noqa: PLR0917 - typer passes them by name
         print(path)
 
 
+@app.command(short_help="Replay a benchmark's result: measured beside simulated.")
+@flat
+def replay(  # noqa: PLR0917 - typer passes them by name
+    result: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULT", help="Of vllm bench serve, AIPerf, GuideLLM or inference-perf, as it is."
+        ),
+    ],
+    model: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim models; or a config.json.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim gpus; or your own, or a profile.")],
+    asked: ReplayOptions = ReplayOptions(),
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="host|scale",
+            help="One factor for the host's time, or every step's, that meets the measured TPOT.",
+            show_default="nothing is fitted",
+            rich_help_panel="Replay",
+        ),
+    ] = None,
+    server: Scenario = Scenario(),
+) -> None:
+    """Send a benchmark's requests into the simulator, and put measured beside simulated."""
+    from kvsim.replaying import replayed
+
+    replayed(result, replace(server, model=model, gpu=gpu), replace(asked, fit=fit))
+
+
 @app.command()
 def validate(  # noqa: PLR0917 - each is an option
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="SOURCE",
-            help="points, requests, a CSV of points, or the JSON of vllm bench serve --save-detailed.",
+            help="points, requests, a CSV of points, or a benchmark's JSON with every request.",
             show_default="points and requests",
         ),
     ] = None,
@@ -403,12 +473,18 @@ def gpus() -> None:
 
 
 @app.command()
-def allocators() -> None:
-    """List the KV-cache allocators."""
-    from kvsim.allocators import ALLOCATORS
-    from kvsim.reports.listing import names_table
+def allocators(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, drawn.", show_default="all")
+    ] = None,
+) -> None:
+    """List the KV-cache allocators, or draw the memory of one."""
+    from kvsim.reports.zoo import FamilyTree, card
 
-    show(names_table(ALLOCATORS), "Your own: --allocator package.module:Class")
+    if name is None:
+        show(FamilyTree(), "One of them: sim allocators NAME. Your own: --allocator package.module:Class")
+    else:
+        print(card(name))
 
 
 @app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")
@@ -602,7 +678,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _repeated(
     ctx: typer.Context, config: Path, allow_code: bool
-) -> "tuple[Deployment, FleetConfig, Traffic]":
+) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
     from kvsim.jobs import choices
     from kvsim.sim.plugins import NAMING
@@ -614,12 +690,12 @@ def _repeated(
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
     trusted = [name.removeprefix("trace:") for name in named.values()]
-    deployment, fleet, traffic = choices(config, None if allow_code else trusted)
+    deployment, fleet, traffic, goals = choices(config, None if allow_code else trusted)
     meant = {**vars(traffic), **vars(deployment.engine), **vars(fleet)}
     for field, name in named.items():
         if meant.get(field) != name:
             raise KvsimError(f"config {config} holds every choice: leave out --{field.replace('_', '-')}")
-    return deployment, fleet, traffic
+    return deployment, fleet, traffic, goals
 
 
 def _failed(error: Exception) -> int:

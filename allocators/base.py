@@ -131,6 +131,19 @@ class Allocator(ABC):
         Size of the host pool and what swapped sequences hold there.
     """
 
+    family: ClassVar[str] = ""
+    """One of FAMILIES (allocators/__init__.py): where `sim allocators` lists it"""
+    idea: ClassVar[str] = ""
+    """The rule in one line, at most 70 characters"""
+    wastes: ClassVar[str] = ""
+    """What it wastes, at most 60 characters: a formula of one sequence, then what is lost between them"""
+    used_by: ClassVar[str] = ""
+    """Which engines use it, or did; at most 40 characters"""
+    source: ClassVar[str] = ""
+    """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
+
+    scheduler: ClassVar[str] = ""
+    """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     frees_when_refused: ClassVar[bool] = False

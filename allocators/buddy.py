@@ -25,6 +25,12 @@ class Buddy(Allocator):
         Size of the arena; no chunk is larger than the largest power of two in it.
     """
 
+    family: ClassVar[str] = "extents"
+    idea: ClassVar[str] = "chunks of powers of two, split and merged in pairs"
+    wastes: ClassVar[str] = "2^ceil(log2(bound)) - tokens; holes of the wrong size"
+    used_by: ClassVar[str] = "Orca, as the PagedAttention paper ran it"
+    source: ClassVar[str] = "Knowlton, CACM 1965; PagedAttention, SOSP '23"
+
     reserves: ClassVar[bool] = True
 
     def __init__(self, capacity_slots: int) -> None:

@@ -22,10 +22,16 @@ class Contiguous(Allocator):
     ----------
     capacity_slots : int
         Size of the arena.
-    fit : "first" or "best"
-        Take the free extent at the lowest address that serves, or the smallest that serves (the
-        lowest of equals); the loan is cut off its low end.
+    fit : "first", "best", "next" or "worst"
+        Take the free extent at the lowest address that serves, the smallest that serves, the first behind
+        the last loan, or the largest (the lowest of equals); the loan is cut off its low end.
     """
+
+    family: ClassVar[str] = "extents"
+    idea: ClassVar[str] = "the whole reservation in one extent"
+    wastes: ClassVar[str] = "bound - tokens; holes that nobody fits"
+    used_by: ClassVar[str] = "FasterTransformer, Orca"
+    source: ClassVar[str] = "PagedAttention, SOSP '23, section 6.1"
 
     reserves: ClassVar[bool] = True
     chooses_extents: ClassVar[bool] = True

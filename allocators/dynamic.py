@@ -19,9 +19,14 @@ class Dynamic(Contiguous):
     ----------
     capacity_slots : int
         Size of the arena.
-    fit : "first" or "best"
+    fit : "first", "best", "next" or "worst"
         Which free extent a sequence gets when it is placed or moves, as in `Contiguous`.
     """
+
+    idea = "an extent that doubles when full, and moves if it must"
+    wastes = "up to tokens; holes; room for two while it moves"
+    used_by = "none; what a growable array would do"
+    source = "Cormen et al., Introduction to Algorithms, 16.4"
 
     reserves = False
 

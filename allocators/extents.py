@@ -9,23 +9,33 @@ from collections.abc import Iterator
 
 from kvsim.allocators.base import Holdings, Region
 
+FITS = ("first", "best", "next", "worst")
+"""Which free extent to cut: the lowest address, the smallest, the first behind the last loan, the largest."""
+
 
 class ExtentArena:
-    """Lends ranges of an arena by first fit (lowest address) or best fit (smallest that serves)."""
+    """Lends ranges of an arena: by first, best, next or worst fit, as `FITS` says; the lowest of equals."""
 
     def __init__(self, capacity: int, fit: str) -> None:
-        if fit not in ("first", "best"):
-            raise ValueError(f"fit must be first or best, got {fit!r}")
+        if fit not in FITS:
+            raise ValueError(f"fit must be first, best, next or worst, got {fit!r}")
         self.fit = fit
+        self._next = 0  # the end of the last loan
         self.free: list[tuple[int, int]] = [(0, capacity)]
         self.lent: Holdings[tuple[int, int]] = Holdings()
 
     def find(self, size: int) -> int | None:
         """Index of the free extent that `take` would cut, or None."""
-        serving = (i for i, (_, length) in enumerate(self.free) if length >= size)
+        free = self.free
+        serving = (i for i, (_, length) in enumerate(free) if length >= size)
         if self.fit == "first":
             return next(serving, None)
-        return min(serving, key=lambda i: (self.free[i][1], i), default=None)
+        if self.fit == "best":
+            return min(serving, key=lambda i: (free[i][1], i), default=None)
+        if self.fit == "worst":
+            return min(serving, key=lambda i: (-free[i][1], i), default=None)
+        rover = max(0, bisect_left(free, (self._next + 1, 0)) - 1)  # the extent that holds or precedes it
+        return min(serving, key=lambda i: (sum(free[i]) <= self._next or i < rover, i), default=None)
 
     def take(self, owner: int, size: int) -> bool:
         """Lend `size` slots from the low end of the extent found; False when none serves."""
@@ -60,6 +70,8 @@ class ExtentArena:
         start, size = self.lent[owner]
         del self.lent[owner]
         self._merge(start, size)
+        if start + size == self._next:
+            self._next = start  # the last loan is undone
         return size
 
     def _merge(self, start: int, size: int) -> None:
@@ -90,6 +102,7 @@ class ExtentArena:
         """Take `size` slots off the low end of a free extent."""
         start, length = self.free[index]
         self._shrink(index, start + size, length - size)
+        self._next = start + size
         return start, size
 
     def _shrink(self, index: int, start: int, length: int) -> None:

@@ -73,7 +73,7 @@ class Options(NamedTuple):
     block_size: int = 16
     """slots of a block, for those that have blocks"""
     fit: str = "first"
-    """first or best: the free extent to take, for those that choose among extents"""
+    """first, best, next or worst: the free extent to take, for those that choose among extents"""
     order: Order = Order.STACK
     """the free block to lend, for those that have blocks"""
     cache: CacheRules | None = None

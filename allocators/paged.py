@@ -46,6 +46,12 @@ class Paged(Allocator):
         How prefixes are kept; None: not at all.
     """
 
+    family = "blocks"
+    idea = "a block table for each sequence; blocks are shared, copied on write"
+    wastes = "less than one block; nothing between sequences"
+    used_by = "vLLM, nano-vLLM"
+    source = "PagedAttention, SOSP '23"
+
     pages = has_blocks = forks = True
     frees_behind_windows = True
     keeps_prefixes = True

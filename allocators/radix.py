@@ -59,6 +59,12 @@ class RadixMatch(Match):
 class Radix(Allocator):
     """Slots of one token, a radix tree of what can be shared, eviction of the least recently used leaf."""
 
+    family = "tokens"
+    idea = "a radix tree of texts; unused leaves are evicted, oldest first"
+    wastes = "nothing"
+    used_by = "SGLang"
+    source = "RadixAttention, arXiv 2312.07104; SGLang, radix_cache.py"
+
     growth_unit = 1
     pages = True
     keeps_prefixes = True

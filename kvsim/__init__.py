@@ -10,6 +10,7 @@
     both = kvsim.compare(["contiguous", "paged"], request_rate=float("inf"))
     both.table                              # a row per run
     kvsim.load("runs/sharegpt-paged")       # what the command `sim` wrote
+    kvsim.sweep(gpu=["l40s", "h100"], request_rate="2:16:2")    # a row per run
 
 The folders beside this file are links to those of the checkout's top level; an installed kvsim holds them as
 plain packages. Everything is imported when it is asked for: `import kvsim` alone costs nothing.
@@ -22,6 +23,7 @@ from kvsim.sim import __version__
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
+    from kvsim.replaying import Replay, replay
     from kvsim.results import Comparison, Run
     from kvsim.sim.errors import KvsimError
     from kvsim.sim.fit.answer import fit
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from kvsim.sim.options.traffic import Traffic
     from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
+    from kvsim.sweeping import sweep
 
 _WHERE = {
     "Allocator": "allocators.base",
@@ -37,6 +40,7 @@ _WHERE = {
     "GpuSpec": "sim.models.spec",
     "KvsimError": "sim.errors",
     "ModelSpec": "sim.models.spec",
+    "Replay": "replaying",
     "Run": "results",
     "Scenario": "sim.options.scenario",
     "Scheduler": "sim.schedulers.base",
@@ -47,7 +51,9 @@ _WHERE = {
     "compare": "api",
     "fit": "sim.fit.answer",
     "load": "api",
+    "replay": "replaying",
     "simulate": "api",
+    "sweep": "sweeping",
 }
 
 __all__ = [
@@ -56,6 +62,7 @@ __all__ = [
     "GpuSpec",
     "KvsimError",
     "ModelSpec",
+    "Replay",
     "Run",
     "Scenario",
     "Scheduler",
@@ -67,7 +74,9 @@ __all__ = [
     "compare",
     "fit",
     "load",
+    "replay",
     "simulate",
+    "sweep",
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.option import numpydoc
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
@@ -62,7 +63,7 @@ def simulate(
     >>> run.summary.requests.finished
     100
     """
-    server, requests = _described(scenario, traffic, options)
+    server, requests, goals = described(scenario, traffic, options)
     source = opened(requests)
     simulation = prepare(
         server.deployed(),
@@ -73,6 +74,7 @@ def simulate(
         events=record_map > 0,
         map_instants=record_map,
         fleet=replace(server.fleet(), seed=requests.seed),
+        goals=goals,
     )
     return Run.of(simulation.outcome())
 
@@ -126,9 +128,10 @@ def compare(
     for system in systems:
         scenario, own = _system(system)
         for number in range(seeds):
-            server, requests = _described(scenario, traffic, {**options, **own})
+            server, requests, goals = described(scenario, traffic, {**options, **own})
             seeded = replace(requests, seed=requests.seed + number)
-            runs.append(simulate(server, seeded, step_log=step_log, record_map=record_map))
+            asked = {"step_log": step_log, "record_map": record_map, **vars(goals)}
+            runs.append(simulate(server, seeded, **asked))
     return Comparison(runs)
 
 
@@ -232,26 +235,37 @@ def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0
     return list(contract.RULES)
 
 
-def _described(
+def described_server(server: Scenario | None, options: Mapping[str, Any]) -> Scenario:
+    """The server, with what the options change; options of the traffic are refused."""
+    known = sorted(each.name for each in fields(Scenario))
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, known)
+    return described(server, None, options)[0]
+
+
+def described(
     scenario: Scenario | None, traffic: Traffic | None, options: Mapping[str, Any]
-) -> tuple[Scenario, Traffic]:
-    """The server and the requests, with what the options change."""
+) -> tuple[Scenario, Traffic, Goals]:
+    """The server, the requests and the goals, with what the options change."""
     _check("scenario", scenario, Scenario, "allocator='paged'")
     _check("traffic", traffic, Traffic, "trace='sharegpt'")
     of_server = {each.name for each in fields(Scenario)}
     of_traffic = {each.name for each in fields(Traffic)}
+    of_goals = {each.name for each in fields(Goals)}
     for name in options:
-        if name not in of_server | of_traffic:
-            raise unknown("option", name, sorted(of_server | of_traffic))
+        if name not in of_server | of_traffic | of_goals:
+            raise unknown("option", name, sorted(of_server | of_traffic | of_goals))
     options = {
         name: os.fspath(value) if isinstance(value, Path) else value for name, value in options.items()
     }
-    kinds = get_type_hints(Scenario) | get_type_hints(Traffic)
+    kinds = get_type_hints(Scenario) | get_type_hints(Traffic) | get_type_hints(Goals)
     for name, value in options.items():
         _check_kind(name, value, get_args(kinds[name]) or (kinds[name],))
     own = {name: value for name, value in options.items() if name in of_server}
     others = {name: value for name, value in options.items() if name in of_traffic}
-    return replace(scenario or Scenario(), **own), replace(traffic or Traffic(), **others)
+    goals = Goals(**{name: value for name, value in options.items() if name in of_goals})
+    return replace(scenario or Scenario(), **own), replace(traffic or Traffic(), **others), goals
 
 
 def _check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
@@ -288,5 +302,9 @@ _OPTIONS = f"""
     and of the traffic:
 
     {numpydoc(Traffic).replace(chr(10), chr(10) + "    ")}
+
+    and what is asked of it:
+
+    {numpydoc(Goals).replace(chr(10), chr(10) + "    ")}
 """
 simulate.__doc__ = f"{simulate.__doc__}{_OPTIONS}"

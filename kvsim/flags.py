@@ -8,15 +8,19 @@ gives a command with an option for every field that sim/options/option.py descri
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, make_dataclass
 from typing import Annotated, Any
 
 import typer
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.options.option import Named, option, options_of
 from kvsim.sim.options.outputs import MAP_INSTANTS
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
+
+SWEEPING = ("sweep", "capacity")
+"""Commands whose options take lists and ranges."""
 
 
 def flat(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,6 +51,8 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
 
 def completed(argv: Sequence[str]) -> list[str]:
     """The command line with the number that `--record-map` may leave out, long names made short."""
+    if argv and argv[0] in SWEEPING:
+        return with_values(argv)
     short = {each.flag: each.about.short for each in options_of(Scenario) if each.about.short}
     return [
         f"{word}={MAP_INSTANTS}"
@@ -110,3 +116,47 @@ def _chosen(group: type, values: Mapping[str, Any]) -> dict[str, Any]:
                 raise KvsimError(f"{each.name} must be either on or off, got both")
             chosen[each.name] = False
     return chosen
+
+
+def texts_of(described: type) -> type:
+    """The options of a dataclass with texts for values: what a sweep takes, see reports/sweeps/values.py.
+
+    A field per option, None where nothing is said.
+    """
+    parts = []
+    for each in options_of(described):
+        about = each.about
+        value = f"{about.value or 'on|off'},..."
+        parts.append(
+            (
+                each.name,
+                str | None,
+                option(about.help, panel=about.panel, default=None, value=value, shown=each.in_words),
+            )
+        )
+    return make_dataclass(f"{described.__name__}Texts", parts, kw_only=True, frozen=True)
+
+
+TrafficTexts = texts_of(Traffic)
+ScenarioTexts = texts_of(Scenario)
+NO_TRAFFIC, NO_SERVER = TrafficTexts(), ScenarioTexts()
+
+
+def with_values(argv: Sequence[str]) -> list[str]:
+    """A command line of a sweep with a value after every option that may stand alone.
+
+    `--enable-prefix-caching` is on, `--no-enable-prefix-caching` is off, `--zip` pairs all lists.
+    """
+    alone = {each.flag for kind in (Traffic, Scenario) for each in options_of(kind) if each.type is bool}
+    found = []
+    for word, following in zip(argv, [*argv[1:], "--"], strict=True):
+        positive = f"--{word.removeprefix('--no-')}"
+        if word.startswith("--no-") and positive in alone:
+            found.append(f"{positive}=off")
+        elif word in alone and following.partition(",")[0].lower() not in ("on", "off", "true", "false"):
+            found.append(f"{word}=on")
+        elif word == "--zip" and following.startswith("-"):
+            found.append("--zip=all")
+        else:
+            found.append(word)
+    return found

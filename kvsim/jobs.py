@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.scenario.deployment import Deployment
@@ -35,12 +36,13 @@ MANY_STEPS = 200_000
 """A run of more is not repeated for its steps unless they are asked for."""
 
 
-def carry_out(
+def carry_out(  # noqa: PLR0917 - the parts of a command
     deployments: Sequence[Deployment],
     fleet: "FleetConfig",
     traffic: Traffic,
     seeds: Seeds,
     output: Output,
+    goals: Goals = NO_GOALS,
     *,
     compared: bool,
 ) -> None:
@@ -49,13 +51,15 @@ def carry_out(
         raise KvsimError(f"live must be left out with replicas {fleet.replicas}: it shows one server")
     source = opened(traffic)
     if seeds.several:
-        _with_seeds(deployments, fleet, source, seeds, output, compared)
+        _with_seeds(deployments, fleet, source, seeds, output, goals, compared)
         return
     from kvsim.reports.rundir.names import run_name
     from kvsim.reports.terminal import compare_table, run_table
 
     workload = source.workload()
-    simulations = [_prepared(deployment, fleet, source, workload, output) for deployment in deployments]
+    simulations = [
+        _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
+    ]
     name = "compare" if compared else simulations[0].label
     named = run_name(source.name, name, simulations[0].scenario, fleet, source.differing())
     watched = partial(_watched, output)
@@ -99,10 +103,12 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
         yield claim
 
 
-def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment, FleetConfig, Traffic]":
+def choices(
+    config: Path, trusted: Collection[str] | None
+) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
     """What a config.json says, and no code but what is trusted; None: any."""
     from kvsim.sim.files.reading import json_in, understood
-    from kvsim.sim.run import deployment_of, fleet_of
+    from kvsim.sim.run import deployment_of, fleet_of, goals_of
 
     what = f"config {config}"
     with understood(what, "cannot be used"):
@@ -110,7 +116,7 @@ def choices(config: Path, trusted: Collection[str] | None) -> "tuple[Deployment,
         deployment, traffic = deployment_of(found, what, trusted)
         fleet = fleet_of(found, what)
         try:
-            return deployment, fleet, Traffic.from_json(traffic)
+            return deployment, fleet, Traffic.from_json(traffic), goals_of(found, what)
         except KvsimError as error:
             raise KvsimError(f"{what} cannot be used: {error}") from error
 
@@ -152,8 +158,13 @@ def traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
 # -- simulating ---------------------------------------------------------------------------------
 
 
-def _prepared(
-    deployment: Deployment, fleet: "FleetConfig", source: "Source", workload: "Workload", output: Output
+def _prepared(  # noqa: PLR0917
+    deployment: Deployment,
+    fleet: "FleetConfig",
+    source: "Source",
+    workload: "Workload",
+    output: Output,
+    goals: Goals,
 ) -> "Simulation":
     """The simulation, in the mode asked for, with what is to be recorded."""
     from kvsim.sim.run import prepare
@@ -169,6 +180,7 @@ def _prepared(
         events=output.record_map is not None,
         map_instants=output.record_map or 0,
         fleet=replace(fleet, seed=source.traffic.seed),
+        goals=goals,
     )
 
 
@@ -215,6 +227,7 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
     source: "Source",
     seeds: Seeds,
     output: Output,
+    goals: Goals,
     compared: bool,
 ) -> None:
     """Carry all seeds out, write a directory with one per seed, and report them together."""
@@ -233,7 +246,13 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
         runs = carry_out_seeds(
             held,
             partial(
-                _one_seed, deployments, fleet, source, replace(output, force=False, no_plots=True), compared
+                _one_seed,
+                deployments,
+                fleet,
+                source,
+                replace(output, force=False, no_plots=True),
+                goals,
+                compared,
             ),
             numbers,
             label=name,
@@ -250,6 +269,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     fleet: "FleetConfig",
     source: "Source",
     output: Output,
+    goals: Goals,
     compared: bool,
     seed: int,
     target: Path | None,
@@ -257,7 +277,9 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     """What a command does with this seed; in a process of its own, so nobody watches."""
     source = source.with_seed(seed)
     workload = source.workload()
-    simulations = [_prepared(deployment, fleet, source, workload, output) for deployment in deployments]
+    simulations = [
+        _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
+    ]
     if compared:
         return _write_comparison(target, simulations, source, output, _unwatched)
     return [_write_run(target, simulations[0], output, _unwatched)]

@@ -5,7 +5,7 @@ from kvsim.reports.lives.spans import check_same
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, prepare
+from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, goals_of, prepare
 from kvsim.workloads.source import opened
 
 
@@ -36,6 +36,7 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
             step_log=step_log,
             events=True,
             fleet=fleet_of(run.config, "its config"),
+            goals=goals_of(run.config, "its config"),
         )
     except KvsimError as error:
         raise KvsimError(f"{run.path} has no {lacking}, and cannot be repeated: {error}") from error

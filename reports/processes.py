@@ -32,6 +32,10 @@ _START = (
 )
 
 
+class WorkerLost(KvsimError):
+    """A worker was ended by somebody else."""
+
+
 @contextmanager
 def unordered(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], jobs: int
@@ -47,7 +51,7 @@ def unordered(
 
     Raises
     ------
-    KvsimError
+    WorkerLost
         When a worker was ended by somebody else.
     """
     if min(jobs, len(arguments)) <= 1:
@@ -97,7 +101,7 @@ class _Workers(Generic[T]):
             number, answer = self._answers.get()
             if answer is None:
                 why = "a process was ended, maybe for want of memory: use fewer"
-                raise KvsimError(f"jobs {self._jobs}: {why}")
+                raise WorkerLost(f"jobs {self._jobs}: {why}")
             fine, value = pickle.loads(answer)
             if not fine:
                 raise value

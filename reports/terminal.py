@@ -6,6 +6,7 @@ ledger bar falls back on glyphs.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich import box
@@ -15,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import palette
+from kvsim.reports.goals import NUMBERS, goal, in_words
+from kvsim.reports.goals import percent as percent_of_share
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
 from kvsim.reports.waiting import (
@@ -44,7 +47,7 @@ _ALIKE = 1.02  # ratios below this are no difference worth a word
 def run_table(summary: Summary) -> RenderableType:
     """The report of one run: overload, headline, ledger bar, latencies, memory, engine, notes."""
     parts: list[RenderableType] = overload_lines([overload(summary)])
-    parts += [Text(headline(summary), style="bold"), ""]
+    parts += [Text(headline(summary), style="bold"), *goal_lines([summary]), ""]
     if any(palette.whole_run(summary).values()):
         parts += [LedgerBar(palette.whole_run(summary)), ""]
     if summary["requests"]["finished"]:
@@ -70,6 +73,12 @@ def overload_lines(lines: Sequence[str]) -> list[RenderableType]:
     """What is said first: a line per overload, and a blank one below them; nothing of empty lines."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
+
+
+def goal_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
+    """Whether the goals of a run were met, with all of its seeds; nothing where it had none."""
+    words = in_words(summaries)
+    return [Text(words, style="bold")] if words else []
 
 
 @dataclass(frozen=True)
@@ -205,6 +214,21 @@ def _preemptions(summary: Summary) -> float:
     return sum(number(engine.get(f"preemptions_{how}")) or 0 for how in ("recompute", "swap"))
 
 
+def goal_rows() -> list[Row]:
+    """The numbers of goals, where any run has them."""
+    return [
+        Row(
+            words,
+            partial(goal, section=section, name=name),
+            percent_of_share if name == "attained_share" else figures,
+            min if section == "price" else max,
+            begins_section=name == "attained_share",
+            optional=True,
+        )
+        for (section, name), words in NUMBERS.items()
+    ]
+
+
 _ROWS = (
     Row("requests finished", _of("requests", "finished"), count, max),
     Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
@@ -230,6 +254,7 @@ _ROWS = (
     ),
     Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
     Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
+    *goal_rows(),
 )
 
 

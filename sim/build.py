@@ -36,24 +36,27 @@ SWAP_SPACE_BYTES = 4 * GIB
 def scheduler_name(scenario: Deployment) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
     engine = scenario.engine
-    return engine.scheduler or ("vllm-v1" if allocator_class(engine.allocator).pages else "orca")
+    found = allocator_class(engine.allocator)
+    return engine.scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
     """Settings in which a scheduler differs from `EngineConfig`; none for those that belong to allocators."""
     if scheduler is None:
         return {}
-    base, _, version = scheduler.partition("@")
-    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
-    return found.defaults(version, max_model_len)
+    return scheduler_class(scheduler).defaults(scheduler.partition("@")[2], max_model_len)
+
+
+def scheduler_class(name: str) -> type[Scheduler]:
+    """The scheduler of that name, with or without a release, or the user's own."""
+    base = name if ":" in name else name.partition("@")[0]
+    return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
 
 
 def build_scheduler(scenario: Deployment) -> Scheduler:
     """The scheduler, in the release asked for."""
     name = scheduler_name(scenario)
-    base = name if ":" in name else name.partition("@")[0]
-    found = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
-    return found(replace(scenario.served_engine, scheduler=name), scenario.max_model_len)
+    return scheduler_class(name)(replace(scenario.served_engine, scheduler=name), scenario.max_model_len)
 
 
 def windowed_groups(scenario: Deployment) -> KvGroups | None:
@@ -102,7 +105,7 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     """The allocator over the scenario's KV capacity, as the scheduler's engine has it."""
     engine = scenario.engine
     found = allocator_class(engine.allocator)
-    if engine.reserve and not found.reserves:
+    if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
     if engine.fit != EngineConfig.fit and not found.chooses_extents:
         raise KvsimError(

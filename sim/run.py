@@ -12,7 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, capacity_of, hybrid_groups, scheduler_name
+from kvsim.sim.build import (
+    build_engine,
+    build_scheduler,
+    capacity_of,
+    hybrid_groups,
+    scheduler_class,
+    scheduler_name,
+)
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -21,17 +28,19 @@ from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.plugins import refuse_code
 from kvsim.sim.record import metrics
+from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import RESERVES, EngineConfig
+from kvsim.sim.scenario.engine import EngineConfig, split_reserve
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
-from kvsim.sim.workload import Workload
+from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
 
@@ -62,11 +71,17 @@ class Simulation:
     capacity: KvCapacity
     engine: Engine
     fleet: FleetConfig = ONE
+    goals: Goals = NO_GOALS
 
     @property
     def label(self) -> str:
         """The run's name among others: `paged`, `buddy-pow2`, `my.module.Mine`."""
         return label(self.scenario.engine)
+
+    @property
+    def gpus(self) -> int:
+        """Those of all replicas."""
+        return self.scenario.gpus * self.fleet.replicas
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
@@ -80,7 +95,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, frontend_s(self.scenario))
         return Outcome(
-            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet),
+            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
@@ -108,6 +123,14 @@ class Simulation:
                 "wall_s": wall_s,
                 "requests_per_cpu_s": len(self.engine.workload) / cpu_s if cpu_s else None,
             },
+            **attained(
+                self.goals.limits,
+                self.goals.price_of(self.scenario.gpu.name),
+                requests,
+                metrics.throughput(result),
+                result.end_ps / PS_PER_S,
+                self.gpus,
+            ),
         }
 
     def _replicas(self) -> Json:
@@ -181,6 +204,7 @@ def prepare(
     events: bool = False,
     map_instants: int = 0,
     fleet: FleetConfig = ONE,
+    goals: Goals = NO_GOALS,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
 
@@ -198,7 +222,10 @@ def prepare(
         Also a map of the memory at about so many instants; 0: none.
     fleet : FleetConfig
         How many servers there are.
+    goals : Goals
+        What is asked of the run: latency limits, the price of a GPU.
     """
+    goals.price_of(scenario.gpu.name)
     if fleet.replicas > 1 and (events or map_instants):
         raise KvsimError(
             f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
@@ -216,27 +243,32 @@ def prepare(
         map_instants=map_instants,
         fleet=fleet,
     )
-    return Simulation(scenario, traffic, capacity, engine, fleet)
+    return Simulation(scenario, traffic, capacity, engine, fleet, goals)
 
 
 def resolved(scenario: Deployment) -> Deployment:
     """The scenario with its defaults named, and of a profile what it needs."""
     engine = scenario.engine
-    asynchronous = build_scheduler(scenario).asynchronous
-    reserve = engine.reserve or ("max" if allocator_class(engine.allocator).reserves else None)
+    scheduler = build_scheduler(scenario)
+    reserve = engine.reserve or ("max" if _reserves(scenario) else None)
     profile = None if scenario.profile is None else needed(scenario.profile, scenario)
     named = replace(
-        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=asynchronous
+        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=scheduler.asynchronous
     )
     return replace(scenario, engine=named, profile=profile)
 
 
+def _reserves(scenario: Deployment) -> bool:
+    """Whether a reservation has a meaning: for the allocator, or for the scheduler."""
+    scheduler = scheduler_class(scheduler_name(scenario))
+    return allocator_class(scenario.engine.allocator).reserves or scheduler.reserves
+
+
 def with_allocator(scenario: Deployment, text: str) -> Deployment:
     """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
-    name, _, last = text.strip().rpartition(":")
-    if not name or last not in RESERVES:
-        return replace(scenario, engine=replace(scenario.engine, allocator=text.strip()))
-    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=last))
+    name, reserve = split_reserve(text)
+    given = scenario.engine.reserve if reserve is None else reserve
+    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
@@ -256,7 +288,7 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         chosen = with_allocator(bare, text)
         if allocator_class(chosen.engine.allocator).chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
-        if reserve and chosen.engine.reserve is None and allocator_class(chosen.engine.allocator).reserves:
+        if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
     names = ", ".join(allocators)
@@ -277,7 +309,7 @@ def label(engine: EngineConfig) -> str:
     A class that was defined in a notebook or a script goes by its own name.
     """
     name = engine.allocator.removeprefix("__main__:").replace(":", ".")
-    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve}"
+    return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
 def _model_notes(model: ModelSpec) -> list[str]:
@@ -292,16 +324,25 @@ def _model_notes(model: ModelSpec) -> list[str]:
 
 
 def config_of(
-    scenario: Deployment, traffic: Mapping[str, object], capacity: KvCapacity, fleet: FleetConfig = ONE
+    scenario: Deployment,
+    traffic: Mapping[str, object],
+    capacity: KvCapacity,
+    fleet: FleetConfig = ONE,
+    goals: Goals = NO_GOALS,
 ) -> Json:
-    """Everything needed to repeat a run; one server is no fleet."""
-    several = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
-    return several | {
-        "kvsim": __version__,
-        "workload": dict(traffic),
-        "scenario": asdict(scenario),
-        "kv_capacity": asdict(capacity),
-    }
+    """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
+    several: Json = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
+    asked: Json = {"goals": goals.as_json()} if goals.as_json() else {}
+    return (
+        several
+        | asked
+        | {
+            "kvsim": __version__,
+            "workload": dict(traffic),
+            "scenario": asdict(scenario),
+            "kv_capacity": asdict(capacity),
+        }
+    )
 
 
 def read_config(
@@ -353,3 +394,11 @@ def fleet_of(config: object, what: str = "config") -> FleetConfig:
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
         return FleetConfig(**config.get("fleet", {}))
+
+
+def goals_of(config: object, what: str = "config") -> Goals:
+    """What a config asks of its run; no goals where it names none."""
+    with understood(what, "cannot be used"):
+        if not isinstance(config, dict):
+            raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
+        return Goals(**config.get("goals", {}))

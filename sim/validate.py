@@ -5,7 +5,7 @@
 
 What a source does not say of its engine is assumed, and told: `ASSUMED`. A point that contradicts physics is
 refused with the arithmetic (`against_physics`). Sources: sim/measured (ships), a table of points in CSV with
-the columns of `Point`, or what `vllm bench serve --save-result --save-detailed` writes.
+the columns of `Point`, or a benchmark's result with every request (sim/bench/read.py).
 """
 
 import csv
@@ -21,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.allocators.base import Content
+from kvsim.sim.bench.compared import Compared
+from kvsim.sim.bench.read import read_result
+from kvsim.sim.bench.workload import workload_of as replayed_workload
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import read_object
 from kvsim.sim.models.catalog import GIB, model_named
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
@@ -75,21 +77,6 @@ class Point:
     clients: int
     ttft_s: float
     tpot_s: float
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Of one quantity of one server: what was measured, and what is simulated."""
-
-    what: str
-    statistic: str
-    measured: float
-    simulated: float
-
-    @property
-    def off(self) -> float:
-        """Simulated over measured, less 1."""
-        return self.simulated / self.measured - 1
 
 
 # -- points ---------------------------------------------------------------------------------------
@@ -298,42 +285,19 @@ def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, i
     return found
 
 
-def bench_serve(path: Path, scenario: Deployment) -> Run:
-    """What `vllm bench serve --save-result --save-detailed` wrote, for a server that the user describes."""
-    content: dict[str, Any] = read_object(path, f"measurement {path}")
-    try:
-        inputs, outputs = (np.array(content[key], dtype=np.int64) for key in ("input_lens", "output_lens"))
-        ttft = np.array(content["ttfts"], dtype=np.float64)
-        e2e = ttft + np.array([sum(each) for each in content["itls"]], dtype=np.float64)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise KvsimError(f"measurement {path} is damaged: {error}") from error
-    except KeyError as error:
-        raise KvsimError(f"measurement {path} lacks {error}: was it written with --save-detailed?") from error
-    done = (outputs > 0) & (ttft > 0)
-    inputs, outputs, ttft, e2e = inputs[done], np.maximum(outputs[done], 1), ttft[done], e2e[done]
-    n, assumed = len(inputs), ["prompts share nothing"]
-    none, clients = np.zeros(n, dtype=np.int64), content.get("max_concurrency")
-    order: npt.NDArray[np.int64] = np.arange(n)
-    waits, arrivals = None, none
-    if clients:
-        waits = Clients(int(clients), none)
-    elif content.get("start_times"):
-        begun: Floats = np.array(content["start_times"], dtype=np.float64)[done]
-        order = np.argsort(begun, kind="stable").astype(np.int64)
-        arrivals = np.round((begun[order] - begun.min()) * PS_PER_S).astype(np.int64)
-    else:
-        arrivals = _poisson(content.get("request_rate"), n)
-        assumed.append("arrivals are drawn by the request rate, as the file does not hold them")
-    workload = Workload(path.stem, arrivals, inputs[order], outputs[order], waits=waits)
-    return Run(path.stem, scenario, workload, ttft[order], e2e[order], tuple(assumed))
-
-
-def _poisson(rate: object, n: int) -> npt.NDArray[np.int64]:
-    if not isinstance(rate, int | float) or not np.isfinite(rate):
-        return np.zeros(n, dtype=np.int64)
-    gaps = np.random.default_rng(0).exponential(1 / rate, n)
-    found: npt.NDArray[np.int64] = np.round((np.cumsum(gaps) - gaps[0]) * PS_PER_S).astype(np.int64)
-    return found
+def measured(path: Path, scenario: Deployment) -> Run:
+    """What a benchmark tool wrote of every request, for a server that the user describes."""
+    found = read_result(path)
+    if found.requests is None:
+        raise KvsimError(
+            f"measurement {path} holds no requests (vllm bench serve: --save-detailed); sim replay reads it"
+        )
+    known = ~np.isnan(found.requests.e2e_s) & ~np.isnan(found.requests.ttft_s)
+    workload = replayed_workload(found)
+    if not known.all():
+        raise KvsimError(f"measurement {path} lacks the times of some requests; sim replay reads it")
+    notes = (*found.notes, *workload.notes)
+    return Run(found.name, scenario, workload, found.requests.ttft_s, found.requests.e2e_s, notes)
 
 
 def compare_run(run: Run) -> tuple[list[Compared], dict[str, tuple[Floats, Floats]]]:
@@ -380,11 +344,11 @@ def sources(
             return points(path.read_text(encoding="utf-8")), []
         except OSError as error:
             raise KvsimError(f"measurement {path} cannot be read: {error.strerror}") from error
-    if path.suffix != ".json":
-        kinds = "points, requests, a .csv of points or a .json of vllm bench serve"
+    if path.suffix not in (".json", ".jsonl"):
+        kinds = "points, requests, a .csv of points or a .json of a benchmark"
         raise KvsimError(f"source must be {kinds}, got {source!r}")
     if model is None or gpu is None:
-        raise KvsimError("a .json of vllm bench serve needs --model and --gpu, which it does not hold")
+        raise KvsimError("a .json of a benchmark needs --model and --gpu, which it does not hold")
     spec, cost, profile = gpu_and_cost(gpu, cost)
     engine = EngineConfig(
         scheduler="vllm-v1@0.33.0",
@@ -400,4 +364,4 @@ def sources(
         cost=cost,
         profile=profile,
     )
-    return [], [bench_serve(path, scenario)]
+    return [], [measured(path, scenario)]

@@ -14,6 +14,7 @@ from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short, spread
+from kvsim.reports.goals import limits_of
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
 
@@ -31,6 +32,7 @@ _PANELS = {
 def latency(systems: Sequence[System], choices: Choices) -> Figure:
     """Four distribution functions, a line per run in each."""
     style = choices.style
+    runs = [run for system in systems for run in system.runs]
     below = style.narrow or len(systems) > _MOST_ABOVE
     figure = new_sheet(style, 4.9 if below else 4.9 + 0.4 * len(systems), _headline(systems))
     grid = figure.subplots(2, 2, sharey=True)
@@ -43,6 +45,11 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
         else:
             _legend_above(axes, style, title, looks, systems, columns)
         _axis(axes, style, np.concatenate([values for each in columns for values in each]), what)
+        low, high = axes.get_xlim()
+        for limit in limits_of(runs, column):
+            if limit.limit_s < 3 * high:
+                axes.set_xlim(low, max(high, 1.15 * limit.limit_s))
+                pieces.limit_line(axes, style, limit, along="x")
     figure.supylabel("share of the finished requests", fontsize=style.type_pt)
     if below:
         looks = [style.look(place) for place in range(len(systems))]

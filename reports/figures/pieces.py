@@ -25,6 +25,7 @@ from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import KINDS
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import Shown, with_spread
+from kvsim.sim.record.slo import Limit
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -49,6 +50,23 @@ def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown
 def percent_of(whole: float) -> PercentFormatter:
     """Ticks in per cent."""
     return PercentFormatter(xmax=whole, decimals=0, symbol=" %")
+
+
+def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
+    """A limit of the SLO across a panel: `along` x or y, the axis that the latency is on."""
+    how: Any = {"color": style.ink, "linewidth": 0.8 * style.line, "linestyle": (0, (2, 1.5)), "zorder": 1.5}
+    name = f"SLO {limit.name.partition(':')[2]}".strip()
+    words: Any = {"color": style.muted, "fontsize": style.small_pt}
+    if along == "x":
+        axes.axvline(limit.limit_s, **how)
+        if limit.quantile is not None:
+            axes.plot([limit.limit_s], [limit.quantile], marker="+", color=style.ink, zorder=3)
+        turned: Any = {"rotation": 90, "ha": "right", "va": "bottom", "transform": axes.get_xaxis_transform()}
+        axes.text(limit.limit_s, 0.03, name, **words, **turned)
+    else:
+        axes.axhline(limit.limit_s, **how)
+        level: Any = {"ha": "left", "va": "bottom", "transform": axes.get_yaxis_transform()}
+        axes.text(0.01, limit.limit_s, name, **words, **level)
 
 
 def percent(value: float | None) -> str:

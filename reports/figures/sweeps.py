@@ -1,6 +1,7 @@
 """throughput: a latency over the load and over what is served. block-size: the price of larger blocks."""
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from kvsim.reports.figures.joined import Curve
 from kvsim.reports.figures.sheet import new_sheet, wrapped
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System, short
+from kvsim.reports.goals import limits_of
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 
@@ -54,7 +56,11 @@ def throughput(systems: Sequence[System], choices: Choices) -> Figure:
         _plot(left, style, curve, points)
         served = dict(curve.points(_served))
         _plot(right, style, curve, [(served[x].mean, value) for x, value in points if x in served])
-    _value_axis(left, [value.mean for curve in found for _, value in curve.points(number)])
+    limits = [limit for limit in limits_of(runs, latency.key) if limit.statistic == latency.statistic]
+    means = [value.mean for curve in found for _, value in curve.points(number)]
+    _value_axis(left, [*means, *(limit.limit_s for limit in limits)])
+    for axes, limit in product((left, right), limits):
+        pieces.limit_line(axes, style, limit, along="y")
     words = latency.words.replace(", ", ",\n") if style.narrow else latency.words
     left.set(xlabel=LOADS[load], ylabel=words)
     right.set(xlabel="requests served per second" if not style.narrow else "served (requests/s)")

@@ -9,7 +9,7 @@ from typing import Any
 from kvsim.reports import palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import Interval, alike, interval
+from kvsim.reports.seeds.intervals import Interval, alike, spread
 
 Summary = Mapping[str, Any]
 _MOST_LETTERS = 28
@@ -58,13 +58,6 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
     means = [{kind: fmean(s[kind] for s in seeds) for kind in palette.KINDS} for seeds in by_system]
     wastes = [spread([palette.waste(percent) for percent in seeds]) for seeds in by_system]
     return means, [each for each in wastes if each is not None], saturated
-
-
-def spread(values: Sequence[float | None]) -> Interval | None:
-    """The mean with its 95 % interval, of one value itself; None where one is missing, or none there."""
-    if len(values) == 1 and values[0] is not None:
-        return Interval(values[0], values[0], values[0], fixed=True)
-    return interval(values) if len(values) > 1 else None
 
 
 def systems(runs: Sequence[Run]) -> list[System]:

@@ -12,6 +12,7 @@ from kvsim.reports.seeds.intervals import difference, interval
 from kvsim.reports.seeds.words import with_spread
 from kvsim.reports.terminal import (
     Row,
+    goal_rows,
     held_back_by,
     percent_text,
     share_of,
@@ -99,4 +100,5 @@ ROWS = (
         Row(f"Requests held back by {words}, time", held_back_by(limit), percent_text, optional=True)
         for limit, words in LIMITS.items()
     ),
+    *(replace(row, name=f"{row.name[:1].upper()}{row.name[1:]}") for row in goal_rows()),
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
+from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import count, figures, number
 from kvsim.reports.rundir.run import Run
@@ -87,7 +88,9 @@ def _outcome(groups: Sequence[Sequence[Run]]) -> str:
     """Of groups that had the same traffic."""
     if len(groups[0]) == 1:
         summaries = [group[0].summary for group in groups]
-        return verdict(summaries) if len(summaries) > 1 else headline(summaries[0])
+        if len(summaries) > 1:
+            return verdict(summaries)
+        return " ".join(filter(None, [headline(summaries[0]), in_words(summaries)]))
     by_allocator = [[run.summary for run in group] for group in groups]
     seeds = f"With {len(groups[0])} seeds and 95 % confidence"
     if len(groups) > 1:
@@ -95,7 +98,7 @@ def _outcome(groups: Sequence[Sequence[Run]]) -> str:
     (each,) = by_allocator
     rate = with_spread(figures, interval([number(s["throughput"].get("requests_per_s")) for s in each]))
     said = f"{seeds}, {group_label(groups[0])} finishes {rate} requests/s; {memory_of_seeds(each)}."
-    return said
+    return " ".join(filter(None, [said, in_words(each)]))
 
 
 def _difference(allocators: Sequence[Sequence[Summary]]) -> str:

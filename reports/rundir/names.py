@@ -45,6 +45,7 @@ _WORDS = {
     "num_gpu_blocks": "blocks",
     "kv_tokens": "kv",
     "kv_cache_dtype": "kv-",
+    "time_scale": "steps-x",
     "tensor_parallel_size": "tp",
     "router": "",
 }

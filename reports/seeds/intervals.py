@@ -56,6 +56,13 @@ def interval(values: Sequence[float | None]) -> Interval | None:
     return Interval.of(known) if len(known) == len(values) else None
 
 
+def spread(values: Sequence[float | None]) -> Interval | None:
+    """The mean with its 95 % interval, of one value itself; None where one is missing, or none there."""
+    if len(values) == 1 and values[0] is not None:
+        return Interval(values[0], values[0], values[0], fixed=True)
+    return interval(values) if len(values) > 1 else None
+
+
 def ratio(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
     """How many times the one is the other, seed by seed: a geometric mean; None where one is not above 0.
 

@@ -24,6 +24,7 @@ from kvsim.reports.terminal import (
     LedgerBar,
     Row,
     compare_table,
+    goal_lines,
     marked,
     notes_of_all,
     overload_lines,
@@ -96,7 +97,7 @@ def _run_table(summaries: Sequence[Summary]) -> RenderableType:
     """One allocator with every seed: overload, headline, ledger bar, latencies, memory, engine, notes."""
     named = [{**s, "label": f"seed {place + 1} of {len(summaries)}"} for place, s in enumerate(summaries)]
     parts: list[RenderableType] = overload_lines([overload_of_seeds(summaries)])
-    parts += [Text(_headline(summaries), style="bold"), ""]
+    parts += [Text(_headline(summaries), style="bold"), *goal_lines(summaries), ""]
     percent = {kind: fmean(palette.whole_run(s)[kind] for s in summaries) for kind in KINDS}
     if any(percent.values()):
         parts += [LedgerBar(percent), ""]

@@ -17,6 +17,7 @@ from kvsim.sim.cost.host import host_of
 from kvsim.sim.cost.published import AnalyticProfile, profile_names
 from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.roofline import Roofline
+from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.scenario.deployment import Deployment
@@ -46,6 +47,12 @@ class Constant(CostModel):
 
 
 def cost_named(text: str, scenario: Deployment) -> CostModel:
+    """The cost model of that name, its times multiplied where the scenario says so."""
+    found = _named(text, scenario)
+    return found if scenario.time_scale == 1 else Scaled(found, scenario.time_scale)
+
+
+def _named(text: str, scenario: Deployment) -> CostModel:
     """The cost model of that name: `roofline`, `calibrated`, ... or an analytic profile."""
     batch = _of_a_batch(text, scenario)
     return batch if scenario.batches == 1 or isinstance(batch, Constant) else Ranks(batch, scenario)

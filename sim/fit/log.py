@@ -8,6 +8,10 @@ Lines that are understood (V1, all releases since 0.8):
     GPU KV cache size: 389,104 tokens[, Maximum concurrency for 40,960 tokens per request: 9.50x]
     Graph capturing finished in 5 secs, took 0.55 GiB
     Setting attention block size to 576 tokens ...
+    non-default args: {'model': '...', 'max_num_seqs': 128, 'gpu_memory_utilization': 0.95, ...}
+    Chunked prefill is enabled with max_num_batched_tokens=8192.
+    # GPU blocks: 27389, # CPU blocks: 2048          num_gpu_blocks_override=512
+    Asynchronous scheduling is enabled.
 """
 
 import re
@@ -31,6 +35,16 @@ PATTERNS = {
     "graphs_gib": rf"Graph capturing finished in [\d.]+ secs, took {SIZE}",
     "block_size": r"Setting attention block size to (\d+) tokens",
 }
+FLAGS = {
+    "model": r"(?:\bmodel=|'model(?:_tag)?': )'([^']+)'",
+    "num_gpu_blocks": r"# GPU blocks: (\d+)|num_gpu_blocks_override[=:' ]+(\d+)",
+    "max_num_seqs": r"max_num_seqs'?[=:] ?(\d+)",
+    "max_num_batched_tokens": r"max_num_batched_tokens'?[=:] ?(\d+)",
+    "gpu_memory_utilization": r"gpu_memory_utilization'?[=:] ?([\d.]+)",
+    "async_scheduling": r"async_scheduling'?[=:] ?(True|False)",
+    "scheduling": r"Asynchronous scheduling is (enabled|disabled)",
+}
+"""What the lines with its flags say, where they were given."""
 CONFIG = {
     "max_model_len": r"max_seq_len=(\d+)",
     "tensor_parallel_size": r"tensor_parallel_size=(\d+)",
@@ -57,6 +71,12 @@ class StartupLog:
     kv_cache_dtype: str | None = None
     enable_prefix_caching: bool | None = None
     enforce_eager: bool | None = None
+    model: str | None = None
+    num_gpu_blocks: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    async_scheduling: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +102,15 @@ def read_log(path: Path) -> StartupLog:
     except OSError as error:
         raise KvsimError(f"log {str(path)!r}: cannot be read ({error.strerror})") from error
     found: dict[str, object] = {}
-    for patterns in (CONFIG, PATTERNS):
+    for patterns in (FLAGS, CONFIG, PATTERNS):
         for name, pattern in patterns.items():
             match = re.search(pattern, text)
             if match:
-                found[name] = _value(name, match.group(1))
-    if not found.keys() & {"kv_tokens", "kv_memory_gib", "weights_gib"}:
+                found[name] = _value(name, next(each for each in match.groups() if each))
+    scheduling = found.pop("scheduling", None)
+    if scheduling is not None:
+        found["async_scheduling"] = scheduling == "enabled"
+    if not found.keys() & {"kv_tokens", "kv_memory_gib", "weights_gib", "num_gpu_blocks"}:
         raise KvsimError(
             f"log {str(path)!r} holds no line of a vLLM start-up, as 'GPU KV cache size: ... tokens'"
         )
@@ -95,6 +118,8 @@ def read_log(path: Path) -> StartupLog:
 
 
 def _value(name: str, text: str) -> object:
+    if name == "scheduling":
+        return text
     kind = StartupLog.__dataclass_fields__[name].type
     if "bool" in str(kind):
         return text == "True"

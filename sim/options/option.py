@@ -14,7 +14,10 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from kvsim.sim.errors import KvsimError, unknown
 
-PANELS = ("Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Fleet", "Output")
+PANELS = (
+    *("Replay", "Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Fleet", "Goals", "Sweep"),
+    "Output",
+)
 """Groups of options, in the order in which they are shown."""
 
 T = TypeVar("T")

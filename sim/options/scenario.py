@@ -9,12 +9,21 @@ None means: what the engine, the release, the model or the GPU has by default. E
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from kvsim.allocators.extents import FITS
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES, EngineConfig
+from kvsim.sim.scenario.engine import (
+    CAPACITY_POLICIES,
+    POLICIES,
+    PREEMPTIONS,
+    RESERVES,
+    EngineConfig,
+    check_reserve,
+    split_reserve,
+)
 
 if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig
@@ -133,6 +142,38 @@ class Scenario:
         shown="what fits in 4 GiB per GPU",
         doc="host memory for swapped requests, in blocks (`vllm-v0`)",
     )
+    capacity_policy: str | None = option(
+        "Whom tensorrt-llm admits.",
+        panel=ENGINE,
+        default=None,
+        allowed=CAPACITY_POLICIES,
+        shown="guaranteed-no-evict",
+        doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
+    )
+    router_token_ratio: float | None = option(
+        "Use of the memory from which lightllm expects the longest answers.",
+        panel=ENGINE,
+        default=None,
+        value="X",
+        shown="0.0: always",
+        doc="share of the memory in use from which `lightllm` expects the longest possible answers",
+    )
+    router_max_new_token_len: int | None = option(
+        "Answer that lightllm expects below that.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="1024",
+        doc="tokens of an answer that `lightllm` expects below that share, or a tenth more than there are",
+    )
+    router_max_wait_tokens: int | None = option(
+        "Decode steps between admissions of lightllm.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="6",
+        doc="decode steps of `lightllm` between two times that it admits",
+    )
     block_size: int | None = option(
         "Tokens of a KV block.",
         panel=MEMORY,
@@ -142,12 +183,12 @@ class Scenario:
         doc="tokens of a KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: the maximum, a power of two, the exact length.",
+        "What those that reserve set aside: the maximum, a power of two, the exact length, a prediction.",
         panel=MEMORY,
         default=None,
-        allowed=RESERVES,
+        value="|".join((*RESERVES, "predicted:MODEL")),
         shown="max",
-        doc="what those that reserve set aside",
+        doc="what those that reserve set aside; [predictors](allocators.md)",
     )
     fit: str = option(
         "The hole that a contiguous reservation takes.",
@@ -298,6 +339,13 @@ class Scenario:
         shown="1.2 where measured, 0 in the roofline",
         doc="how uneven tokens choose their experts: the exponent of a power law",
     )
+    time_scale: float = option(
+        "Multiply every step's time, as sim replay --fit scale finds it.",
+        panel=HARDWARE,
+        default=Deployment.time_scale,
+        value="X",
+        doc="by what every step's time is multiplied, as [`sim replay --fit scale`](replay.md#fit) finds it",
+    )
     replicas: int = option(
         "Equal servers on one clock.",
         panel=FLEET,
@@ -321,14 +369,14 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check_allowed(self)
+        if self.reserve is not None:
+            check_reserve(self.reserve)
 
     def with_allocator(self, chosen: str | type) -> "Scenario":
         """The same with the allocator of `name[:reserve]`, `module:Class[:reserve]`, or with a class."""
         if isinstance(chosen, str):
-            name, _, last = chosen.strip().rpartition(":")
-            if name and last in RESERVES:
-                return replace(self, allocator=name, reserve=last)
-            return replace(self, allocator=chosen.strip())
+            name, reserve = split_reserve(chosen)
+            return replace(self, allocator=name, reserve=self.reserve if reserve is None else reserve)
         return replace(self, allocator=chosen)
 
     def deployed(self) -> Deployment:

@@ -4,7 +4,8 @@
     refuse     it heads the queue and is not admitted, for this `reason`, which is written when it changes:
                no room, with the slots that it `need`s, those `free`, and the `largest` free extent;
                watermark; seats; token budget; eviction (nobody enters in such a step); batch (it is not
-               over); swapped (they come first)
+               over); swapped (they come first); future peak (it, and those that run, would need too much
+               at once, or it is not yet its turn); same prefix (another computes what it could share)
     decode     its prompt, or its recomputation, is done and gave a token
     preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
@@ -29,6 +30,8 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
 NO_ROOM = "no room"
+FUTURE_PEAK = "future peak"
+SAME_PREFIX = "same prefix"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 NONE = int(np.iinfo(np.int64).min)
 """In a column: there is no such number."""

@@ -1,6 +1,6 @@
 """What holds requests back: while the head of the queue is not admitted, one limit holds back all of it."""
 
-from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.server import Server
 
@@ -9,12 +9,14 @@ LIMITS = (KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH)
 
 _OF_REASON = {
     NO_ROOM: KV_MEMORY,
+    FUTURE_PEAK: KV_MEMORY,
     "watermark": KV_MEMORY,
     "eviction": KV_MEMORY,
     "swapped": KV_MEMORY,
     "seats": SEATS,
     "token budget": TOKEN_BUDGET,
     "batch": BATCH,
+    SAME_PREFIX: BATCH,
 }
 """What a scheduler's `held_back` says -> the limit behind it."""
 

@@ -155,8 +155,6 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     done = result.finished
     duration_s = result.end_ps / PS_PER_S
     finished = int(done.sum())
-    output = int(answered_tokens(result)[done].sum())
-    prompt = int(result.workload.prompt_tokens[done].sum())
     whole, idles = _added(result.saturated, result.unsaturated), "idle" in result.timeline
     return {
         "duration_s": duration_s,
@@ -167,11 +165,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "rejected_reasons": result.rejected,
             "truncated": result.truncated,
         },
-        "throughput": {
-            "requests_per_s": _ratio(finished, duration_s),
-            "output_tokens_per_s": _ratio(output, duration_s),
-            "total_tokens_per_s": _ratio(prompt + output, duration_s),
-        },
+        "throughput": throughput(result),
         "latency": {
             **{name: _spread(np.asarray(table[name], dtype=np.float64)[done]) for name in LATENCIES},
             "itl_s": _gap_spread(result),
@@ -200,6 +194,18 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "prefix_hit_tokens": result.hit_tokens,
         },
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
+    }
+
+
+def throughput(result: Result) -> Numbers:
+    """Requests and tokens per second of simulated time, over finished requests."""
+    done, duration_s = result.finished, result.end_ps / PS_PER_S
+    output = int(answered_tokens(result)[done].sum())
+    prompt = int(result.workload.prompt_tokens[done].sum())
+    return {
+        "requests_per_s": _ratio(int(done.sum()), duration_s),
+        "output_tokens_per_s": _ratio(output, duration_s),
+        "total_tokens_per_s": _ratio(prompt + output, duration_s),
     }
 
 

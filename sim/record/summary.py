@@ -215,6 +215,44 @@ class Fleet(Part):
     seed: int
 
 
+class LimitMet(Part):
+    """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
+
+    limit_s: float
+    measured_s: float | None
+    within_share: float | None
+    met: bool
+
+
+class Slo(Part):
+    """Whether the latency limits of `slo` were met, see attainment.py; `by_limit`: a LimitMet of each."""
+
+    limits: str
+    met: bool
+    attained_share: float | None
+    goodput_requests_per_s: float | None
+    goodput_requests_per_s_per_gpu: float | None
+    by_limit: Part
+
+
+class PerGpu(Part):
+    """Throughput divided by the GPUs of all replicas."""
+
+    gpus: int
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+
+
+class Price(Part):
+    """What the GPUs and the tokens cost, in the currency of `gpu_price`."""
+
+    per_gpu_hour: float
+    per_hour: float
+    per_million_output_tokens: float | None
+    per_million_tokens: float | None
+
+
 class SimulationTime(Part):
     """How long the simulation took on this machine: the one part that differs between equal runs."""
 
@@ -224,7 +262,11 @@ class SimulationTime(Part):
 
 
 class Summary(Part):
-    """The numbers of a run; of a fleet also `fleet`, and under `replicas` those of each by itself."""
+    """The numbers of a run.
+
+    Of a fleet also `fleet`, and under `replicas` those of each by itself; `slo`, `per_gpu` and `price` where
+    goals were set.
+    """
 
     label: str
     duration_s: float
@@ -237,6 +279,9 @@ class Summary(Part):
     cost: Cost
     notes: list[str]
     simulation: SimulationTime
+    slo: Slo | None
+    per_gpu: PerGpu | None
+    price: Price | None
     upkeep: Upkeep | None
     fleet: Fleet | None
     replicas: list[dict[str, Any]] | None

@@ -55,6 +55,8 @@ class Deployment:
         roofline, 1.2 in measured profiles.
     enable_expert_parallel : bool
         Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
+    time_scale : float
+        By what every step's time is multiplied.
     """
 
     model: ModelSpec
@@ -73,6 +75,7 @@ class Deployment:
     frontend_latency: float | None = None
     expert_skew: float | None = None
     enable_expert_parallel: bool = False
+    time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -97,6 +100,7 @@ class Deployment:
         for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
             if getattr(self, field):
                 check_number(field, getattr(self, field), most=most)
+        check_number("time_scale", self.time_scale, most=1000)
         for field in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, field) is not None:
                 check_int(field, getattr(self, field))

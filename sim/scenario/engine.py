@@ -5,14 +5,34 @@ Names of allocators and schedulers are not checked here: their registries do tha
 
 from dataclasses import dataclass
 
+from kvsim.allocators.extents import FITS
 from kvsim.sim.checks import check_int
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
+from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
-FITS = ("first", "best")
+"""Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
 POLICIES = ("fcfs", "priority", "sjf")
 PREEMPTIONS = ("recompute", "swap")
+CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
+
+
+def check_reserve(reserve: str) -> None:
+    """Raise KvsimError unless it is one of `RESERVES`, or `predicted:MODEL`."""
+    if reserve.startswith(PREFIX):
+        predictor_named(reserve.removeprefix(PREFIX))
+    elif reserve not in RESERVES:
+        raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, {PREFIX}MODEL, got {reserve!r}")
+
+
+def split_reserve(text: str) -> tuple[str, str | None]:
+    """An allocator and its reservation, of `name[:reserve]` or `module:Class[:reserve]`."""
+    name, mark, model = text.strip().partition(f":{PREFIX}")
+    if mark:
+        return name, PREFIX + model
+    name, _, last = text.strip().rpartition(":")
+    return (name, last) if name and last in RESERVES else (text.strip(), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +45,9 @@ class EngineConfig:
         Names in their registries; scheduler None means the one that belongs to the allocator.
     block_size : int
         Tokens of a KV block, a power of two.
-    reserve : "max", "pow2", "oracle" or None
+    reserve : "max", "pow2", "oracle", "predicted:MODEL" or None
         What allocators that reserve ahead set aside; None leaves it to the allocator.
-    fit : "first" or "best"
+    fit : "first", "best", "next" or "worst"
         Which free extent a contiguous reservation takes.
     max_num_seqs, max_num_batched_tokens : int
         At most so many sequences run, and at most so many tokens are computed, in a step.
@@ -49,6 +69,11 @@ class EngineConfig:
         What happens to evicted sequences; None means as the scheduler does.
     num_cpu_blocks : int or None
         Blocks of the host pool for swapped sequences; None means 4 GiB, for schedulers that swap.
+    capacity_policy : "guaranteed-no-evict", "max-utilization", "static-batch" or None
+        Whom TensorRT-LLM admits; None means its default, the first.
+    router_token_ratio, router_max_new_token_len, router_max_wait_tokens : float, int, int or None
+        What LightLLM expects of answers, and how many decode steps it waits before it admits again
+        (sim/schedulers/lightllm.py); None means its defaults.
     enforce_eager : bool
         Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
     mamba_cache_mode : "none", "align", "all" or None
@@ -77,6 +102,10 @@ class EngineConfig:
     async_scheduling: bool | None = None
     preemption: str | None = None
     num_cpu_blocks: int | None = None
+    capacity_policy: str | None = None
+    router_token_ratio: float | None = None
+    router_max_new_token_len: int | None = None
+    router_max_wait_tokens: int | None = None
     enforce_eager: bool = False
     mamba_cache_mode: str | None = None
     prefix_cache_retention_interval: int = 0
@@ -89,8 +118,8 @@ class EngineConfig:
             check_int(field, getattr(self, field))
         if self.block_size & (self.block_size - 1):
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
-        if self.reserve is not None and self.reserve not in RESERVES:
-            raise KvsimError(f"reserve must be one of {', '.join(RESERVES)}, got {self.reserve!r}")
+        if self.reserve is not None:
+            check_reserve(self.reserve)
         if self.policy not in POLICIES:
             raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
         if self.preemption is not None and self.preemption not in PREEMPTIONS:
@@ -113,3 +142,15 @@ class EngineConfig:
             )
         if self.max_model_len is not None:
             check_int("max_model_len", self.max_model_len)
+        self._check_admission()
+
+    def _check_admission(self) -> None:
+        """What says whom TensorRT-LLM and LightLLM admit."""
+        if self.capacity_policy is not None and self.capacity_policy not in CAPACITY_POLICIES:
+            known = ", ".join(CAPACITY_POLICIES)
+            raise KvsimError(f"capacity_policy must be one of {known}, got {self.capacity_policy!r}")
+        if self.router_token_ratio is not None and not self.router_token_ratio >= 0:
+            raise KvsimError(f"router_token_ratio must be at least 0, got {self.router_token_ratio!r}")
+        for field in ("router_max_new_token_len", "router_max_wait_tokens"):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field), least=0)

@@ -4,6 +4,9 @@ SCHEDULERS: dict[str, str] = {
     "vllm-v1": "kvsim.sim.schedulers.vllm_v1:VllmV1",
     "vllm-v0": "kvsim.sim.schedulers.vllm_v0:VllmV0",
     "nano-vllm": "kvsim.sim.schedulers.nano_vllm:NanoVllm",
+    "lightllm": "kvsim.sim.schedulers.lightllm:LightLLM",
+    "past-future": "kvsim.sim.schedulers.past_future:PastFuture",
+    "tensorrt-llm": "kvsim.sim.schedulers.tensorrt_llm:TensorRTLLM",
     "orca": "kvsim.sim.schedulers.orca:Orca",
     "static": "kvsim.sim.schedulers.static:Static",
 }

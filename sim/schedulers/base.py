@@ -20,7 +20,8 @@ from kvsim.sim.workload import Beam
 
 SOME_KNOW = (
     *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
-    *("preemption", "policy"),
+    *("preemption", "policy", "capacity_policy"),
+    *("router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"),
 )
 """Settings that only some schedulers have a use for."""
 WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": False}
@@ -39,6 +40,8 @@ class Scheduler(ABC):
     """Releases whose behaviour it knows, the default last."""
     uses: ClassVar[frozenset[str]] = frozenset({"policy"})
     """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
+    reserves: ClassVar[bool] = False
+    """Whether it counts on a request's reservation, whatever the allocator makes of it."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
     publishes_late: ClassVar[bool] = False
@@ -99,7 +102,7 @@ class Scheduler(ABC):
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """Why a request with so many samples, or candidates, can never be served, or ""."""
         allocator = server.allocator
-        if allocator.fits(request.final_tokens, server.bound(request)):
+        if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
 

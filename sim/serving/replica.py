@@ -255,6 +255,7 @@ class Replica:
         if step.changed or step.departures:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
+        step.repeats = 0
         self.scheduler.schedule(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
@@ -298,6 +299,8 @@ class Replica:
         at_most = self.max_span
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(progress.size))
+        if server.step.repeats:
+            at_most = min(at_most, server.step.repeats)
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
         seats, apart = progress.size + server.seats.count, progress.spread
         limit_ps = self.recorder.next_sample_ps

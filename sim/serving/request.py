@@ -55,6 +55,7 @@ class Request:
         "known_tokens",
         "last_token_ps",
         "open_stream",
+        "outgrown",
         "output_tokens",
         "own",
         "preemptions",
@@ -76,6 +77,7 @@ class Request:
         self.generated = 0
         self.known_tokens = prompt_tokens  # prompt and answer so far: what a (re)computation must prefill
         self.preemptions = 0
+        self.outgrown = 0  # reservations that were too short for its answer
         self.reached = 0  # most tokens ever computed: what a preemption throws away
         self.internal = 0  # slots that it holds and will never write
         self.fragmented = False  # was it ever refused although enough was free in total?

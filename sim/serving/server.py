@@ -18,6 +18,7 @@ from kvsim.sim.serving.decoding import Decoding
 from kvsim.sim.serving.progress import Lockstep, Progress
 from kvsim.sim.serving.queues import Queue, queue_named
 from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import IdleSeats
 from kvsim.sim.serving.spread import Contexts
 from kvsim.sim.serving.step import Step, Totals
@@ -256,6 +257,10 @@ class Server(Decoding):
         self._prefill(request, tokens - request.computed if chunk is None else chunk)
         return True
 
+    def most_reserved(self, request: Request) -> int:
+        """The largest reservation that a request may ever make."""
+        return self.bound.at_last(request) if isinstance(self.bound, Predicted) else self.bound(request)
+
     def head_fits(self, tokens: int, match: Match | None = None) -> bool:
         """Whether the head of the queue would fit all the way to `tokens`."""
         request = self.waiting[0]
@@ -280,7 +285,7 @@ class Server(Decoding):
                 self._note_refusal(self.waiting[0], tokens, bound)
                 break
             placed += 1
-        for seq in range(self._next_seq, placed):
+        for seq in reversed(range(self._next_seq, placed)):
             allocator.release(seq)
         return placed == self._next_seq + count
 
@@ -409,6 +414,9 @@ class Server(Decoding):
             allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
         ):
             victim = self._victim()
+            if allocator.reserves:  # what the others hold would not help
+                victim = request
+                request.outgrown += 1
             self.evict(victim, by=request)
             if victim is request:
                 return False

@@ -41,6 +41,8 @@ class Step:
         Whether the head of the queue was refused memory; of the last decision, where several were equal.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
+    repeats : int
+        Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
     refusal : Refusal or None
         The head of the queue, if it found no room; kept only where events are written down.
     """
@@ -63,6 +65,7 @@ class Step:
         "recomputed_tokens",
         "refusal",
         "rejected",
+        "repeats",
         "swapped_in_blocks",
         "swapped_out_blocks",
     )
@@ -72,7 +75,7 @@ class Step:
         self.chunks: list[Request] = []
         self.prefill_tokens = self.prefill_pairs = self.recomputed_tokens = 0
         self.hit_tokens = self.charged_hit_tokens = 0
-        self.evictions = self.departures = 0
+        self.evictions = self.departures = self.repeats = 0
         self.swapped_in_blocks = self.swapped_out_blocks = 0
         self.copied_before = copied_before
         self.cow_copies_before = cow_copies_before

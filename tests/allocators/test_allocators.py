@@ -73,7 +73,7 @@ def test_the_suite_covers_every_allocator_that_the_command_line_names():
         (lambda: Contiguous(0), "capacity_slots must be at least 1, got 0"),
         (lambda: Dynamic(-3), "capacity_slots must be at least 1, got -3"),
         (lambda: Buddy(0), "capacity_slots must be at least 1, got 0"),
-        (lambda: Contiguous(9, fit="worst"), "fit must be first or best, got 'worst'"),
+        (lambda: Contiguous(9, fit="loose"), "fit must be first, best, next or worst, got 'loose'"),
         (lambda: Paged(100, 0), "block_size must be at least 1, got 0"),
         (lambda: Paged(37, 256), "capacity_slots must hold one block of 256, got 37"),
     ],

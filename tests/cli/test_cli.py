@@ -488,7 +488,7 @@ MISTAKES = {
     "run --seed=-1": "seed must be a whole number of at least 0, got -1",
     "run --num-prompts 0": "num_prompts must be at least 1, got 0",
     "run --cost constant:abc": "cost constant needs seconds, as in constant:0.03, got 'constant:abc'",
-    "run --reserve all": "reserve must be one of max, pow2, oracle, got 'all'",
+    "run --reserve all": "reserve must be one of max, pow2, oracle, predicted:MODEL, got 'all'",
     "run --reserve max": "reserve must be left out for allocator paged, which reserves nothing",
     "compare --allocator paged --reserve max": "reserve must be left out: none of paged takes it, got 'max'",
     "compare --allocator buddy,paged --fit best": "fit must be left out: none of buddy, paged takes it, "

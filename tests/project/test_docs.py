@@ -3,9 +3,9 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml`, `requests.csv`, `log.csv` and `path/to/config.json` of the examples exist. `run` and `compare`
-get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
-`--num-prompts 20`, which replaces their own.
+`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json` and `path/to/config.json` of the examples exist.
+`run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
+`--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
 
 import importlib
@@ -19,17 +19,20 @@ from pathlib import Path
 
 import pytest
 import typer
+from support.bench_files import GUIDELLM
 
 from kvsim import cli
-from kvsim.allocators import ALLOCATORS
+from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.contract import check_allocator
+from kvsim.allocators.extents import FITS
 from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
+from kvsim.reports.zoo import with_pictures
 from kvsim.sim import __version__
 from kvsim.sim.options.option import options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.record import recorder
-from kvsim.sim.scenario.engine import FITS, POLICIES, PREEMPTIONS, RESERVES
+from kvsim.sim.scenario.engine import POLICIES, PREEMPTIONS, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 
@@ -37,7 +40,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(cli.__file__).resolve().parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ZOO = sorted((ROOT / "docs/zoo").glob("*.md"))
+PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *ZOO]
 HOW_TOS = sorted((ROOT / "docs").glob("how-to-*.md"))
 COMMANDS = typer.main.get_command(cli.app).commands
 ALL_COMMANDS = {
@@ -83,6 +87,12 @@ def sections(text):
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def cards():
+    """Each allocator with a section on the page of allocators, or a card in the zoo -> its text."""
+    pages = [named("allocators"), *(page.read_text(encoding="utf-8") for page in ZOO)]
+    return {name: text for page in pages for name, text in sections(page).items()}
+
+
 def scheduler(name):
     """The class behind a name."""
     module, _, attribute = SCHEDULERS[name].partition(":")
@@ -110,6 +120,7 @@ def workplace(tmp_path, monkeypatch):
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
     for name, table in zip(("requests.csv", "log.csv"), blocks(named("traces"), "csv"), strict=True):
         Path(name).write_text(table, encoding="utf-8")
+    Path("result.json").write_bytes(GUIDELLM.read_bytes())
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -122,6 +133,9 @@ def carry_out(command, capsys):
     assert cli.main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
+
+SHARING = ("run", "compare", "replay", "sweep", "capacity")
+"""Commands that take the options of a run."""
 
 # -- every name has help and a heading ------------------------------------------------------------
 
@@ -139,7 +153,7 @@ def test_no_heading_names_a_command_that_is_not_there():
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
-    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in ("run", "compare") else "")
+    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in SHARING else "")
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
@@ -188,6 +202,7 @@ def test_no_option_is_described_that_is_not_there():
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {"--fuzz"}  # one of pytest's here
+    there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
@@ -201,12 +216,11 @@ def test_the_default_of_compare_is_described():
 @pytest.mark.parametrize(
     ("page", "names", "others"),
     [
-        ("allocators", ALLOCATORS, {"Your own"}),
         ("schedulers", SCHEDULERS, {"Against a real engine"}),
         ("traces", TRACES, {"Arrivals", "Closed loops", "Shared system prompts", "Your own trace"}),
     ],
 )
-def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
+def test_every_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
     page, names, others, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "100")
@@ -216,10 +230,26 @@ def test_every_allocator_scheduler_and_trace_has_a_heading_and_a_line_in_its_lis
         assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
 
 
+@pytest.mark.parametrize("page", [ROOT / "docs/zoo.md", *ZOO], ids=lambda page: page.stem)
+def test_the_tables_and_pictures_of_the_zoo_are_made_by_the_program(page):
+    text = page.read_text(encoding="utf-8")
+    assert with_pictures(text) == text, "run python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md"
+    assert page.stem == "zoo" or page.stem in FAMILIES
+    assert page.stem == "zoo" or f"(zoo/{page.stem}.md#" in named("zoo")
+
+
+def test_every_allocator_has_one_card_and_a_line_in_its_list(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cards().keys() - {"Your own"} == set(ALLOCATORS)
+    listed = carry_out("sim allocators", capsys)
+    for name in ALLOCATORS:
+        assert any(re.match(rf"[│├└─ ]*{re.escape(name)} +\w", line) for line in listed), name
+
+
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_the_page_shows_the_bar_and_the_waste_of_each_allocator(name):
-    text = sections(named("allocators"))[name]
-    assert "\n    " in text and "|####" in text
+def test_the_card_of_each_allocator_shows_its_memory_and_what_it_wastes(name):
+    text = cards()[name]
+    assert re.search(r"\n    .*\|[#.~]", text) or "```text\n" in text
     assert "Waste of a sequence" in text
 
 
@@ -399,7 +429,7 @@ def test_links_lead_somewhere(page):
 def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme():
     index = ROOT / "docs/index.md"
     links = re.findall(r"\]\(([^)#]+)", index.read_text(encoding="utf-8"))
-    assert {(index.parent / link).resolve() for link in links} >= {*PAGES} - {index}
+    assert {(index.parent / link).resolve() for link in links} >= {*PAGES} - {index, *ZOO}
     assert "(docs/index.md)" in README.read_text(encoding="utf-8")
 
 

@@ -23,7 +23,7 @@ MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT
 
 OURS = {
     "cli": {path.stem for path in FACE} | {"sim", "allocators", "workloads", "kernels", "reports"},
-    "reports": {"sim"},
+    "reports": {"sim", "allocators"},
     "workloads": {"sim"},
     "sim": {"allocators"},
     "allocators": set(),
@@ -33,7 +33,7 @@ OURS = {
 
 OTHERS = {
     "cli": {"typer", "rich"},
-    "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle"},
+    "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle", "joblib", "ray", "distributed"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
     "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/files/tables.py, which all may use
     "allocators": set(),
@@ -49,11 +49,14 @@ ROOMS = (
     ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
     ("build", "content"),
     ("contract", "options", "run"),
-    ("fit", "validate"),
+    ("fit", "bench", "validate"),
 )
 """The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""
 
 ONLY_IN = {
+    "distributed": ["reports/backends.py"],
+    "joblib": ["reports/backends.py"],
+    "ray": ["reports/backends.py"],
     "matplotlib": ["reports/figures/"],
     "simpy": ["sim/serving/arrivals.py", "sim/serving/engine.py", "sim/serving/replica.py"],
 }

@@ -165,8 +165,8 @@ def test_an_unknown_name_suggests_the_nearest():
         ({"block_size": 0}, "block_size must be a whole number of at least 1, got 0"),
         ({"block_size": 16.0}, "block_size must be a whole number of at least 1, got 16.0"),
         ({"max_num_seqs": True}, "max_num_seqs must be a whole number of at least 1, got True"),
-        ({"reserve": "all"}, "reserve must be one of max, pow2, oracle, got 'all'"),
-        ({"fit": "worst"}, "fit must be one of first, best, got 'worst'"),
+        ({"reserve": "all"}, "reserve must be one of max, pow2, oracle, predicted:MODEL, got 'all'"),
+        ({"fit": "loose"}, "fit must be one of first, best, next, worst, got 'loose'"),
         (
             {"max_num_seqs": 4096},
             r"max_num_batched_tokens must be at least max_num_seqs \(4096\), got 2048",

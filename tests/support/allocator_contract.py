@@ -11,12 +11,68 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
+from kvsim.allocators.hybrid.groups import Hybrid
+from kvsim.allocators.lightllm import LightLLM
+from kvsim.allocators.llama.contiguous import LlamaContiguous
+from kvsim.allocators.llama.scattered import LlamaScattered
+from kvsim.allocators.options import Hybrid as Layers
+from kvsim.allocators.options import LayerGroup, Options
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
+from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.size_classes.offset import Offset, OffsetExact
+from kvsim.allocators.size_classes.segregated import Segregated
+from kvsim.allocators.size_classes.slab import Slab
+from kvsim.allocators.size_classes.tlsf import Tlsf
+from kvsim.allocators.tgi import Tgi
+from kvsim.allocators.virtual_memory.kvcached import Kvcached
+from kvsim.allocators.virtual_memory.vattention import (
+    VAttention,
+    VAttention2M,
+    VAttention128K,
+    VAttention256K,
+    VAttentionBestFit,
+    VAttentionEager,
+)
+
+
+def sizes(cell: int, block_size: int = 16) -> Options:
+    """A model of one layer, whose keys of a token take so many bytes."""
+    return Options(
+        block_size=block_size,
+        token_bytes=2 * cell,
+        layers=1,
+        kv_heads=1,
+        head_dim=cell // 2,
+        dtype_bytes=2,
+        max_sequences=20,
+        max_model_len=12_000,
+    )
+
+
+UNLIKE = Layers(
+    (
+        LayerGroup("full", 4),
+        LayerGroup("window", 4, 10),
+        LayerGroup("chunk", 2, 8),
+        LayerGroup("state", 1 << 20),
+    ),
+    1 << 20,  # prompts come whole
+)
+"""Groups of every kind, of two block sizes."""
+
+
+def hybrid(capacity_slots: int) -> Allocator:
+    """Unlike layers without a prefix cache."""
+    return Hybrid(capacity_slots, UNLIKE, False, 1 << 20)
+
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
     "contiguous best fit": partial(Contiguous, fit="best"),
+    "contiguous next fit": partial(Contiguous, fit="next"),
+    "contiguous worst fit": partial(Contiguous, fit="worst"),
     "dynamic first fit": Dynamic,
     "dynamic best fit": partial(Dynamic, fit="best"),
     "buddy": Buddy,
@@ -24,8 +80,39 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "hybrid": hybrid,
+    "offset": Offset,
+    "offset-exact": OffsetExact,
+    "tlsf": Tlsf,
+    "segregated": Segregated,
+    "slab": Slab,
+    "slab that keeps slabs": partial(Slab, rebalances=False),
+    "vattention": partial(VAttention, options=sizes(16_384)),
+    "vattention, pages with a rest": partial(VAttention, options=sizes(10_240)),
+    "vattention-128k": partial(VAttention128K, options=sizes(16_384)),
+    "vattention-256k": partial(VAttention256K, options=sizes(16_384)),
+    "vattention-2m": partial(VAttention2M, options=sizes(163_840)),
+    "vattention-best": partial(VAttentionBestFit, options=sizes(10_240)),
+    "vattention-eager": partial(VAttentionEager, options=sizes(16_384)),
+    "kvcached": partial(Kvcached, options=sizes(262_144, 2)),
+    "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
+    "lightllm": LightLLM,
+    "tgi": Tgi,
+    "dynamic-cache": partial(DynamicCache, tensor_bytes=65_536, tensors=1),
+    "dynamic-cache of two tensors": partial(DynamicCache, tensor_bytes=131_072, tensors=2),
+    "static-cache": partial(StaticCache, tensor_bytes=65_536, tensors=1),
+    "llama-contiguous": LlamaContiguous,
+    "llama-contiguous that moves little": partial(LlamaContiguous, most=2),
+    "llama-scattered": LlamaScattered,
 }
-FINE = ("paged 1", "radix")
+FINE = (
+    "paged 1",
+    "radix",
+    "lightllm",
+    "llama-contiguous",
+    "llama-contiguous that moves little",
+    "llama-scattered",
+)
 """Those with many regions."""
 
 

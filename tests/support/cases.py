@@ -1,6 +1,6 @@
 """Random work on tiny memories, for every scheduler: tests of modes, map and lives draw from it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -16,6 +16,7 @@ from support.serving import everything
 
 MODEL, GPU = model_named("opt-13b"), gpu_named("h100")
 TICK_PS = 20_000_000_000
+CACHING = ("vllm-v1", "vllm-v0", "tensorrt-llm")
 
 
 class Uneven(CostModel):
@@ -117,10 +118,43 @@ class Case:
         return workload(self.rows, self.beam, self.samples, gap_ps, tick_ps)
 
 
+def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[str, object]:
+    """Random settings of the engines and allocators that have some of their own."""
+    settings: dict[str, object] = {}
+    if base in ("lightllm", "past-future"):
+        settings = {
+            "allocator": allocator or rng.choice(["paged", "radix", "lightllm"]),
+            "enable_chunked_prefill": False,
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": rng.choice([128, 200, 500]),
+            "reserve": rng.choice(["oracle", "oracle", "pow2", "max"]),
+            "router_max_wait_tokens": rng.choice([None, 0, 1, 3]),
+        }
+        if base == "lightllm":
+            settings["router_token_ratio"] = rng.choice([None, 0.5, 1.1])
+            settings["router_max_new_token_len"] = rng.choice([None, 0, 5])
+    elif base == "tensorrt-llm":
+        settings = {
+            "allocator": allocator or (rng.choice(["paged", "radix"]) if caches else "paged"),
+            "max_num_batched_tokens": rng.choice([30, 64, 500]),
+            "enable_chunked_prefill": rng.random() < 0.8,
+            "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
+            "reserve": rng.choice(["oracle", "oracle", "pow2", "max"]),
+        }
+    elif allocator:
+        reserve = rng.choice(["oracle", "pow2"]) if allocator == "tgi" else None
+        settings = {"allocator": allocator, "reserve": reserve}
+    return settings
+
+
 def draw_case(rng: Random, scheduler: str) -> Case:
-    """A scheduler with random settings, and work that is too much for its memory."""
+    """A scheduler with random settings, and work that is too much for its memory.
+
+    `SCHEDULER+ALLOCATOR` names both.
+    """
+    scheduler, _, own = scheduler.partition("+")
     base = scheduler.partition("@")[0]
-    caches = base == "nano-vllm" or (base in ("vllm-v1", "vllm-v0") and rng.random() < 0.6)
+    caches = base == "nano-vllm" or (base in CACHING and rng.random() < 0.6)
     caches = caches and scheduler not in ("vllm-v0@0.1.0", "vllm-v0@0.1.7")
     size = rng.choice([1, 4, 4, 16])
     seats = rng.choice([2, 3, 5, 8, 30])
@@ -153,6 +187,8 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         num_cpu_blocks=rng.choice([0, 3 * 16 // size, 1000, 1000, 1000]) if v0 else None,
         reserve=rng.choice(["pow2", "oracle"]) if allocator in ("buddy", "contiguous") else None,
     )
+    if own or base not in ("orca", "static", "vllm-v1", "vllm-v0", "nano-vllm"):
+        engine = replace(engine, **own_settings(rng, base, own, caches))
     width = rng.randint(2, min(4, seats)) if beams else 1
     most = min(4, seats) if samples else 1
     kind = rng.sample(["alone", "system", "same", "turn", "chat"], rng.randint(1, 3))
@@ -210,6 +246,11 @@ HAPPENS = {
     "vllm-v0@0.1.0": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "vllm-v0@0.1.7": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "nano-vllm": ("preemptions", "hit_tokens", "cached"),
+    "lightllm": ("preemptions", "hit_tokens", "cached"),
+    "past-future": ("preemptions", "hit_tokens", "cached"),
+    "tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
+    "vllm-v1@0.11.0+lightllm": ("preemptions", "hit_tokens", "cached"),
+    "vllm-v1@0.33.0+tgi": ("hit_tokens", "cached"),
     "orca": ("preemptions",),
     "static": (),
 }

@@ -1,0 +1,233 @@
+"""LightLLM: slots of one token each from a stack, and a radix tree of what finished requests leave.
+
+    running     A |## found ##|======= its own slots =======|     from the stack: last in, first out
+    finished    tree: |## found ##|##### all that A held #####|   until it is the least recently used leaf
+
+A prompt is looked up when it is placed; the path is locked. What a running sequence computes is its own:
+others find it only when it has ended, or was paused. Then all of it enters the tree, and slots whose text is
+there already are freed. When the stack is too short, whole leaves go, the least recently used first. A paused
+sequence finds all that is left of itself.
+
+Any slot serves any token: waste of a sequence is 0, internal and external. In the ledger, text that nobody
+will ask for again (the private answer of a finished request) is free, not cached, though it stays in the tree
+and takes room from what could be hit, as in LightLLM. Pool and tree are allocators/lightllm_pool.py and
+allocators/lightllm_tree.py; each is equal to LightLLM's own (revision fc72ffab) in every recorded step.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import count, groupby
+
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.lightllm_pool import TokenPool
+from kvsim.allocators.lightllm_tree import Node, TokenTree
+from kvsim.allocators.radix_tree import cut
+
+NAMELESS = 1 << 40
+"""From here on, names of those that were placed without one and so find nothing when they come back."""
+
+
+class Holding:
+    """A sequence: the tree down to `node`, then its own slots; the first `filled` tokens are computed."""
+
+    __slots__ = ("content", "filled", "node", "own", "slots")
+
+    def __init__(self, node: Node, slots: list[int], content: Content, own: int) -> None:
+        self.node = node
+        self.slots = slots
+        self.content = content
+        self.own = own
+        self.filled = node.end
+
+    def __repr__(self) -> str:
+        return f"{self.node.end} tokens in the tree, {len(self.slots)} of its own"
+
+
+class TokenMatch(Match):
+    """The start of a text that is in the tree, as it was after so many changes."""
+
+    __slots__ = ("changes", "content", "own")
+
+    def __init__(self, tokens: int, woken_slots: int, content: Content, own: int, changes: int) -> None:
+        super().__init__(tokens, woken_slots)
+        self.content = content
+        self.own = own
+        self.changes = changes
+
+
+class LightLLM(Allocator):
+    """A stack of slots of one token, a radix tree of what has ended, eviction of whole leaves."""
+
+    family = "tokens"
+    idea = "a stack of slots; a radix tree keeps what finished requests held"
+    wastes = "nothing"
+    used_by = "LightLLM"
+    source = "LightLLM, mem_manager.py and radix_cache.py; ASPLOS '25"
+
+    growth_unit = 1
+    pages = True
+    keeps_prefixes = True
+
+    def __init__(self, capacity_slots: int) -> None:
+        super().__init__(capacity_slots)
+        self.caches = True
+        self.pool = TokenPool(capacity_slots)
+        self.tree = TokenTree()
+        self._held: Holdings[Holding] = Holdings()
+        self._changes = 0  # of the tree
+
+    def slots(self, seq: int) -> list[int]:
+        """The addresses of a sequence's tokens, in their order."""
+        held = self._held[seq]
+        return _path(held.node) + held.slots
+
+    def regions(self) -> Iterator[Region]:
+        owners: list[tuple[int, ...]] = [()] * self.capacity_slots
+        for seq in sorted(self._held):
+            for slot in self.slots(seq):
+                owners[slot] += (seq,)
+        unlocked = (node for node in self.tree.nodes() if not node.locks)
+        found = {slot for node in unlocked for slot in node.slots[: node.findable]}
+        start = 0
+        for (seqs, cached), same in groupby(zip(owners, map(found.__contains__, count()), strict=False)):
+            size = sum(1 for _ in same)
+            yield Region(start, size, seqs, cached=cached)
+            start += size
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return tokens
+
+    def match(self, content: Content, own: int, most: int) -> TokenMatch:
+        """As in the base; by the name `own` a paused sequence finds all that it held."""
+        tokens, unlocked = self.tree.find(_text(content, own, most))
+        return TokenMatch(tokens, unlocked, content, own, self._changes)
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return tokens <= self.free_slots
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        return tokens - match.tokens + match.woken_slots <= self.free_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        return self.admit_after(TokenMatch(0, 0, (), NAMELESS + seq, self._changes), seq, tokens, bound)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As in the base; InvariantError for a match that is out of date or longer than `tokens`."""
+        assert isinstance(match, TokenMatch)
+        if seq in self._held or tokens < 1:
+            self._held.expect_new(seq, tokens)
+        if match.changes != self._changes or match.tokens > tokens:
+            made = f"{match.tokens} tokens after {match.changes} changes, now {self._changes}"
+            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        if not self.can_admit_after(match, tokens, bound):
+            return False
+        self._changes += 1
+        node = self.tree.match(_text(match.content, match.own, match.tokens))
+        self.shared_tokens += match.tokens - match.woken_slots
+        self._held[seq] = Holding(node, self._take(tokens - match.tokens), match.content, match.own)
+        self._count()
+        return True
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def capacity(self, seq: int) -> int:
+        held = self._held[seq]
+        return held.node.end + len(held.slots)
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        missing = tokens - self.capacity(seq)
+        if missing > self.free_slots:
+            return False
+        if missing > 0:
+            self._held[seq].slots += self._take(missing)
+            self._count()
+        return True
+
+    def growth_budget(self) -> int:
+        return self.free_slots
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        """As in the base; sequences in ascending order are one step, which takes its slots at once."""
+        if len(seqs) > self.free_slots:
+            raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
+        growing = [self._held[seq].slots for seq in seqs]
+        self.evicted_by = []
+        start = 0
+        for stop in range(1, len(seqs) + 1):
+            if stop < len(seqs) and seqs[stop] > seqs[stop - 1]:
+                continue
+            found = self.tree.found
+            for slots, slot in zip(growing[start:stop], self._take(stop - start), strict=True):
+                slots.append(slot)
+            self.evicted_by += [start] * (found - self.tree.found)
+            start = stop
+        self._count()
+
+    def fill(self, seq: int, tokens: int) -> None:
+        """Note how much is computed: only that enters the tree, when the sequence ends."""
+        held = self._held[seq]
+        if tokens > self.capacity(seq):
+            raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
+        held.filled = max(held.filled, tokens)
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def release(self, seq: int) -> None:
+        """All computed text enters the tree; what others never ask for is not cached there."""
+        self._enter(seq, comes_back=False)
+
+    def evict(self, seq: int) -> None:
+        """All computed text enters the tree, and the sequence may find it when it comes back."""
+        self._enter(seq, comes_back=True)
+
+    def _enter(self, seq: int, comes_back: bool) -> None:
+        held = self._held[seq]
+        del self._held[seq]
+        self._changes += 1
+        before = held.node.end
+        slots = _path(held.node) + held.slots
+        known, node = self.tree.insert(_text(held.content, held.own, held.filled), slots[: held.filled])
+        known = max(known, before)
+        self.pool.give_back(slots[before:known] + slots[max(held.filled, known) :])
+        locked = self.tree.locked
+        self.tree.unlock(held.node)
+        self.shared_tokens -= before - (locked - self.tree.locked)
+        shareable = sum([length for _, _, length in held.content])
+        if held.filled > shareable and (not comes_back or held.own >= NAMELESS):
+            self.tree.hide(node, shareable)
+        self._count()
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _take(self, missing: int) -> list[int]:
+        """So many slots, evicting whole leaves for those that the stack has not."""
+        if missing > self.pool.free:
+            self._changes += 1
+            self.pool.give_back(self.tree.evict(missing - self.pool.free))
+        slots = self.pool.alloc(missing)
+        if slots is None:
+            raise InvariantError(f"{missing} slots were promised, {self.pool.free} are there")
+        return slots
+
+    def _count(self) -> None:
+        """Say what the pool and the tree come to."""
+        self.used_slots = self.pool.mark - self.tree.tokens + self.tree.locked
+        self.cached_slots = self.tree.found
+
+
+def _path(node: Node) -> list[int]:
+    """The slots of the text that ends with a node."""
+    pieces, above = [], node
+    while above.parent is not None:
+        pieces.append(above.slots)
+        above = above.parent
+    return [slot for piece in reversed(pieces) for slot in piece]
+
+
+def _text(content: Content, own: int, tokens: int) -> list[Run]:
+    """The first tokens of a text; what follows the part that others may have is a stream of its own."""
+    shared = sum([length for _, _, length in content])
+    if tokens <= shared:
+        return cut(content, 0, tokens)
+    return [*content, (-1 - own, shared, tokens - shared)]

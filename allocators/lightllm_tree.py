@@ -1,0 +1,227 @@
+"""LightLLM's radix tree: what finished and paused requests leave behind, by its text.
+
+    (root) --- system --- answer 1
+                     '--- question 2, answer 2
+
+Texts are runs (allocators/base.py), a slot for each token. Every touch takes the next number of one counter,
+the end of a path before its start, so that no two nodes are alike. A match splits the node in whose middle it
+ends and locks the path. Victims are whole leaves that nobody locked, the least recently touched first.
+
+As `RadixCache` of LightLLM (server/router/dynamic_prompt/radix_cache.py), times included.
+"""
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+from kvsim.allocators.base import InvariantError, Run
+from kvsim.allocators.radix_tree import cut, take_common
+
+
+class Node:
+    """A piece of text that follows its parent's, its slots, and how many of them may be found again."""
+
+    __slots__ = ("children", "end", "findable", "locks", "number", "parent", "runs", "slots", "time")
+
+    def __init__(self, number: int, parent: "Node | None", runs: list[Run], slots: list[int]) -> None:
+        self.number = number
+        self.parent = parent
+        self.runs = runs
+        self.slots = slots
+        self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
+        self.locks = 0  # of sequences that end here or below
+        self.time = 0  # of the last touch
+        self.findable = len(slots)
+        self.children: dict[tuple[int, int], Node] = {}  # by their first token
+
+
+class TokenTree:
+    """Texts and their slots.
+
+    Attributes
+    ----------
+    tokens : int
+        Slots in the tree.
+    locked : int
+        Those of them on a locked path.
+    found : int
+        Slots that nobody locked and that may be found again.
+    """
+
+    def __init__(self) -> None:
+        self._time = self._numbers = 0
+        self.root = Node(0, None, [], [])
+        self.root.locks = 1  # it is never evicted
+        self._touch(self.root)
+        self.tokens = self.locked = self.found = 0
+        self._leaves: list[tuple[int, int, Node]] = []  # a heap: (time when it was queued, number, node)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def find(self, text: Sequence[Run]) -> tuple[int, int]:
+        """How many tokens of a text are there, and how many of these nobody has locked; changes nothing."""
+        node, rest, tokens, unlocked = self.root, list(text)[::-1], 0, 0
+        while rest:
+            child = node.children.get(rest[-1][:2])
+            if child is None:
+                break
+            common = take_common(child.runs, rest)
+            tokens += common
+            unlocked += 0 if child.locks else common
+            if common < len(child.slots):
+                break
+            node = child
+        return tokens, unlocked
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the root, each before its children."""
+        stack = list(self.root.children.values())[::-1]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += list(node.children.values())[::-1]
+
+    def eviction_order(self) -> list[Node]:
+        """The leaves, the next victim first, those that are locked last."""
+        leaves = [node for node in (self.root, *self.nodes()) if not node.children]
+        return sorted(leaves, key=lambda node: (node.locks > 0, node.time))
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def match(self, text: Sequence[Run]) -> Node:
+        """Lock what is there of a text; returns the node that ends with it, the root when nothing is there.
+
+        A text without tokens touches nothing.
+        """
+        if not text:
+            return self.root
+        path, rest = [self.root], list(text)[::-1]
+        split = None
+        while rest:
+            child = path[-1].children.get(rest[-1][:2])
+            if child is None:
+                break
+            common = take_common(child.runs, rest)
+            if common < len(child.slots):
+                split = self._split(child, common)
+                break
+            path.append(child)
+        if split is not None:
+            self._lock(split)
+        for node in reversed(path):
+            self._touch(node)
+            if node is not self.root:
+                self._lock(node)
+        end = split or path[-1]
+        self._queue(end)
+        return end
+
+    def insert(self, text: Sequence[Run], slots: Sequence[int]) -> tuple[int, Node]:
+        """Enter a text with its slots; returns how many tokens were there before, and the node it ends in.
+
+        Of a text that ends in the middle of a node, that is the node. The slots of what was there before stay
+        the caller's.
+        """
+        path, rest = [self.root], list(text)[::-1]
+        known, end = 0, self.root
+        while rest:
+            child = path[-1].children.get(rest[-1][:2])
+            if child is None:
+                end = self._add(path[-1], rest[::-1], list(slots[known:]))
+                break
+            common = take_common(child.runs, rest)
+            known += common
+            if not rest:
+                self._touch(child)
+                self._queue(child)
+                end = child
+                break
+            if common < len(child.slots):
+                end = self._add(self._split(child, common), rest[::-1], list(slots[known:]))
+                break
+            path.append(child)
+            end = child
+        for node in reversed(path):
+            self._touch(node)
+        return known, end
+
+    def unlock(self, node: Node) -> None:
+        """Let one sequence less end here."""
+        end: Node | None = node
+        while end is not None and end is not self.root:
+            end.locks -= 1
+            if not end.locks:
+                self.locked -= len(end.slots)
+                self.found += end.findable
+                self._queue(end)
+            end = end.parent
+
+    def hide(self, node: Node, tokens: int) -> None:
+        """Nobody will look for what follows the first `tokens` of the path to a node."""
+        while node.end > tokens and node.parent is not None:
+            kept = max(0, len(node.slots) - (node.end - tokens))
+            if kept < node.findable:
+                self.found -= 0 if node.locks else node.findable - kept
+                node.findable = kept
+            node = node.parent
+
+    def evict(self, tokens: int) -> list[int]:
+        """Drop whole leaves until at least so many slots are free; returns them."""
+        slots: list[int] = []
+        while len(slots) < tokens:
+            slots += self._next_victim().slots
+        return slots
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _next_victim(self) -> Node:
+        while self._leaves:
+            time, _, leaf = heappop(self._leaves)
+            if leaf.time != time or leaf.locks or leaf.children or leaf.parent is None:
+                continue  # queued again since, or will be when it is free
+            parent, leaf.parent = leaf.parent, None
+            del parent.children[leaf.runs[0][:2]]
+            self.tokens -= len(leaf.slots)
+            self.found -= leaf.findable
+            self._queue(parent)
+            return leaf
+        raise InvariantError(f"no leaf can go: of {self.tokens} tokens in the tree {self.locked} are locked")
+
+    def _queue(self, node: Node) -> None:
+        if not (node.locks or node.children):
+            heappush(self._leaves, (node.time, node.number, node))
+
+    def _touch(self, node: Node) -> None:
+        self._time += 1
+        node.time = self._time
+
+    def _lock(self, node: Node) -> None:
+        node.locks += 1
+        if node.locks == 1:
+            self.locked += len(node.slots)
+            self.found -= node.findable
+
+    def _add(self, parent: Node, runs: list[Run], slots: list[int]) -> Node:
+        self._numbers += 1
+        node = Node(self._numbers, parent, runs, slots)
+        parent.children[runs[0][:2]] = node
+        self._touch(node)
+        self.tokens += len(slots)
+        self.found += len(slots)
+        self._queue(node)
+        return node
+
+    def _split(self, node: Node, common: int) -> Node:
+        """Put a new node above one, for its first `common` tokens."""
+        assert node.parent is not None
+        self._numbers += 1
+        head = Node(self._numbers, node.parent, cut(node.runs, 0, common), node.slots[:common])
+        self._touch(head)
+        head.locks = node.locks
+        head.findable = min(node.findable, common)
+        head.parent.children[head.runs[0][:2]] = head  # type: ignore[union-attr]
+        node.runs = cut(node.runs, common, len(node.slots))
+        node.slots = node.slots[common:]
+        node.findable -= head.findable
+        node.parent = head
+        head.children[node.runs[0][:2]] = node
+        return head

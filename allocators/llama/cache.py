@@ -1,0 +1,267 @@
+"""Finding cells for ubatches: one array for all sequences (unified), or one for each.
+
+    search from `head`; from 0, where that leaves `used + 2n` cells behind it; around the end, once
+    contiguous   |aa..bbb....|   n free cells in a row          scattered   |aa12bbb3...|   any n free ones
+                        ^ 3 in a row                            (since August 2025)
+
+Waste: contiguous refuses although enough cells are free (external); both read every cell below `top`.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import NamedTuple
+
+from kvsim.allocators.llama import search
+from kvsim.allocators.llama.batches import Token, Ubatch, equal, simple
+from kvsim.allocators.llama.cells import EVERY, Cells, Window
+from kvsim.allocators.llama.defrag import Move
+
+
+class Slot(NamedTuple):
+    """Cells for a ubatch: of each of its arrays, in the order of its tokens."""
+
+    streams: tuple[int, ...]
+    cells: tuple[tuple[int, ...], ...]
+
+
+class Placed(NamedTuple):
+    """A ubatch in its cells; attention then reads `read_cells` of each array."""
+
+    ubatch: Ubatch
+    slot: Slot
+    read_cells: int
+
+
+class CellCache:
+    """The cells of a context.
+
+    Parameters
+    ----------
+    size : int
+        Cells of an array.
+    streams : int
+        1: one array for all sequences; else one for each sequence.
+    padding : int
+        Attention reads a multiple of this many cells.
+    most : int
+        Tokens of a ubatch.
+    window : Window, optional
+        What tokens see: cells behind it are written anew.
+    contiguous : bool
+        Whether the cells of a ubatch must lie in a row.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        streams: int = 1,
+        padding: int = 1,
+        most: int = 512,
+        window: Window | None = None,
+        contiguous: bool = False,
+    ) -> None:
+        self.size, self.padding, self.most = size, padding, most
+        self.window, self.contiguous = window, contiguous
+        self.arrays = [Cells(size) for _ in range(streams)]
+        self.heads = [0] * streams
+
+    def stream(self, seq: int) -> int:
+        """The array of a sequence."""
+        return seq if len(self.arrays) > 1 else 0
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def decode(self, tokens: list[Token]) -> list[Placed] | None:
+        """Place a batch; None when there is no room for some of it: then nothing is placed."""
+        ubatches = simple(tokens, self.most) if len(self.arrays) == 1 else equal(tokens, self.most, True)
+        slots = None if ubatches is None else self.prepare(tokens, ubatches)
+        if ubatches is None or slots is None:
+            return None
+        return [self.place(tokens, ubatch, slot) for ubatch, slot in zip(ubatches, slots, strict=True)]
+
+    def prepare(self, tokens: list[Token], ubatches: list[Ubatch]) -> list[Slot] | None:
+        """Find cells for all ubatches, each as if those before it had been placed; None: no room.
+
+        As in the original, the tokens that a window hides are dropped already here, and the head of the
+        array at place i of a ubatch gets back what array i had.
+        """
+        slots: list[Slot] = []
+        undo: list[Callable[[], None]] = []
+        for ubatch in ubatches:
+            slot = self.find(self._rows(tokens, ubatch))
+            if slot is None:
+                break
+            slots.append(slot)
+            undo.append(self._remembered(slot))
+            self.place(tokens, ubatch, slot)
+        for step in reversed(undo):
+            step()
+        return slots if len(slots) == len(ubatches) else None
+
+    def find(self, rows: list[tuple[int, int]], contiguous: bool | None = None) -> Slot | None:
+        """Cells for rows of (array, tokens); None where one of them finds none."""
+        in_a_row = self.contiguous if contiguous is None else contiguous
+        found = []
+        for stream, count in rows:
+            cells = self._search(stream, count, in_a_row)
+            if cells is None:
+                return None
+            found.append(cells)
+        return Slot(tuple(stream for stream, _ in rows), tuple(found))
+
+    def place(self, tokens: list[Token], ubatch: Ubatch, slot: Slot) -> Placed:
+        """Write a ubatch into cells; tokens before one that is overwritten leave their sequence, too."""
+        hidden: dict[int, int] = {}  # sequence -> last position overwritten
+        places = iter(ubatch.places)
+        for stream, row in zip(slot.streams, slot.cells, strict=True):
+            cells = self.arrays[stream]
+            for cell in row:
+                token = tokens[next(places)]
+                if not cells.is_empty(cell):
+                    (owner,) = cells.owners[cell]
+                    hidden[owner] = max(hidden.get(owner, -1), cells.position[cell])
+                    cells.erase(cell)
+                cells.write(cell, token.position, token.seqs)
+        for seq, last in sorted(hidden.items()):
+            first = self.arrays[self.stream(seq)].sequence(seq).low
+            if first <= last:
+                self.remove(seq, first, last + 1)
+        for stream, row in zip(slot.streams, slot.cells, strict=True):
+            self.heads[stream] = row[-1] + 1
+        return Placed(ubatch, slot, max(self.read_cells(stream) for stream in slot.streams))
+
+    def read_cells(self, stream: int) -> int:
+        """Cells of an array that attention reads: all up to the last one in use, padded."""
+        pad = self.padding
+        return min(self.size, max(pad, -(-self.arrays[stream].top // pad) * pad))
+
+    # -- sequences ----------------------------------------------------------------------------
+
+    def remove(self, seq: int, first: int = -1, end: int = -1) -> None:
+        """Take positions `first` to `end - 1` from a sequence (-1: from the first, to the last).
+
+        Sequence -1 is every sequence.
+        """
+        first, end = max(first, 0), EVERY if end < 0 else end
+        for stream in range(len(self.arrays)) if seq < 0 else (self.stream(seq),):
+            cells = self.arrays[stream]
+            inside = [
+                cell
+                for cell in (range(self.size) if seq < 0 else cells.sequence(seq).cells)
+                if first <= cells.position[cell] < end
+            ]
+            if seq < 0:
+                for cell in inside:
+                    cells.erase(cell)
+                freed = inside
+            else:
+                freed = [cell for cell in inside if cells.leave(cell, seq)]
+            self._look_at(stream, freed)
+
+    def copy(self, source: int, to: int, first: int = -1, end: int = -1) -> None:
+        """Let sequence `to` share positions of another; from array to array every cell is copied."""
+        here, there = self.stream(source), self.stream(to)
+        first, end = max(first, 0), EVERY if end < 0 else end
+        if source == to:
+            return
+        if here == there:
+            cells = self.arrays[here]
+            for cell in tuple(cells.sequence(source).cells):
+                if first <= cells.position[cell] < end:
+                    cells.share(cell, to)
+            return
+        cells, copies = self.arrays[here], self.arrays[there]
+        copies.clear()
+        for cell in sorted(cells.sequence(source).cells):
+            shift = cells.shifts.get(cell, 0)
+            copies.write(cell, cells.position[cell] - shift, (to,))
+            if shift:
+                copies.shift(cell, shift)
+        self.heads[there] = self.heads[here]
+
+    def keep(self, seq: int) -> None:
+        """Empty every cell of the sequence's array that it does not have, and take it from the others."""
+        stream = self.stream(seq)
+        cells, freed = self.arrays[stream], []
+        for cell in range(self.size):
+            if cells.is_empty(cell):
+                continue
+            for other in cells.owners[cell] - {seq}:
+                if cells.leave(cell, other):
+                    freed.append(cell)
+        self._look_at(stream, freed)
+
+    def shift(self, seq: int, first: int, end: int, by: int) -> None:
+        """Add `by` to the positions `first` to `end - 1` of a sequence; below 0 they are gone."""
+        first, end = max(first, 0), EVERY if end < 0 else end
+        if by == 0 or first == end:
+            return
+        stream = self.stream(seq)
+        cells = self.arrays[stream]
+        inside = [cell for cell in cells.sequence(seq).cells if first <= cells.position[cell] < end]
+        gone = [cell for cell in inside if cells.shift(cell, by)]
+        self.heads[stream] = min(gone, default=0)
+
+    def rotated(self) -> None:
+        """The keys of all shifted cells were rotated."""
+        for cells in self.arrays:
+            cells.rotated()
+
+    def moved(self, stream: int, moves: Iterable[Move]) -> None:
+        """Cells were moved, in this order."""
+        cells = self.arrays[stream]
+        for source, to, length in moves:
+            for at in range(length):
+                cells.move(source + at, to + at)
+        self.heads[stream] = 0
+
+    # -- searching ----------------------------------------------------------------------------
+
+    def _rows(self, tokens: list[Token], ubatch: Ubatch) -> list[tuple[int, int]]:
+        """The arrays of a ubatch, and how many tokens go into each."""
+        if len(self.arrays) == 1:
+            return [(0, len(ubatch.places))]
+        length = len(ubatch.places) // ubatch.rows
+        firsts = (ubatch.places[row * length] for row in range(ubatch.rows))
+        return [(self.stream(tokens[place].seqs[0]), length) for place in firsts]
+
+    def _search(self, stream: int, count: int, in_a_row: bool) -> tuple[int, ...] | None:
+        cells, head = self.arrays[stream], self.heads[stream]
+        if count > self.size:
+            return None
+        head = search.begin(head, cells.used, count)
+        usable = cells.usable(self.window)
+        if in_a_row:
+            start = search.in_a_row(usable, count, head)
+            return None if start is None else tuple(range(start, start + count))
+        runs = search.anywhere(usable, count, head)
+        return None if runs is None else tuple(chain.from_iterable(runs))
+
+    def _look_at(self, stream: int, freed: list[int]) -> None:
+        """Cells became empty: the next search starts there, if that is before its head."""
+        if freed:
+            self.heads[stream] = min(self.heads[stream], *freed)
+
+    def _remembered(self, slot: Slot) -> Callable[[], None]:
+        """How to undo the placing of a ubatch."""
+        heads = list(self.heads)
+        before = [
+            [
+                (cell, self.arrays[stream].position[cell], tuple(self.arrays[stream].owners[cell]))
+                for cell in row
+            ]
+            for stream, row in zip(slot.streams, slot.cells, strict=True)
+        ]
+
+        def undo() -> None:
+            for place, (stream, row) in enumerate(zip(slot.streams, before, strict=True)):
+                cells = self.arrays[stream]
+                for cell, position, owners in row:
+                    if not cells.is_empty(cell):
+                        cells.erase(cell)
+                    if position >= 0:
+                        cells.write(cell, position, owners)
+                self.heads[stream] = heads[place]
+
+        return undo

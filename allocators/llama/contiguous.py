@@ -1,0 +1,182 @@
+"""llama-contiguous: llama.cpp until August 2025: a cell per token, those of a ubatch in a row.
+
+    |aabbbba.cc.cab...|   a prompt wants up to 512 empty cells in a row: "no slot", though enough are empty
+    |aabbbbabaccc.....|   defragmented: cells from the end fill the holes, at most so many moves at once
+
+A prompt that finds no row has the cells defragmented, once; where that takes more moves than a graph holds,
+it waits. The cells are also defragmented when a sequence is gone and holes are above `threshold` of what is
+in use. Waste of a sequence: none; external: empty cells in rows too short for the next prompt.
+
+A decoded token is placed by a search of its own; llama.cpp searches a row for those of all sequences.
+"""
+
+from array import array
+from collections.abc import Iterator
+from typing import Self
+
+from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.llama import search
+from kvsim.allocators.llama.defrag import Move, most_moves, moves_of, worth_moving
+from kvsim.allocators.llama.scattered import UBATCH, regions_of
+from kvsim.allocators.options import Options
+
+GRAPH_NODES = 65_536
+"""of a graph; llama.cpp's least"""
+PADDING = 32
+"""cells: attention reads a multiple"""
+
+
+class LlamaContiguous(Allocator):
+    """Cells of one token, found in rows, and defragmented.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Cells.
+    most : int
+        Moves of one defragmentation.
+    threshold : float
+        Share of holes below the last cell in use above which cells are moved; 0: only for a prompt
+        (llama.cpp's `--defrag-thold`).
+    """
+
+    family = "tokens"
+    idea = "cells in a row for each piece of a prompt; defragmented in need"
+    wastes = "nothing; rows too short for the next prompt"
+    used_by = "llama.cpp until August 2025"
+    source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
+
+    moves_on_release = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, most_moves(GRAPH_NODES, options.layers))
+
+    def __init__(self, capacity_slots: int, most: int = 341, threshold: float = 0.1) -> None:
+        super().__init__(capacity_slots)
+        self.most, self.threshold = most, threshold
+        self._empty = bytearray(b"\1" * capacity_slots)
+        self._rows: Holdings[list[int]] = Holdings()  # the cells of each sequence, by token
+        self._owner = array("q", [0]) * capacity_slots
+        self._token = array("q", [0]) * capacity_slots
+        self._head = 0
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return tokens
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        if tokens > self.free_slots:
+            return False
+        return _room(self._empty, tokens) or _room(_after(self._empty, self._moves()), tokens)
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self._rows.expect_new(seq, tokens)
+        if not self.can_admit(tokens, bound):
+            return False
+        self._rows[seq] = []
+        self._place(seq, tokens)
+        return True
+
+    def capacity(self, seq: int) -> int:
+        return len(self._rows[seq])
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        row = self._rows[seq]
+        missing = tokens - len(row)
+        if missing == 1 and self.free_slots:  # any empty cell: no need to look for more than that
+            empty, used = self._empty, self.used_slots
+            cell = empty.find(1, search.begin(self._head, used, 1))
+            if cell < 0:
+                cell = empty.find(1)
+            empty[cell], self._owner[cell], self._token[cell] = 0, seq, tokens - 1
+            row.append(cell)
+            self._head, self.used_slots = cell + 1, used + 1
+        elif missing > 0:
+            if not self.can_admit(missing, missing):
+                return False
+            self._place(seq, missing)
+        return True
+
+    def release(self, seq: int) -> None:
+        row, empty = self._rows[seq], self._empty
+        del self._rows[seq]
+        for cell in row:
+            empty[cell] = 1
+        self._head = min(self._head, *row)
+        self.used_slots -= len(row)
+        if worth_moving(self.used_slots, empty.rfind(0) + 1, self.threshold, PADDING):
+            self._move()
+
+    def external_slots(self, need: int) -> int:
+        return self.free_slots - sum(map(len, search.rows(self._empty, max(1, min(need, UBATCH)))))
+
+    def largest_free_extent(self) -> int:
+        return search.longest(self._empty)
+
+    def regions(self) -> Iterator[Region]:
+        return regions_of(self._rows, self.capacity_slots)
+
+    # -- placing and moving -------------------------------------------------------------------
+
+    def _place(self, seq: int, tokens: int) -> None:
+        """Write new tokens of a sequence, for which there is room, perhaps after a defragmentation."""
+        if not _room(self._empty, tokens):
+            self._move()
+        row = self._rows[seq]
+        for run in self._find(tokens, self._head) or self._find(tokens, 0) or ():
+            first, count = len(row), len(run)
+            row += run
+            self._empty[run.start : run.stop] = bytes(count)
+            self._owner[run.start : run.stop] = array("q", [seq]) * count
+            self._token[run.start : run.stop] = array("q", range(first, first + count))
+            self._head = run.stop
+            self.used_slots += count
+
+    def _find(self, tokens: int, head: int) -> list[range] | None:
+        """Rows for tokens, ubatch by ubatch, from a head on; None where one of them finds none."""
+        empty, used, found = self._empty, self.used_slots, []
+        if tokens > UBATCH:
+            empty = empty[:]
+        for done in range(0, tokens, UBATCH):
+            count = min(UBATCH, tokens - done)
+            start = search.in_a_row(empty, count, search.begin(head, used, count))
+            if start is None:
+                return None
+            head, used = start + count, used + count
+            found.append(range(start, head))
+            if tokens > UBATCH:
+                empty[start:head] = bytes(count)
+        return found
+
+    def _moves(self) -> list[Move]:
+        return moves_of(self._empty, self.used_slots, self.most)
+
+    def _move(self) -> None:
+        """Defragment."""
+        for source, to, length in self._moves():
+            for cells in (self._owner, self._token):
+                cells[to : to + length] = cells[source : source + length]
+            self._empty[to : to + length] = bytes(length)
+            self._empty[source : source + length] = b"\1" * length
+            for cell in range(to, to + length):
+                self._rows[self._owner[cell]][self._token[cell]] = cell
+            self.copied_slots += length
+        self._head = 0
+
+
+def _room(empty: bytearray, tokens: int) -> bool:
+    """Whether tokens find rows, ubatch by ubatch: all but the last of 512, in any order."""
+    wanted, rest = divmod(tokens, UBATCH)
+    rows, beside = search.places_in_rows(empty, UBATCH) if wanted else (0, 0)
+    if not wanted:
+        return empty.find(b"\1" * rest) >= 0
+    return rows > wanted or (rows == wanted and beside >= rest)
+
+
+def _after(empty: bytearray, moves: list[Move]) -> bytearray:
+    """What is empty after moves."""
+    empty = empty[:]
+    for source, to, length in moves:
+        empty[to : to + length] = bytes(length)
+        empty[source : source + length] = b"\1" * length
+    return empty

@@ -1,0 +1,71 @@
+"""Where a search for empty cells begins, and the two ways to search: cells in a row, or any.
+
+head beyond `used + 2n`: begin at 0, in the hope to fill what is empty there; else at the head
+from there to the end, then from 0: a run that begins before the head may go beyond it
+"""
+
+from collections.abc import Iterator
+
+
+def begin(head: int, used: int, count: int) -> int:
+    """The cell at which a search for `count` cells begins."""
+    return 0 if head > used + 2 * count else head
+
+
+def in_a_row(empty: bytearray, count: int, head: int) -> int | None:
+    """Start of the first `count` empty cells in a row from `head` on, then from 0 on."""
+    run = b"\1" * count
+    start = empty.find(run, head)
+    if start < 0:
+        start = empty.find(run, 0, head + count - 1)
+    return None if start < 0 else start
+
+
+def anywhere(empty: bytearray, count: int, head: int) -> list[range] | None:
+    """The first `count` empty cells from `head` on, then from 0 on, as runs in the order of the search."""
+    runs: list[range] = []
+    for at, stop in ((head, len(empty)), (0, head)):
+        start = empty.find(1, at, stop)
+        while start >= 0:
+            end = empty.find(0, start, min(start + count, stop))
+            if end < 0:
+                end = min(start + count, stop)
+            runs.append(range(start, end))
+            count -= end - start
+            if not count:
+                return runs
+            start = empty.find(1, end, stop)
+    return None
+
+
+def rows(empty: bytearray, least: int) -> Iterator[range]:
+    """All rows of `least` empty cells or more, whole."""
+    run, start = b"\1" * least, 0
+    while (start := empty.find(run, start)) >= 0:
+        end = empty.find(0, start + least)
+        yield range(start, len(empty) if end < 0 else end)
+        if end < 0:
+            return
+        start = end
+
+
+def longest(empty: bytearray) -> int:
+    """Cells of the longest row of empty ones."""
+    length = start = 0
+    while (start := empty.find(b"\1" * (length + 1), start)) >= 0:
+        end = empty.find(0, start + length + 1)
+        length = (len(empty) if end < 0 else end) - start
+        if end < 0:
+            break
+        start = end
+    return length
+
+
+def places_in_rows(empty: bytearray, count: int) -> tuple[int, int]:
+    """How many rows of `count` cells there are room for, and the largest run beside as many of them."""
+    found = beside = 0
+    for row in rows(empty, 1):
+        more, rest = divmod(len(row), count)
+        found += more
+        beside = max(beside, rest)
+    return found, beside

@@ -1,0 +1,154 @@
+"""Blocks, and the two pools in which the free ones wait.
+
+    segment   |==== block ====|.... free ....|== block ==|     neighbours know each other: prev, next
+    pool      small (blocks up to 1 MiB), large; the free blocks of a stream in order of (bytes, address)
+
+A free block never has a free neighbour as mapped as itself: they are merged at once.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """A virtual range of an expandable segment, of which the card maps whole pages."""
+
+    start: int
+    size: int
+    page_bytes: int
+
+
+class Block:
+    """A piece of a segment, lent or free.
+
+    Attributes
+    ----------
+    addr, size : int
+        Where it is, and its bytes.
+    requested : int
+        Bytes that its last owner asked for.
+    born : int
+        Searches of its pool so far when it became free: its age is counted from there.
+    mapped : bool
+        Whether the card has memory behind it; always, but in an expandable segment.
+    range : Range or None
+        The virtual range that it is a part of.
+    """
+
+    __slots__ = (
+        *("addr", "allocated", "born", "mapped", "next", "pool", "prev", "range", "requested"),
+        *("size", "stream"),
+    )
+
+    def __init__(self, pool: "Pool", stream: int, addr: int, size: int, within: Range | None = None) -> None:
+        self.pool = pool
+        self.stream = stream
+        self.addr = addr
+        self.size = size
+        self.range = within
+        self.requested = 0
+        self.born = 0
+        self.allocated = False
+        self.mapped = True
+        self.prev: Block | None = None
+        self.next: Block | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its segment has other blocks too."""
+        return self.prev is not None or self.next is not None
+
+    def fields(self) -> tuple[int, int, int, int, bool, "Block | None", "Block | None"]:
+        """What changes in a block that is not in an expandable segment."""
+        return self.addr, self.size, self.requested, self.born, self.allocated, self.prev, self.next
+
+    def become(self, fields: tuple[int, int, int, int, bool, "Block | None", "Block | None"]) -> None:
+        """Be what `fields` said once."""
+        self.addr, self.size, self.requested, self.born, self.allocated, self.prev, self.next = fields
+
+    def cut(self, size: int) -> "Block":
+        """Split `size` bytes off its low end: returns them as a block of their own."""
+        low = Block(self.pool, self.stream, self.addr, size, self.range)
+        low.link(self.prev, self)
+        self.addr += size
+        self.size -= size
+        return low
+
+    def link(self, before: "Block | None", after: "Block | None") -> None:
+        """Put it between two neighbours."""
+        self.prev, self.next = before, after
+        if before is not None:
+            before.next = self
+        if after is not None:
+            after.prev = self
+
+    def absorb(self, other: "Block | None") -> int:
+        """Merge a neighbour into this one, if it is free and as mapped as this; its bytes, else 0."""
+        if other is None or other.allocated or other.mapped != self.mapped:
+            return 0
+        self.pool.remove(other)
+        if self.prev is other:
+            self.addr = other.addr
+            self.prev = other.prev
+            if self.prev is not None:
+                self.prev.next = self
+        else:
+            self.next = other.next
+            if self.next is not None:
+                self.next.prev = self
+        self.size += other.size
+        return other.size
+
+
+class Pool:
+    """The free blocks of the small or of the large pool, and the unmapped ones of expandable segments.
+
+    Attributes
+    ----------
+    searches : int
+        How often it was searched while ages are counted.
+    """
+
+    def __init__(self, small: bool) -> None:
+        self.small = small
+        self.searches = 0
+        self._free: dict[int, list[tuple[int, int, Block]]] = {}  # stream -> (bytes, address, block)
+        self._unmapped: dict[int, list[tuple[int, Block]]] = {}  # stream -> (address, block)
+
+    def add(self, block: Block) -> None:
+        """A block became free, or was unmapped."""
+        if block.mapped:
+            block.born = self.searches
+            insort(self._free.setdefault(block.stream, []), (block.size, block.addr, block))
+        else:
+            insort(self._unmapped.setdefault(block.stream, []), (block.addr, block))
+
+    def remove(self, block: Block) -> None:
+        """A block is free, or unmapped, no longer."""
+        if block.mapped:
+            blocks = self._free[block.stream]
+            del blocks[bisect_left(blocks, (block.size, block.addr))]
+        else:
+            unmapped = self._unmapped[block.stream]
+            del unmapped[bisect_left(unmapped, (block.addr,))]
+
+    def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
+        """The free blocks of a stream as (bytes, address, block), ascending."""
+        return self._free.setdefault(stream, [])
+
+    def free(self) -> list[Block]:
+        """All free blocks: by stream, bytes and address."""
+        return [block for stream in sorted(self._free) for _, _, block in self._free[stream]]
+
+    def unmapped_of(self, stream: int) -> Iterator[Block]:
+        """The unmapped blocks of a stream by address."""
+        return (block for _, block in self._unmapped.get(stream, []))
+
+    def saved(self) -> tuple[int, dict[int, list[tuple[int, int, Block]]]]:
+        """What `restore` needs, unmapped blocks left out."""
+        return self.searches, {stream: blocks.copy() for stream, blocks in self._free.items()}
+
+    def restore(self, saved: tuple[int, dict[int, list[tuple[int, int, Block]]]]) -> None:
+        """Be what was saved."""
+        self.searches, self._free = saved

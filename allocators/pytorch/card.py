@@ -1,0 +1,101 @@
+"""The card's own memory: cudaMalloc at the lowest free address, and physical pages for virtual ranges.
+
+    |== segment ==|== segment ==|....|== segment ==|............|     addresses, in 2 MiB
+
+The lowest gap that is large enough is taken. Addresses are virtual: only the sum of all bytes is
+bounded, and pages of expandable segments are only counted.
+"""
+
+from bisect import bisect_left, insort
+
+VIRTUAL = 1 << 56
+"""where virtual ranges begin: above every address of the card"""
+
+
+class Addresses:
+    """Addresses without end from `base` on, the lowest ones that serve first."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.lent: list[tuple[int, int]] = []  # (address, bytes), ascending
+
+    def take(self, size: int) -> int:
+        """The lowest address with `size` free bytes behind it."""
+        end = self.base
+        for start, length in self.lent:
+            if start - end >= size:
+                break
+            end = start + length
+        insort(self.lent, (end, size))
+        return end
+
+    def give_back(self, address: int) -> int:
+        """What was taken there is free again: its bytes."""
+        return self.lent.pop(bisect_left(self.lent, (address, 0)))[1]
+
+
+class Card:
+    """Memory of `total_bytes`, and how often each of the driver's calls succeeded.
+
+    Attributes
+    ----------
+    used_bytes : int
+        Segments and physical pages lent now.
+    mallocs, frees, creates, releases, maps, unmaps, reserves : int
+        cudaMalloc, cudaFree, cuMemCreate, cuMemRelease, cuMemMap, cuMemUnmap, cuMemAddressReserve.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self.mallocs = self.frees = 0
+        self.creates = self.releases = self.maps = self.unmaps = self.reserves = 0
+        self._segments = Addresses(0)
+        self._ranges = Addresses(VIRTUAL)
+
+    def malloc(self, size: int) -> int | None:
+        """Address of a segment of `size` bytes, a multiple of 2 MiB; None when the card is too full."""
+        if self.used_bytes + size > self.total_bytes:
+            return None
+        self.used_bytes += size
+        self.mallocs += 1
+        return self._segments.take(size)
+
+    def free(self, address: int) -> None:
+        """Give a segment back."""
+        self.used_bytes -= self._segments.give_back(address)
+        self.frees += 1
+
+    def reserve(self, size: int) -> int:
+        """Address of a virtual range, without memory."""
+        self.reserves += 1
+        return self._ranges.take(size)
+
+    def unreserve(self, address: int) -> None:
+        """Give a virtual range back."""
+        self._ranges.give_back(address)
+
+    def create(self, pages: int, page_bytes: int) -> bool:
+        """Physical pages for a virtual range, mapped there; False when the card has too few: none then."""
+        possible = min(pages, (self.total_bytes - self.used_bytes) // page_bytes)
+        self.creates += possible
+        if possible < pages:
+            self.releases += possible
+            return False
+        self.maps += pages
+        self.used_bytes += pages * page_bytes
+        return True
+
+    def release(self, pages: int, page_bytes: int) -> None:
+        """Unmap physical pages and give them back."""
+        self.unmaps += pages
+        self.releases += pages
+        self.used_bytes -= pages * page_bytes
+
+    def saved(self) -> tuple[int, int, int, list[tuple[int, int]]]:
+        """What `restore` needs, virtual ranges left out."""
+        return self.used_bytes, self.mallocs, self.frees, self._segments.lent.copy()
+
+    def restore(self, saved: tuple[int, int, int, list[tuple[int, int]]]) -> None:
+        """Be what was saved."""
+        self.used_bytes, self.mallocs, self.frees, self._segments.lent = saved

@@ -1,0 +1,74 @@
+"""The counters of `torch.cuda.memory_stats()`, of those that the bookkeeping moves."""
+
+from collections.abc import Iterator
+
+
+class Counter:
+    """A number now, its largest value, and its share in the small and in the large pool."""
+
+    __slots__ = ("current", "large", "peak", "small")
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.small = self.large = 0
+
+    def add(self, amount: int, small: bool) -> None:
+        """Move it up or down."""
+        self.current += amount
+        if small:
+            self.small += amount
+        else:
+            self.large += amount
+        if self.current > self.peak:
+            self.peak = self.current
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.current, self.peak, self.small, self.large))
+
+
+class Counters:
+    """What torch reports, by its names without `_bytes`.
+
+    Attributes
+    ----------
+    allocated, active, requested : Counter
+        Bytes of lent blocks; the same, blocks that wait for another stream included (there are none
+        here); bytes that were asked for.
+    reserved : Counter
+        Bytes taken from the card.
+    inactive_split_bytes, inactive_split : Counter
+        Free blocks of segments that have other blocks, too: they cannot be given back. Expandable
+        segments are left out.
+    segments : Counter
+        Segments taken from the card; expandable ones are left out.
+    retries, ooms, syncs : int
+        Segments asked for again after all free ones were given back; refusals; times that all free
+        ones were given back.
+    device_allocs, device_frees : int
+        Segments taken and given back; expandable ones: times that they grew and shrank.
+    """
+
+    def __init__(self) -> None:
+        self.allocated = Counter()
+        self.active = self.allocated
+        self.requested = Counter()
+        self.reserved = Counter()
+        self.inactive_split_bytes = Counter()
+        self.inactive_split = Counter()
+        self.segments = Counter()
+        self.retries = self.ooms = self.syncs = 0
+        self.device_allocs = self.device_frees = 0
+
+    def saved(self) -> list[int]:
+        """What `restore` needs."""
+        numbers = [self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees]
+        return [*numbers, *(number for counter in self._each() for number in counter)]
+
+    def restore(self, saved: list[int]) -> None:
+        """Be what was saved."""
+        self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees, *rest = saved
+        for place, counter in enumerate(self._each()):
+            counter.current, counter.peak, counter.small, counter.large = rest[4 * place : 4 * place + 4]
+
+    def _each(self) -> tuple[Counter, ...]:
+        split = self.inactive_split_bytes, self.inactive_split
+        return (self.allocated, self.requested, self.reserved, *split, self.segments)

@@ -1,0 +1,56 @@
+"""Undoing: what a caching allocator was before some calls, to come back to when one of them is refused.
+
+Lists are copied whole, blocks are written down when they are first touched. Expandable segments cannot be
+undone.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvsim.allocators.pytorch.blocks import Block
+
+if TYPE_CHECKING:
+    from kvsim.allocators.pytorch.caching import CachingAllocator
+
+Fields = tuple[int, int, int, int, bool, Block | None, Block | None]
+
+
+class Checkpoint:
+    """The state of a caching allocator now.
+
+    Parameters
+    ----------
+    allocator : CachingAllocator
+        Writes down every block that it touches from now on, until `keep` or `restore`.
+    """
+
+    def __init__(self, allocator: "CachingAllocator") -> None:
+        self._allocator = allocator
+        self._blocks: dict[Block, Fields] = {}
+        self._pools = [pool.saved() for pool in allocator.pools]
+        self._card = allocator.card.saved()
+        self._counters = allocator.counters.saved()
+        self._lent = allocator.lent.copy()
+        allocator.witness = self
+
+    def touch(self, *blocks: Block | None) -> None:
+        """These are about to change."""
+        seen = self._blocks
+        for block in blocks:
+            if block is not None and block not in seen:
+                seen[block] = block.fields()
+
+    def keep(self) -> None:
+        """What was done since stays."""
+        self._allocator.witness = None
+
+    def restore(self) -> None:
+        """Come back to what was."""
+        allocator = self._allocator
+        allocator.witness = None
+        for block, fields in self._blocks.items():
+            block.become(fields)
+        for pool, saved in zip(allocator.pools, self._pools, strict=True):
+            pool.restore(saved)
+        allocator.card.restore(self._card)
+        allocator.counters.restore(self._counters)
+        allocator.lent = self._lent

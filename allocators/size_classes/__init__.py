@@ -1,0 +1,1 @@
+"""Allocators that sort free extents by size: Mooncake's OffsetAllocator, TLSF, segregated fit, slabs."""

@@ -1,0 +1,37 @@
+"""Segregated: one list of free extents per power of two, searched where the request may or may not fit.
+
+    list 2^11   |..1,900..|..1,300..|          request 1,500: the list of 1,024 to 2,047 is searched,
+    list 2^12   |..5,000..|                    then any extent of a longer list is cut
+
+The newest extent of the request's own list that is large enough, else the newest of the first list above;
+neighbours merge at once. Waste of a sequence: `bound - tokens`; free extents smaller than the request are
+lost (external). It finds an extent whenever there is one, as first fit does, but mostly without a search.
+
+Source: Wilson, Johnstone, Neely, Boles: Dynamic storage allocation: a survey and critical review, 1995.
+"""
+
+from kvsim.allocators.size_classes.class_heap import ClassHeap
+from kvsim.allocators.size_classes.reserving import SizeClasses
+
+BITS = 0
+
+
+class Segregated(SizeClasses):
+    """Exact sizes from lists by powers of two.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena.
+    """
+
+    family = "classes"
+    idea = "a list of free extents per power of two; the first that fits"
+    wastes = "bound - tokens; free extents smaller than asked"
+    used_by = "general-purpose malloc"
+    source = "Dynamic storage allocation: a survey, IWMM 1995"
+
+    def __init__(self, capacity_slots: int) -> None:
+        if capacity_slots < 1:
+            raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
+        super().__init__(capacity_slots, ClassHeap(capacity_slots, BITS, rounds=False, searches=True))

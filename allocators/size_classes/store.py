@@ -1,0 +1,95 @@
+"""A segment of Mooncake Store: bytes in front of a `ClassHeap`, which counts in quanta.
+
+A heap holds less than 4 GiB of units, so the bytes of a larger segment are counted in quanta of `2^k`
+bytes, with the smallest k that will do: 512 bytes for 1 TiB. `hint` is what the store thinks its largest
+free extent to be: a request above it is refused without looking. It falls to the largest class when a
+request is refused that was looked for, and from then on rises to each larger extent that a loan merges into
+while there is a node to lend it.
+"""
+
+from typing import NamedTuple
+
+from kvsim.allocators.size_classes.bins import class_size
+from kvsim.allocators.size_classes.class_heap import NONE, ClassHeap
+
+BITS = 3
+MAX_UNITS = class_size(239, BITS)
+"""The largest size of a class that 32 bits hold: 4,026,531,840."""
+
+
+class Loan(NamedTuple):
+    """Bytes of a segment that are lent."""
+
+    node: int
+    address: int
+    requested: int
+    lent: int
+
+
+class Segment:
+    """Bytes from `base` on, lent by a `ClassHeap`.
+
+    Attributes
+    ----------
+    quantum_bits : int
+        log2 of the bytes that a unit of the heap stands for.
+    hint : int
+        Bytes above which a request is refused at once.
+    loans, requested : int
+        Loans that live, and the bytes that were asked for them.
+    """
+
+    def __init__(
+        self, size: int, base: int = 0, rounds: bool = True, nodes: int = 1, most_nodes: int | None = None
+    ) -> None:
+        bits = 0
+        while size >> bits > MAX_UNITS:
+            bits += 1
+        self.base = base
+        self.bytes = size
+        self.quantum_bits = bits
+        self.heap = ClassHeap(size >> bits, BITS, rounds=rounds, nodes=nodes, most_nodes=most_nodes)
+        self.hint = self.largest_free
+        self._has_refused = False
+        self.loans = 0
+        self.requested = 0
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the largest class that has a free extent."""
+        return self.heap.largest_class() << self.quantum_bits
+
+    @property
+    def total_free(self) -> int:
+        """Free bytes."""
+        return self.heap.reported_free() << self.quantum_bits
+
+    def lent_size(self, size: int) -> int:
+        """Bytes that a loan of `size` takes; 0 when it can never be had."""
+        units = -(-size >> self.quantum_bits)
+        if not 1 <= units <= MAX_UNITS:
+            return 0
+        return self.heap.lent_size(units) << self.quantum_bits
+
+    def take(self, size: int) -> Loan | None:
+        """Lend `size` bytes, or None."""
+        units = -(-size >> self.quantum_bits)
+        if units < 1 or units > MAX_UNITS or size > self.hint:
+            return None
+        node = self.heap.take(units)
+        if node == NONE:
+            self.hint = self.largest_free
+            self._has_refused = True
+            return None
+        self.loans += 1
+        self.requested += size
+        address = self.base + (self.heap.start[node] << self.quantum_bits)
+        return Loan(node, address, size, self.heap.size[node] << self.quantum_bits)
+
+    def give_back(self, loan: Loan) -> None:
+        """End a loan."""
+        merged = self.heap.give_back(loan.node) << self.quantum_bits
+        if self._has_refused and self.heap.has_node:
+            self.hint = max(self.hint, merged)
+        self.loans -= 1
+        self.requested -= loan.requested

@@ -1,0 +1,222 @@
+"""TGI: the whole reservation, in blocks, when a request is admitted; nothing grows, nobody is preempted.
+
+    block table of a sequence: [7, 8, 9, 4]
+    |################|   |####~~~~~~~~~~~~|   |~~~~~~~~~~~~~~~~|   |~~~.............|
+     prompt                   '- reserved: prompt + max_new_tokens - 1 tokens -'  '- internal
+
+Waste of a sequence: `bound - 1 - tokens`, and the rest of its last block. As blocks may lie anywhere,
+external is 0: this is what paging alone brings, without growth. The free list is taken from its end, and
+what comes back is put there.
+
+With `cache`, the prompt of a finished request stays in a trie (allocators/tgi_tree.py), in whole blocks; the
+answer is freed. Blocks that are short are taken from the leaf used least recently, from its end. Both lists
+are equal to those of text-generation-inference (backends/v3, revision db931fcf) in every recorded step.
+
+Left out: the window, for which TGI uses a request's blocks as a ring; block 0, which TGI never lends; and
+that TGI finds a whole prompt and computes its last token again, where here that token is not looked up.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, Self
+
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.options import Options
+from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.tgi_blocks import FreeBlocks
+from kvsim.allocators.tgi_tree import BlockTree, Node
+
+
+class Holding:
+    """A sequence: its blocks, of which the first `found` are in the trie, down to `node`."""
+
+    __slots__ = ("blocks", "filled", "found", "match", "node")
+
+    def __init__(self, blocks: list[int], found: int, node: Node, match: "BlockMatch") -> None:
+        self.blocks = blocks
+        self.found = found
+        self.node = node
+        self.match = match
+        self.filled = 0  # tokens computed
+
+    def __repr__(self) -> str:
+        return f"{len(self.blocks)} blocks, {self.found} of them in the trie"
+
+
+class BlockMatch(Match):
+    """The blocks of a prompt that are in the trie, as it was at that time."""
+
+    __slots__ = ("changes", "content", "most", "own")
+
+    def __init__(  # noqa: PLR0917 - its parts
+        self, tokens: int, woken_slots: int, content: Content, own: int, most: int, changes: int
+    ) -> None:
+        super().__init__(tokens, woken_slots)
+        self.content = content
+        self.own = own
+        self.most = most
+        self.changes = changes
+
+    def text(self, tokens: int) -> list[Run]:
+        """The first tokens of the text; what follows the part that others may have is a stream of its own."""
+        shared = sum([length for _, _, length in self.content])
+        if tokens <= shared:
+            return cut(self.content, 0, tokens)
+        return [*self.content, (-1 - self.own, shared, tokens - shared)]
+
+
+class Tgi(Allocator):
+    """Blocks for the whole reservation, a trie of prompts, eviction from the end of the oldest leaf.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena, at least one block; what does not fill a block is left out.
+    block_size : int
+        Slots of a block.
+    caches : bool
+        Whether prompts are kept.
+    """
+
+    family: ClassVar[str] = "blocks"
+    idea: ClassVar[str] = "the whole reservation at once, in blocks that may lie anywhere"
+    wastes: ClassVar[str] = "bound - tokens, and the rest of the last block"
+    used_by: ClassVar[str] = "text-generation-inference (TGI) v3"
+    source: ClassVar[str] = "TGI, backends/v3/src/block_allocator.rs and radix.rs"
+
+    reserves: ClassVar[bool] = True
+    pages: ClassVar[bool] = True
+    has_blocks: ClassVar[bool] = True
+    keeps_prefixes: ClassVar[bool] = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, options.block_size, options.cache is not None)
+
+    def __init__(self, capacity_slots: int, block_size: int = 16, caches: bool = False) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if capacity_slots < block_size:
+            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        self.block_size = block_size
+        self.num_blocks = capacity_slots // block_size
+        super().__init__(self.num_blocks * block_size)
+        self.caches = caches
+        self.pool = FreeBlocks(self.num_blocks + 1, block_size)  # TGI's block 0 is none of the arena
+        self.tree = BlockTree(block_size)
+        self._held: Holdings[Holding] = Holdings()
+        self._found = 0  # blocks of the trie that sequences hold, each counted once for every sequence
+        self._changes = 0  # of the trie
+
+    @property
+    def block_slots(self) -> int:
+        """Slots of a block."""
+        return self.block_size
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """The blocks of a sequence in the order of its tokens; TGI counts them from 1."""
+        return tuple(self._held[seq].blocks)
+
+    def regions(self) -> Iterator[Region]:
+        size = self.block_size
+        owners: dict[int, tuple[int, ...]] = {}
+        firsts: dict[int, int] = {}
+        for seq in sorted(self._held):
+            for index, block in enumerate(self._held[seq].blocks):
+                owners[block] = (*owners.get(block, ()), seq)
+                firsts[block] = index * size
+        unheld = (node for node in self.tree.nodes() if not node.holders)
+        cached = {block for node in unheld for block in node.blocks[: node.findable]}
+        for block in range(1, self.num_blocks + 1):
+            start = (block - 1) * size
+            yield Region(start, size, owners.get(block, ()), firsts.get(block, 0), block in cached)
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return self.pool.blocks_needed(max(tokens, bound - 1)) * self.block_size
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self.slots_needed(tokens, bound) <= self.free_slots
+
+    def match(self, content: Content, own: int, most: int) -> Match:
+        if not self.caches:
+            return super().match(content, own, most)
+        match = BlockMatch(0, 0, content, own, most, self._changes)
+        for node, blocks in self.tree.look(match.text(most), most):
+            match.tokens += blocks * self.block_size
+            match.woken_slots += 0 if node.holders else blocks * self.block_size
+        return match
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        return self.slots_needed(tokens, bound) - match.tokens + match.woken_slots <= self.free_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        return self.admit_after(BlockMatch(0, 0, (), 0, 0, self._changes), seq, tokens, bound)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As in the base; InvariantError for a match that is out of date."""
+        assert isinstance(match, BlockMatch)
+        if seq in self._held or tokens < 1:
+            self._held.expect_new(seq, tokens)
+        if match.changes != self._changes:
+            made = f"made after {match.changes} changes, now {self._changes}"
+            raise InvariantError(f"sequence {seq} cannot use a match of {match.tokens} tokens {made}")
+        if not self.can_admit_after(match, tokens, bound):
+            return False
+        found, node = list[int](), self.tree.root
+        if match.most:
+            self._changes += 1
+            found, node, common = self.tree.find(match.text(match.most), match.most)
+            node = self.tree.hold(node, common)
+        missing = self.slots_needed(tokens, bound) // self.block_size - len(found)
+        if missing > len(self.pool.free):
+            self._changes += 1
+            self.pool.give_back(self.tree.evict(missing - len(self.pool.free)))
+        blocks = self.pool.take(max(0, missing))
+        if blocks is None:
+            raise InvariantError(f"{missing} blocks were promised, {len(self.pool.free)} are there")
+        self._held[seq] = Holding(found + blocks, len(found), node, match)
+        self._found += len(found)
+        self._count()
+        return True
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def capacity(self, seq: int) -> int:
+        return len(self._held[seq].blocks) * self.block_size
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        return tokens <= self.capacity(seq)
+
+    def fill(self, seq: int, tokens: int) -> None:
+        """Note how much is computed: only that enters the trie, when the sequence ends."""
+        held = self._held[seq]
+        if tokens > self.capacity(seq):
+            raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
+        held.filled = max(held.filled, tokens)
+
+    def release(self, seq: int) -> None:
+        """The prompt enters the trie, in whole blocks; blocks whose text is there already are freed."""
+        held = self._held[seq]
+        del self._held[seq]
+        self._found -= held.found
+        blocks, match, known = held.blocks, held.match, held.found
+        if match.most:
+            self._changes += 1
+            self.tree.let_go(held.node)
+            whole = min(match.most + 1, held.filled) // self.block_size
+            if whole > known:
+                shareable = sum([length for _, _, length in match.content]) // self.block_size
+                text = match.text(whole * self.block_size)
+                known = max(known, self.tree.insert(text, blocks[:whole], min(whole, shareable)))
+                self.pool.give_back(blocks[held.found : known])
+                known = whole
+        self.pool.give_back(blocks[known:])
+        self._count()
+
+    def _count(self) -> None:
+        """Say what the free list and the trie come to."""
+        size, tree = self.block_size, self.tree
+        self.used_slots = (self.num_blocks - len(self.pool.free) - tree.blocks + tree.held) * size
+        self.cached_slots = tree.found * size
+        self.shared_tokens = (self._found - tree.held) * size

@@ -1,0 +1,255 @@
+"""TGI's radix trie: the prompts of finished requests in whole blocks, and the blocks that hold them.
+
+    (root) --- A B C D        a node: a text, a multiple of the block, and its blocks
+                  '--- E F    a leaf that nobody uses can go, from its end, as many blocks as are wanted
+
+Time counts lookups and insertions; whoever is passed is as recent as the passing. Of equal times the node
+with the lower number goes first; numbers of nodes that are gone are used again, the last first. A request
+uses the last node of its path, which keeps those above, as they have children; also where it found only the
+start of that node.
+
+As `RadixTrie` of text-generation-inference, backends/v3/src/radix.rs (revision db931fcf), numbers of nodes
+and times included. What sequences hold of the tree, and what may be found again, is counted on top.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+
+from kvsim.allocators.base import InvariantError, Run
+from kvsim.allocators.radix_tree import cut, take_common
+
+
+class Node:
+    """A piece of text in whole blocks."""
+
+    __slots__ = (
+        "blocks",
+        "children",
+        "findable",
+        "holders",
+        "number",
+        "parent",
+        "runs",
+        "time",
+        "users",
+        "version",
+    )
+
+    def __init__(self, number: int, version: int, parent: "Node | None", time: int) -> None:
+        self.number = number
+        self.version = version  # 1, 3, 5, ...: how often the number was in use
+        self.parent = parent
+        self.runs: list[Run] = []
+        self.blocks: list[int] = []
+        self.users = 0  # requests that end here, and children
+        self.holders = 0  # requests that end here or below
+        self.findable = 0  # blocks, from the first on, whose text may be asked for again
+        self.time = time  # of the last visit
+        self.children: dict[tuple[Run, ...], Node] = {}  # by the text of their first block
+
+
+class BlockTree:
+    """Texts in blocks, evicted block by block.
+
+    Attributes
+    ----------
+    time : int
+        Lookups and insertions so far.
+    blocks : int
+        Blocks in the tree.
+    held : int
+        Those of them on the path of a request.
+    found : int
+        Those that nobody holds and whose text may be asked for again.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.time = self.blocks = self.held = self.found = 0
+        self._count = 1
+        self._vacant: list[tuple[int, int]] = []  # (number, version) of nodes that are gone
+        self.root = Node(1, 1, None, 0)
+        self._leaves: list[tuple[int, int, Node]] = []  # (time, number, node) of those that may go, in order
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the root, each before its children."""
+        stack = list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += node.children.values()
+
+    def leaves(self) -> list[Node]:
+        """Those that may go, the next victim first."""
+        return [node for _, _, node in self._leaves]
+
+    def look(self, text: Sequence[Run], tokens: int) -> list[tuple[Node, int]]:
+        """The path of a text's start: each node, and how many of its blocks are on it; changes nothing."""
+        node, path, rest, size = self.root, list[tuple[Node, int]](), list(text), self.block_size
+        while tokens >= size:
+            child = node.children.get(tuple(cut(rest, 0, size)))
+            if child is None:
+                break
+            common = self._common(child, rest)
+            path.append((child, common // size))
+            rest, tokens, node = cut(rest, common, tokens), tokens - common, child
+            if common < len(child.blocks) * size:
+                break
+        return path
+
+    def find(self, text: Sequence[Run], tokens: int) -> tuple[list[int], Node, int]:
+        """The blocks of a text's start, the node to lock for them, and how many of them are that node's."""
+        self.time += 1
+        path, blocks = self.look(text, tokens), list[int]()
+        for node, common in path:
+            self._visit(node)
+            blocks += node.blocks[:common]
+        return blocks, *(path[-1] if path else (self.root, 0))
+
+    # -- using --------------------------------------------------------------------------------
+
+    def hold(self, node: Node, common: int) -> Node:
+        """A request uses a path that ends after `common` blocks of a node; returns the node that ends there.
+
+        Other than in TGI the node is split there, so that what nobody holds can go.
+        """
+        if common < len(node.blocks):
+            node = self._split(node, common * self.block_size)
+        self.lock(node)
+        above: Node | None = node
+        while above is not None and above is not self.root:
+            above.holders += 1
+            if above.holders == 1:
+                self.held += len(above.blocks)
+                self.found -= above.findable
+            above = above.parent
+        return node
+
+    def let_go(self, node: Node) -> None:
+        """A request uses a path no more that ends with a node."""
+        self.unlock(node)
+        above: Node | None = node
+        while above is not None and above is not self.root:
+            above.holders -= 1
+            if not above.holders:
+                self.held -= len(above.blocks)
+                self.found += above.findable
+            above = above.parent
+
+    def lock(self, node: Node) -> None:
+        """A request more uses the node."""
+        if node is self.root:
+            return
+        if not node.users:
+            self._leave_leaves(node)
+        node.users += 1
+
+    def unlock(self, node: Node) -> None:
+        """A request, or child, less uses the node."""
+        if node is self.root:
+            return
+        if not node.users:
+            raise InvariantError(f"node {node.number} of {len(node.blocks)} blocks is used by nobody")
+        node.users -= 1
+        if not node.users:
+            insort(self._leaves, (node.time, node.number, node))
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def insert(self, text: Sequence[Run], blocks: Sequence[int], findable: int | None = None) -> int:
+        """Enter a text of whole blocks; returns how many of its blocks were there before.
+
+        Of a new node, the blocks up to the text's `findable`-th may be asked for again; None: all.
+        """
+        self.time += 1
+        node, known, size = self.root, 0, self.block_size
+        rest, left = list(text), len(blocks) * size
+        while True:
+            child = node.children.get(tuple(cut(rest, 0, size)))
+            if child is None:
+                node = self._add(node, rest, list(blocks[known:]))
+                node.findable = len(node.blocks) if findable is None else max(0, findable - known)
+                self.found += node.findable
+                return known
+            self._visit(child)
+            common = self._common(child, rest)
+            known += common // size
+            if common == left:
+                return known
+            rest, left = cut(rest, common, left), left - common
+            node = child if common == len(child.blocks) * size else self._split(child, common)
+
+    def evict(self, count: int) -> list[int]:
+        """Up to `count` blocks: the leaves least recently used, the last one from its end."""
+        evicted: list[int] = []
+        while self._leaves and len(evicted) < count:
+            _, _, node = self._leaves[0]
+            wanted = count - len(evicted)
+            if wanted < len(node.blocks):
+                kept = len(node.blocks) - wanted
+                evicted += node.blocks[kept:]
+                del node.blocks[kept:]
+                self.found -= max(0, node.findable - kept)
+                node.findable = min(node.findable, kept)
+                node.runs = cut(node.runs, 0, kept * self.block_size)
+            else:
+                del self._leaves[0]
+                evicted += node.blocks
+                self.found -= node.findable
+                self._remove(node)
+        self.blocks -= len(evicted)
+        return evicted
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _common(self, node: Node, text: list[Run]) -> int:
+        """Tokens that a node and a text have in common, in whole blocks."""
+        common = take_common(node.runs, text[::-1])
+        return common - common % self.block_size
+
+    def _visit(self, node: Node) -> None:
+        if not node.users:
+            self._leave_leaves(node)
+            insort(self._leaves, (self.time, node.number, node))
+        node.time = self.time
+
+    def _leave_leaves(self, node: Node) -> None:
+        at = bisect_left(self._leaves, (node.time, node.number))
+        del self._leaves[at]
+
+    def _add(self, parent: Node, runs: list[Run], blocks: list[int]) -> Node:
+        if self._vacant:
+            number, version = self._vacant.pop()
+        else:
+            self._count += 1
+            number, version = self._count, 1
+        node = Node(number, version, parent, self.time)
+        node.runs, node.blocks = runs, blocks
+        self.blocks += len(blocks)
+        insort(self._leaves, (self.time, number, node))
+        first = tuple(cut(runs, 0, self.block_size))
+        if first not in parent.children:  # a child that takes another's place is no new user
+            self.lock(parent)
+        parent.children[first] = node
+        return node
+
+    def _split(self, node: Node, common: int) -> Node:
+        """Put a new node above one, for its first `common` tokens."""
+        assert node.parent is not None
+        kept = common // self.block_size
+        head = self._add(node.parent, cut(node.runs, 0, common), node.blocks[:kept])
+        self.blocks -= kept
+        head.holders, head.findable = node.holders, min(node.findable, kept)
+        node.findable -= head.findable
+        node.runs = cut(node.runs, common, len(node.blocks) * self.block_size)
+        del node.blocks[:kept]
+        node.parent = head
+        head.children[tuple(cut(node.runs, 0, self.block_size))] = node
+        self.lock(head)
+        return head
+
+    def _remove(self, node: Node) -> None:
+        assert node.parent is not None
+        del node.parent.children[tuple(cut(node.runs, 0, self.block_size))]
+        self._vacant.append((node.number, node.version + 2))
+        self.unlock(node.parent)

@@ -1,0 +1,1 @@
+"""Allocators that map physical pages behind contiguous virtual addresses: vAttention, kvcached."""

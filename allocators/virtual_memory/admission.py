@@ -1,0 +1,72 @@
+"""What vAttention's scheduler (sarathi-lean) knows of memory: kvblocks free, and those promised since.
+
+    admit while   free - promised - ceil(tokens / page tokens)  >=  watermark (1 % of all)
+
+`free` is told once per step (pool plus what rows have beyond their need), and `promised` starts at 0 then.
+The rule leaves nothing for the sequences that run: where the watermark is below a kvblock per running
+sequence, a step can still run out of memory.
+
+Source: sarathi-lean/sarathi/core/block_space_manager/vattention_block_space_manager.py of
+microsoft/vattention ef3fff2.
+"""
+
+
+class Promises:
+    """Kvblocks that are free and those promised.
+
+    Parameters
+    ----------
+    page_tokens : int
+        Tokens of a kvblock.
+    kvblocks : int
+        All of them.
+    watermark_percent : int
+        Share of them to keep free.
+
+    Attributes
+    ----------
+    free, promised : int
+        Kvblocks.
+    active : dict of int
+        Tokens of each admitted sequence.
+    """
+
+    def __init__(self, page_tokens: int, kvblocks: int, watermark_percent: int = 1) -> None:
+        self.page_tokens = page_tokens
+        self.watermark = kvblocks * watermark_percent // 100
+        self.free = kvblocks
+        self.promised = 0
+        self.active: dict[int, int] = {}
+
+    def can_admit(self, tokens: int) -> bool:
+        """Whether a sequence of so many tokens may start."""
+        return self.free - self.promised - self._needed(tokens) >= self.watermark
+
+    def admit(self, seq: int, tokens: int) -> None:
+        """It starts."""
+        self.active[seq] = tokens
+        self.promised += self._needed(tokens)
+
+    def can_append(self, tokens: int | None = None) -> bool:
+        """Whether a sequence of so many tokens may get one more; None: whether there is a kvblock at all."""
+        if tokens is not None and self._needed(tokens + 1) <= self._needed(tokens):
+            return True
+        return self.free > self.promised
+
+    def append(self, seq: int) -> None:
+        """An admitted sequence gets one more token."""
+        tokens = self.active[seq]
+        self.promised += self._needed(tokens + 1) - self._needed(tokens)
+        self.active[seq] = tokens + 1
+
+    def release(self, seq: int) -> None:
+        """A sequence ends; one that was never admitted changes nothing."""
+        self.free += self._needed(self.active.pop(seq, 0))
+
+    def start_step(self, free: int) -> None:
+        """A step begins with so many kvblocks free and none promised."""
+        self.free = free
+        self.promised = 0
+
+    def _needed(self, tokens: int) -> int:
+        return -(-tokens // self.page_tokens)

@@ -1,0 +1,213 @@
+"""kvcached's blocks, cut out of physical pages: mapped when the first is lent, unmapped after the last.
+
+    page 0 |## block 0 ##|## block 1 ##|  . |     block of 3 straddles pages 0 and 1: never used
+    page 1 |  . |## block 3 ##|## block 4 ##|     page p holds blocks ceil(p P / b) ... floor((p+1) P / b) - 1
+
+*Lend* n blocks: from those set aside (`reserve`); from the partly free page with the fewest free blocks
+that holds all the rest, else from the one with the most; else from a new page. In a page blocks go in the
+order of its list. Where a page is wanted and there is none, all is taken back and the answer is None. *Take
+back*: blocks go to the end of their page's list; an empty page goes back to the pool; a page with one block
+stays mapped.
+
+`resize` to less than is in use starts a shrink: nothing but partly free pages is lent until few enough
+blocks live.
+
+Source: kvcached/kv_cache_manager.py, csrc/page_allocator.cpp of ovg-project/kvcached e8e6406.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kvsim.allocators.base import InvariantError
+from kvsim.allocators.virtual_memory.hash_order import hash_order
+from kvsim.allocators.virtual_memory.page_pool import NONE, PagePool
+
+
+class ElasticBlocks:
+    """Blocks of `block_bytes` in the pages of a pool.
+
+    Parameters
+    ----------
+    pool : PagePool
+        The pages.
+    page_bytes, block_bytes : int
+        Of one page and one block, in one layer's K.
+    null_block : bool
+        Whether block 0 is set aside for good.
+
+    Attributes
+    ----------
+    part_free : dict of list
+        Of pages that are partly free: their free blocks in the order in which they will be lent.
+    full : dict
+        Pages without a free block, in the order in which they became full.
+    set_aside : list of int
+        Blocks lent to nobody yet, by `reserve`.
+    free_blocks : int
+        Of pages that are partly free.
+    shrinks_to : int or None
+        Blocks that may live when a shrink ends.
+    """
+
+    def __init__(self, pool: PagePool, page_bytes: int, block_bytes: int, null_block: bool = False) -> None:
+        if block_bytes > page_bytes:
+            raise ValueError(f"a block of {block_bytes} bytes does not fit a page of {page_bytes}")
+        self.pool = pool
+        self.page_bytes = page_bytes
+        self.block_bytes = block_bytes
+        self.null_block = null_block
+        self.most_pages = pool.total
+        self.part_free: dict[int, list[int]] = {}
+        self.full: dict[int, None] = {}
+        self.set_aside: list[int] = []
+        self.free_blocks = 0
+        self.shrinks_to: int | None = None
+        self._start()
+
+    @property
+    def blocks_per_page(self) -> int:
+        """Whole blocks of a page; where blocks straddle, some pages hold one less."""
+        return self.page_bytes // self.block_bytes
+
+    def blocks_of(self, page: int) -> range:
+        """The blocks that lie in a page as a whole."""
+        first = -(-page * self.page_bytes // self.block_bytes)
+        return range(first, (page + 1) * self.page_bytes // self.block_bytes)
+
+    def page_of(self, block: int) -> int:
+        """The page in which a block begins."""
+        return block * self.block_bytes // self.page_bytes
+
+    @property
+    def available(self) -> int:
+        """Blocks that could be had, as the scheduler is told; too many where blocks straddle."""
+        mapped = self.free_blocks + len(self.set_aside)
+        if self.shrinks_to is not None:
+            return mapped
+        pages = min(self.pool.available, self.pool.physical_left + len(self.pool.reserved))
+        return mapped + pages * self.blocks_per_page
+
+    @property
+    def lent_blocks(self) -> int:
+        """Blocks that live, as a shrink counts them: unused parts of pages included."""
+        return (len(self.full) + len(self.part_free)) * self.blocks_per_page - self.free_blocks
+
+    def lend(self, count: int) -> list[int] | None:
+        """Lend so many blocks, or None."""
+        if self.available < count:
+            return None
+        blocks = self.set_aside[:count]
+        del self.set_aside[:count]
+        while len(blocks) < count:
+            page = self._best(count - len(blocks))
+            if page == NONE:
+                page = self._new_page()
+            if page == NONE:
+                self.give_back(blocks)
+                return None
+            free = self.part_free.pop(page)
+            taken = free[: count - len(blocks)]
+            del free[: len(taken)]
+            blocks += taken
+            self.free_blocks -= len(taken)
+            if free:
+                self.part_free[page] = free
+            else:
+                self.full[page] = None
+        return blocks
+
+    def give_back(self, blocks: Sequence[int], order: Iterable[int] | None = None) -> None:
+        """Take blocks back; `order` is that of their pages, by default the one that C++ gives them."""
+        if not blocks:
+            return
+        groups: dict[int, list[int]] = {}
+        for block in blocks:
+            groups.setdefault(self.page_of(block), []).append(block)
+        if order is None:
+            order = hash_order(list(groups), len(blocks) // self.blocks_per_page + 1)
+        empty = [page for page in order if self._give_back_to(page, groups[page])]
+        if empty:
+            self.pool.give_back(empty)
+        if self.shrinks_to is not None and self.lent_blocks <= self.shrinks_to:
+            self.pool.resize(self.shrinks_to * self.block_bytes // self.page_bytes)
+            self.shrinks_to = None
+
+    def occupancy(self, page: int) -> int:
+        """Blocks of a page that are lent or set aside."""
+        if page in self.full or page in self.part_free:
+            return len(self.blocks_of(page)) - len(self.part_free.get(page, ()))
+        return 0
+
+    def reserve(self, count: int) -> bool:
+        """Set blocks aside, so that so many are; those set aside before are among them."""
+        blocks = self.lend(count)
+        if blocks is None:
+            return False
+        self.set_aside += blocks
+        return True
+
+    def free_reserved(self) -> None:
+        """Give back what was set aside."""
+        blocks, self.set_aside = self.set_aside, []
+        self.give_back(blocks)
+
+    def resize(self, range_bytes: int) -> bool:
+        """Make the range (of one layer's K) so large; False when that must wait until blocks come back."""
+        if self.pool.resize(range_bytes // self.page_bytes):
+            self.shrinks_to = None
+            return True
+        if self.set_aside:
+            raise InvariantError(f"{len(self.set_aside)} blocks are set aside: free them before a resize")
+        self.shrinks_to = range_bytes // self.block_bytes
+        return False
+
+    def clear(self) -> None:
+        """Take everything back and unmap it."""
+        self.pool.give_back([*self.part_free, *self.full])
+        self.pool.trim()
+        self.pool.sort_free()
+        self.part_free.clear()
+        self.full.clear()
+        self.set_aside.clear()
+        self.free_blocks = 0
+        self.shrinks_to = None
+        self._start()
+
+    def _start(self) -> None:
+        """Set block 0 aside where that is wanted; then the thread starts."""
+        ahead, self.pool.ahead = self.pool.ahead, False
+        if self.null_block and self.lend(1) != [0]:
+            raise InvariantError("block 0 must be the first to be lent")
+        self.pool.ahead = ahead
+        if ahead:
+            self.pool.map_ahead()
+
+    def _best(self, count: int) -> int:
+        """The partly free page with the fewest blocks that hold all, else the most; the first of equals."""
+        sizes = {page: len(free) for page, free in self.part_free.items()}
+        holds_all = [page for page, size in sizes.items() if size >= count]
+        if holds_all:
+            return min(holds_all, key=sizes.__getitem__)
+        return max(sizes, key=sizes.__getitem__, default=NONE)
+
+    def _new_page(self) -> int:
+        """A page from the pool that has a block; those that have none are parked as full."""
+        while (page := self.pool.take()) != NONE:
+            blocks = self.blocks_of(page)
+            if blocks:
+                self.part_free[page] = list(blocks)
+                self.free_blocks += len(blocks)
+                return page
+            self.full[page] = None
+        return NONE
+
+    def _give_back_to(self, page: int, blocks: list[int]) -> bool:
+        """Add free blocks to a page, which becomes the last that is partly free; True: it is empty now."""
+        free = self.part_free.pop(page, [])
+        self.full.pop(page, None)
+        free += blocks
+        self.free_blocks += len(blocks)
+        if len(free) == len(self.blocks_of(page)):
+            self.free_blocks -= len(free)
+            return True
+        self.part_free[page] = free
+        return False

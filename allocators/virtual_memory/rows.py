@@ -1,0 +1,229 @@
+"""vAttention's bookkeeping: physical pages behind rows of virtual addresses, grown ahead of the tokens.
+
+    virtual, per layer: K tensor, V tensor [rows, max_context]
+    row 0  |####|####|##..|    |    |    |      3 kvblocks mapped, 2.5 pages of tokens
+    row 1  |....|....|    |    |    |    |      2 mapped, no sequence: idle
+    pool   [page page page ...]                 physical, created at the start
+
+A *kvblock* is one page in K and one in V of each layer (`2 * layers` pages of `P` bytes), mapped together;
+a page holds `P / bytes of a token in one layer's K` tokens, so a sequence wastes less than one kvblock: `2
+* layers * P` bytes.
+
+A row's pages stay mapped when its sequence ends (deferred reclamation) and serve the next one placed there.
+Before a step (`before_step`) what sequences lack is mapped, while the step waits; behind it (`after_step`)
+a thread maps what the next step will need, and up to two kvblocks ahead. When the pool is short, rows give
+up what they do not need, the highest first.
+
+`place` has two choices of a row. `literal` does what the code does: the first free row, unless a later one
+has enough pages and fewer than the candidate; so a first row with too few pages is never replaced. `best`
+takes the row with the fewest pages that suffice, else the one with the most.
+
+Source: microsoft/vattention ef3fff2 (arXiv 2405.04437).
+"""
+
+from collections.abc import Iterable, Sequence
+
+NONE = -1
+EAGER_STEPS = 10
+"""Pages are mapped ahead for lengths up to 9 tokens longer."""
+EAGER_KVBLOCKS = 2
+"""Mapping ahead stops at so many kvblocks in one step."""
+CHOICES = ("literal", "best")
+
+
+def tokens_per_page(page_bytes: int, kv_heads: int, head_dim: int, dtype_bytes: int, layers: int = 1) -> int:
+    """Tokens whose keys (or values) of one layer fill a page; of `layers` layers in the one-tensor layout."""
+    return page_bytes // (kv_heads * head_dim * dtype_bytes * layers)
+
+
+def worst_waste_bytes(page_bytes: int, layers: int, tensor_parallel: int = 1) -> int:
+    """Bytes of a kvblock on all GPUs: what a sequence wastes less than."""
+    return 2 * layers * page_bytes * tensor_parallel
+
+
+def pool_pages(free_bytes: int, page_bytes: int, kvblock_pages: int) -> int:
+    """Physical pages that are created in so much memory: whole kvblocks only."""
+    pages = free_bytes // page_bytes
+    return pages - pages % kvblock_pages
+
+
+class Rows:
+    """Rows of virtual addresses, and the kvblocks mapped behind them.
+
+    Parameters
+    ----------
+    rows : int
+        Most sequences at a time.
+    kvblocks : int
+        Physical kvblocks.
+    page_tokens : int
+        Tokens of a kvblock.
+    most_mapped : int
+        Kvblocks that a row's addresses have room for.
+    deferred : bool
+        Whether rows keep their pages until they are wanted. If not, the thread unmaps one kvblock in a step
+        that needed none, from the highest row without a sequence; the lowest such row stays warm.
+    choice : "literal" or "best"
+        The row that a new sequence gets.
+
+    Attributes
+    ----------
+    blocks : list of list
+        Of each row: the numbers of its kvblocks, in the order of its tokens.
+    mapped, lengths : list of int
+        Of each row: how many they are, and tokens (0: no sequence).
+    maps, unmaps : int
+        Kvblocks mapped and unmapped since the start.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        kvblocks: int,
+        page_tokens: int,
+        most_mapped: int,
+        *,
+        deferred: bool = True,
+        choice: str = "literal",
+    ) -> None:
+        if choice not in CHOICES:
+            raise ValueError(f"choice must be literal or best, got {choice!r}")
+        self.count, self.kvblocks = rows, kvblocks
+        self._pool = list(range(kvblocks))  # the next one to map is the last
+        self.page_tokens = page_tokens
+        self.most_mapped = most_mapped
+        self.deferred = deferred
+        self.choice = choice
+        self.blocks: list[list[int]] = [[] for _ in range(rows)]
+        self.mapped = [0] * rows
+        self.lengths = [0] * rows
+        self.maps = 0
+        self.unmaps = 0
+
+    @property
+    def pool(self) -> int:
+        """Kvblocks that are not mapped."""
+        return len(self._pool)
+
+    def unmapped(self) -> tuple[int, ...]:
+        """Their numbers, the next one to map last."""
+        return tuple(self._pool)
+
+    def needed(self, tokens: int) -> int:
+        """Kvblocks that hold so many tokens."""
+        return -(-tokens // self.page_tokens)
+
+    @property
+    def overcommitted(self) -> int:
+        """Kvblocks mapped beyond need; below 0: so many are yet to be mapped. The original wraps around."""
+        return sum(self.mapped) - sum(map(self.needed, self.lengths))
+
+    @property
+    def free(self) -> int:
+        """Kvblocks that the scheduler may count on."""
+        return self.pool + self.overcommitted
+
+    def place(self, tokens: int) -> int:
+        """Give a new sequence a row; `NONE` when none is free. Maps nothing yet."""
+        row = self.row_for(self.needed(tokens))
+        if row != NONE:
+            self.lengths[row] = tokens
+        return row
+
+    def row_for(self, need: int) -> int:
+        """The row that a sequence which needs so many kvblocks would get."""
+        chosen, mapped = NONE, self.mapped
+        for row, length in enumerate(self.lengths):
+            if length:
+                continue
+            candidate = 0 if chosen == NONE else mapped[chosen]
+            roomier = self.choice == "best" and candidate < need and mapped[row] > candidate
+            if chosen == NONE or need <= mapped[row] < candidate or roomier:
+                chosen = row
+        return chosen
+
+    def leave(self, row: int) -> None:
+        """The row's sequence is gone; its pages stay."""
+        self.lengths[row] = 0
+
+    def before_step(self, lengths: Sequence[int]) -> bool:
+        """Map what sequences of these lengths lack, row by row; False: out of memory on the way."""
+        self.lengths[:] = lengths
+        return all(self.map_for(row) for row in range(len(self.mapped)))
+
+    def map_for(self, row: int) -> bool:
+        """Map what a row lacks, from the pool or what other rows do not need; False: there is not so much."""
+        lacks = self.needed(self.lengths[row]) - self.mapped[row]
+        if lacks <= 0:
+            return True
+        if self.pool < lacks:
+            self.reclaim(lacks)
+        return self._map(row, lacks)
+
+    def after_step(self) -> None:
+        """Map ahead for the next step, as the thread does; then perhaps unmap one kvblock."""
+        rows = [row for row, length in enumerate(self.lengths) if length]
+        wanted = sum(self._lacks(row, 1) for row in rows)
+        if self.pool < wanted:
+            self.reclaim(wanted)
+            if self.pool < wanted:
+                return
+        self._map_ahead(rows)
+        if not wanted and not self.deferred:
+            self._unmap_one()
+
+    def reclaim(self, wanted: int) -> None:
+        """Unmap what rows do not need, the highest row first, until the pool has so many kvblocks."""
+        for row in reversed(range(len(self.mapped))):
+            if self.pool >= wanted:
+                return
+            self._unmap(row, self.mapped[row] - self.needed(self.lengths[row]))
+
+    def step_at_once(self, lengths: Sequence[int]) -> bool:
+        """The mode without a thread: rows without a sequence give everything up, then `before_step`."""
+        self.lengths[:] = lengths
+        for row, length in enumerate(lengths):
+            if not length:
+                self._unmap(row, self.mapped[row])
+            elif not self.map_for(row):
+                return False
+        return True
+
+    def _map_ahead(self, rows: Iterable[int]) -> None:
+        done = 0
+        for ahead in range(1, EAGER_STEPS):
+            for row in rows:
+                lacks = self._lacks(row, ahead)
+                self._map(row, lacks)
+                done += lacks
+                if ahead > 1 and done >= EAGER_KVBLOCKS:
+                    return
+
+    def _lacks(self, row: int, ahead: int) -> int:
+        """Kvblocks that a row will lack when its sequence is `ahead` tokens longer."""
+        if self.mapped[row] == self.most_mapped:
+            return 0
+        return max(0, self.needed(self.lengths[row] + ahead) - self.mapped[row])
+
+    def _map(self, row: int, count: int) -> bool:
+        """Map so many kvblocks, as far as the row's addresses go; False when the pool is short: none."""
+        if len(self._pool) < count:
+            return False
+        for _ in range(min(count, self.most_mapped - self.mapped[row])):
+            self.blocks[row].append(self._pool.pop())
+            self.mapped[row] += 1
+            self.maps += 1
+        return True
+
+    def _unmap(self, row: int, count: int) -> None:
+        for _ in range(count):
+            self._pool.append(self.blocks[row].pop())
+            self.mapped[row] -= 1
+            self.unmaps += 1
+
+    def _unmap_one(self) -> None:
+        """Of rows without a sequence, unmap a kvblock of the highest that has any; not of the lowest row."""
+        rows = [row for row, length in enumerate(self.lengths) if not length]
+        row = next((row for row in reversed(rows[1:]) if self.mapped[row]), NONE)
+        if row != NONE:
+            self._unmap(row, 1)

@@ -1,0 +1,216 @@
+"""VAttention: one contiguous range of virtual addresses per sequence, physical pages mapped behind it.
+
+    row of seq 7   |######|######|##....|······|           used: kvblocks that its tokens need
+                                 '- internal: < 1 kvblock    ······: mapped ahead, idle
+    row of nobody  |······|······|                         kvblocks of a sequence that is gone: idle
+    pool           |      |      |      |                  free
+
+A sequence gets a row (there are `max_num_seqs`) and as many *kvblocks* as its tokens need; rows.py says how
+they grow, ahead of the tokens and beside the computing, and how they are taken back. Kernels see contiguous
+tensors: no block tables. Waste of a sequence: less than a kvblock, `2 * layers * page` bytes: 4 MiB with
+pages of 64 KiB and Llama-3-8B, 128 MiB with those of 2 MiB. What is mapped beyond need is idle: whoever asks
+for memory can have it, but a map takes time, `2 * layers` calls for a kvblock.
+
+Where a page is no multiple of a token's bytes (OPT-13B: 6.4 tokens in 64 KiB), its rest is internal waste
+too, so slots are then grains of bytes that divide both. The arena has one address per physical kvblock.
+
+Time per call, in microseconds (the paper's table, pages of 64, 128, 256 KiB and 2 MiB): map 8, 8.5, 9, and
+2 plus 38 to set the access; unmap: nothing with the small pages, as their driver only forgets them; 34.
+
+Source: microsoft/vattention ef3fff2; Prabhu et al., vAttention, ASPLOS 2025 (arXiv 2405.04437).
+"""
+
+from collections.abc import Iterator, Mapping
+from math import gcd
+from typing import ClassVar, Self
+
+from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.options import Options
+from kvsim.allocators.virtual_memory.rows import NONE, Rows
+
+KIB = 1 << 10
+MAP_NS = {64 * KIB: 8_000, 128 * KIB: 8_500, 256 * KIB: 9_000, 2048 * KIB: 40_000}
+UNMAP_NS = {2048 * KIB: 34_000}
+
+
+class VAttention(Allocator):
+    """Rows of virtual addresses with kvblocks behind them.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Tokens that the memory holds; what does not fill a kvblock is left out.
+    options : Options
+        The model's sizes, the most sequences and the longest one.
+    """
+
+    scheduler = "vllm-v1"
+    idles: ClassVar[bool] = True
+    works_after_steps: ClassVar[bool] = True
+    windows: ClassVar[bool] = True  # a token may take several slots
+    family = "virtual"
+    idea = "a row of virtual addresses each, pages of 64 KiB mapped ahead"
+    wastes = "< 2 * layers pages: 4 MiB (Llama-3-8B); nothing between"
+    used_by = "vAttention, over Sarathi-Serve"
+    source = "vAttention, ASPLOS 2025"
+
+    page_bytes: ClassVar[int] = 64 * KIB
+    deferred: ClassVar[bool] = True
+    choice: ClassVar[str] = "literal"
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, options)
+
+    def __init__(self, capacity_slots: int, options: Options | None = None) -> None:
+        model = options or Options()
+        cell = model.kv_heads * model.head_dim * model.dtype_bytes
+        tensors = max(1, model.token_bytes // cell)  # K and V of each layer
+        cell = model.token_bytes // tensors
+        kvblock = tensors * self.page_bytes
+        kvblocks = capacity_slots * model.token_bytes // kvblock
+        if cell > self.page_bytes or not kvblocks:
+            raise ValueError(
+                f"kvblocks of {kvblock:,} bytes ({tensors} pages) must hold a token and fit the memory, "
+                f"which has {capacity_slots * model.token_bytes:,} bytes"
+            )
+        grain = gcd(model.token_bytes, kvblock)
+        self.kvblock_slots = kvblock // grain
+        super().__init__(kvblocks * self.kvblock_slots)
+        self.slots_per_token = model.token_bytes // grain
+        self.most_sequences = model.max_sequences
+        self.calls = tensors
+        self.map_ns, self.unmap_ns = MAP_NS[self.page_bytes], UNMAP_NS.get(self.page_bytes, 0)
+        self.page_tokens = self.page_bytes // cell
+        self.rows = Rows(
+            model.max_sequences,
+            kvblocks,
+            self.page_tokens,
+            most_mapped=-(-model.max_model_len * cell // self.page_bytes),
+            deferred=self.deferred,
+            choice=self.choice,
+        )
+        self._row: Holdings[int] = Holdings()
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return self.rows.needed(tokens) * self.kvblock_slots
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        return self.rows.needed(tokens) <= min(self.rows.kvblocks, self.rows.most_mapped)
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        need = self.rows.needed(tokens)
+        room = len(self._row) < self.rows.count and need <= self.rows.most_mapped
+        return room and need * self.kvblock_slots <= self.free_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self._row.expect_new(seq, tokens)
+        if not self.can_admit(tokens, bound):
+            return False
+        row = self._row[seq] = self.rows.place(tokens)
+        self._map(row, self.rows.needed(tokens))
+        return True
+
+    def capacity(self, seq: int) -> int:
+        return self.rows.needed(self.rows.lengths[self._row[seq]]) * self.page_tokens
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        need = self.rows.needed(self.rows.lengths[self._row[seq]])
+        return need * self.kvblock_slots - tokens * self.slots_per_token
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        rows, row = self.rows, self._row[seq]
+        more = rows.needed(tokens) - rows.needed(rows.lengths[row])
+        if more <= 0:
+            return True
+        if more * self.kvblock_slots > self.free_slots or rows.needed(tokens) > rows.most_mapped:
+            return False
+        rows.lengths[row] = tokens
+        self._map(row, more)
+        return True
+
+    def release(self, seq: int) -> None:
+        row = self._row[seq]
+        del self._row[seq]
+        self.used_slots -= self.rows.needed(self.rows.lengths[row]) * self.kvblock_slots
+        self.rows.leave(row)
+        self._count()
+
+    def after_step(self, lengths: Mapping[int, int]) -> None:
+        rows = self.rows
+        for seq, tokens in lengths.items():
+            row = self._row[seq]
+            if tokens > rows.lengths[row]:
+                rows.lengths[row] = tokens
+        rows.after_step()
+        self._count()
+
+    def retire(self, seq: int) -> int:
+        return self.surplus(seq, 0)
+
+    def regions(self) -> Iterator[Region]:
+        where: dict[int, tuple[tuple[int, ...], int]] = {}
+        for seq, row in self._row.items():
+            for place in range(self.rows.needed(self.rows.lengths[row])):
+                where[self.rows.blocks[row][place]] = ((seq,), place * self.page_tokens)
+        free, size = set(self.rows.unmapped()), self.kvblock_slots
+        for block in range(self.rows.kvblocks):
+            owners, first = where.get(block, ((), 0))
+            idle = not owners and block not in free
+            yield Region(block * size, size, owners, first, idle=idle, per_token=self.slots_per_token)
+
+    def _map(self, row: int, more: int) -> None:
+        """Let a row have so many kvblocks more, of which some may be mapped already."""
+        assert row != NONE and self.rows.map_for(row)
+        self.used_slots += more * self.kvblock_slots
+        self._count()
+
+    def _count(self) -> None:
+        """Say what the rows come to."""
+        rows = self.rows
+        self.maps, self.unmaps = rows.maps * self.calls, rows.unmaps * self.calls
+        self.idle_slots = (rows.maps - rows.unmaps) * self.kvblock_slots - self.used_slots
+
+
+class VAttention128K(VAttention):
+    """Pages of 128 KiB."""
+
+    idea = "as vattention, with pages of 128 KiB"
+    wastes = "< 2 * layers pages: 8 MiB (Llama-3-8B); nothing between"
+
+    page_bytes = 128 * KIB
+
+
+class VAttention256K(VAttention):
+    """Pages of 256 KiB."""
+
+    idea = "as vattention, with pages of 256 KiB"
+    wastes = "< 2 * layers pages: 16 MiB (Llama-3-8B); nothing between"
+
+    page_bytes = 256 * KIB
+
+
+class VAttention2M(VAttention):
+    """Pages of 2 MiB, the only ones that CUDA's own driver has."""
+
+    idea = "as vattention, with pages of 2 MiB: no driver of its own"
+    wastes = "< 2 * layers pages: 128 MiB (Llama-3-8B); nothing between"
+
+    page_bytes = 2048 * KIB
+
+
+class VAttentionBestFit(VAttention):
+    """A new sequence gets the row that has just enough pages."""
+
+    idea = "as vattention; a new sequence gets the row that fits best"
+    used_by = "nobody: what vAttention's comment says"
+
+    choice = "best"
+
+
+class VAttentionEager(VAttention):
+    """Rows without a sequence give their pages up, one kvblock in a step."""
+
+    idea = "as vattention; rows of nobody are unmapped bit by bit"
+
+    deferred = False

@@ -1,0 +1,276 @@
+"""What `sim replay` and `kvsim.replay` do: read a measured run, simulate the same, compare, fit, what if.
+
+import kvsim
+
+replay = kvsim.replay("result.json", model="llama-3.1-8b", gpu="h100", log="server.log", fit="scale")
+replay.table        # a row per number: measured, simulated, fitted
+replay.requests     # a row per request
+replay.plot("requests")
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvsim.sim.bench.asked import ReplayOptions
+from kvsim.sim.bench.compared import Compared
+from kvsim.sim.bench.fitting import Fitted, fitted
+from kvsim.sim.bench.measured import Key, MeasuredRun
+from kvsim.sim.bench.read import read_result
+from kvsim.sim.bench.replay import Simulated, compared, pairs, simulated
+from kvsim.sim.bench.server import Server, server_of
+from kvsim.sim.bench.what_if import changed, in_words, parsed
+from kvsim.sim.bench.why import Term, terms
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.fit.log import read_log
+from kvsim.sim.options.scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+FIGURES = ("requests", "time")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A measured run beside the same run simulated.
+
+    Attributes
+    ----------
+    run : MeasuredRun
+        What the file holds.
+    server : Server
+        Where it was replayed, and where its settings are from.
+    found : Simulated
+        The replay.
+    terms : list of Term
+        Where the two differ.
+    fitted : Fitted or None
+    changes : mapping
+        What if.
+    changed : Simulated or None
+        The replay with these changes, of the fitted server if one was fitted.
+    """
+
+    run: MeasuredRun
+    server: Server
+    found: Simulated
+    terms: list[Term]
+    fitted: Fitted | None
+    changes: Mapping[str, Any]
+    changed: Simulated | None
+
+    @property
+    def compared(self) -> list[Compared]:
+        """Each number that the file and the simulation have."""
+        return compared(self.run, self.found)
+
+    def others(self) -> dict[str, Mapping[Key, float]]:
+        """The numbers of the fitted and of the changed server, by name."""
+        found: dict[str, Mapping[Key, float]] = {}
+        if self.fitted is not None:
+            found["fitted"] = self.fitted.found.numbers
+        if self.changed is not None:
+            found["what if"] = self.changed.numbers
+        return found
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row per number, in seconds and per second: measured, simulated, and what was asked for."""
+        import pandas as pd
+
+        rows = [
+            {
+                "what": each.what,
+                "statistic": each.statistic,
+                "measured": each.measured,
+                "simulated": each.simulated,
+                "off": each.off,
+            }
+            | {name: numbers[each.what, each.statistic] for name, numbers in self.others().items()}
+            for each in self.compared
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def requests(self) -> "pd.DataFrame":
+        """A row per request, measured and simulated, in seconds; empty for a run known by its numbers."""
+        import pandas as pd
+
+        if self.run.requests is None:
+            return pd.DataFrame()
+        rows = self.found.rows
+        columns: dict[str, Any] = {
+            "input_tokens": self.run.requests.input_tokens[rows],
+            "output_tokens": self.run.requests.output_tokens[rows],
+        }
+        if self.run.requests.start_s is not None:
+            columns = {"start_s": self.run.requests.start_s[rows], **columns}
+        for what, (measured, found) in pairs(self.run, self.found).items():
+            columns[f"measured_{what.lower()}_s"], columns[f"simulated_{what.lower()}_s"] = measured, found
+        return pd.DataFrame(columns)
+
+    @property
+    def why(self) -> "pd.DataFrame":
+        """A row per part of the difference of the mean E2E."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(each) for each in self.terms])
+
+    def plot(self, figure: str = "requests", style: str = "screen") -> "Figure":
+        """One of the pictures: `requests`, `time`."""
+        from kvsim.reports.figures.replay import picture
+        from kvsim.reports.figures.style import style_named
+
+        if figure not in FIGURES:
+            raise unknown("figure", figure, list(FIGURES))
+        return picture(self.run, self.found, figure, style_named(style))
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers in JSON's types."""
+        factor = self.fitted
+        return {
+            "result": self.run.name,
+            "tool": self.run.tool,
+            "requests": self.run.count,
+            "failed": self.run.failed,
+            "numbers": [
+                {"what": each.what, "statistic": each.statistic, "measured": each.measured}
+                | {"simulated": each.simulated}
+                | {name: numbers.get((each.what, each.statistic)) for name, numbers in self.others().items()}
+                for each in self.compared
+            ],
+            "difference": [vars(each) for each in self.terms],
+            "fit": None
+            if factor is None
+            else {
+                "kind": factor.kind,
+                "factor": factor.factor,
+                "low": factor.low,
+                "high": factor.high,
+                "option": factor.option,
+            },
+            "what_if": dict(self.changes),
+            "notes": self.notes(),
+        }
+
+    def notes(self) -> list[str]:
+        """What was assumed, cut and left out."""
+        left = [f"{self.run.failed:,} requests failed and are left out."] if self.run.failed else []
+        served = len(self.found.rows)
+        if self.run.requests is not None and served < self.run.count:
+            left.append(f"{self.run.count - served:,} requests do not fit the simulated server: left out.")
+        notes = self.found.summary["notes"]
+        assert isinstance(notes, list)
+        return [*self.run.notes, *left, *self.server.told, *map(str, notes)]
+
+    def __repr__(self) -> str:
+        return f"<Replay of {self.run.name}: {self.run.count:,} requests, {self.run.tool}>"
+
+
+def replay(
+    result: str | Path,
+    *,
+    log: str | Path | None = None,
+    run: int | None = None,
+    fit: str | None = None,
+    what_if: str | Mapping[str, Any] | None = None,
+    server: Scenario | None = None,
+    **options: Any,  # noqa: ANN401 - those of a Scenario
+) -> Replay:
+    """Replay a benchmark's result in the simulator, and compare.
+
+    Parameters
+    ----------
+    result : str or Path
+        What vllm bench serve, AIPerf, GuideLLM or inference-perf wrote.
+    log : str or Path, optional
+        vLLM's start-up log: its flags and the size of the KV cache.
+    run : int, optional
+        Which of several runs in the file, counted from 1; None: the last.
+    fit : "host" or "scale", optional
+        One factor that is fitted to the measured TPOT, see sim/bench/fitting.py.
+    what_if : str or mapping, optional
+        Other settings of the server, as in `block_size=32`.
+    server : Scenario, optional
+        The server; the options below change it.
+    **options
+        Any option of the server that `sim run` has, spelt with underscores; `model` and `gpu` must be there.
+
+    Returns
+    -------
+    Replay
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read or is of no such tool, an unknown option, a server that cannot be.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> kvsim.replay("result.json", model="llama-3.1-8b", gpu="h100").table  # doctest: +SKIP
+    """
+    from kvsim.api import described_server
+
+    if server is None and not {"model", "gpu"} <= options.keys():
+        raise KvsimError("replay needs model and gpu, the server that was measured")
+    logged = None if log is None else Path(log)
+    changes = parsed(what_if) if isinstance(what_if, str) else dict(what_if or {})
+    return _replay(Path(result), described_server(server, options), logged, run, fit, changes)
+
+
+def _replay(  # noqa: PLR0917 - as `replay` has them
+    result: Path,
+    asked: Scenario,
+    log: Path | None,
+    run: int | None,
+    fit: str | None,
+    changes: Mapping[str, Any],
+    tried: Callable[[float], None] = lambda factor: None,
+) -> Replay:
+    """Read, simulate, fit and change; `tried` is called after each try of a fit."""
+    measured = read_result(result, run)
+    found = server_of(asked, measured, None if log is None else read_log(log))
+    first = simulated(measured, found.scenario)
+    factor = None if fit is None else fitted(measured, found.scenario, fit, tried)
+    other = None
+    if changes:
+        start = found.scenario if factor is None else factor.scenario
+        other = simulated(measured, changed(start, dict(changes)))
+    return Replay(measured, found, first, terms(measured, first), factor, changes, other)
+
+
+def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
+    """What the command does: print the comparison, and draw it if asked."""
+    from kvsim.reports.progress import progress
+    from kvsim.reports.replay import replay_report
+
+    tries: list[float] = []
+    changes = {} if asked.what_if is None else parsed(asked.what_if)
+    with progress(f"replay {result.name}", 0, lambda: len(tries), "tries"):
+        found = _replay(result, server, asked.log, asked.run, asked.fit, changes, tries.append)
+    if asked.json:
+        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+    else:
+        from kvsim.reports.listing import show
+
+        show(
+            replay_report(
+                found.run, found.compared, found.others(), found.terms, found.fitted,
+                in_words(found.changes), found.notes(),
+            )
+        )  # fmt: skip
+    if asked.out is not None:
+        from kvsim.reports.figures.replay import draw_replay
+        from kvsim.reports.figures.style import style_named
+        from kvsim.reports.rundir.writing import write_figures
+
+        style = style_named("screen")
+        for path in write_figures(
+            asked.out, lambda part: draw_replay(found.run, found.found, part, style), asked.force
+        ):
+            print(path)

@@ -1,0 +1,133 @@
+"""One run of a sweep, wherever it is computed: settings in, a row of the table out.
+
+    settings, seed --> a few hundred bytes to a worker --> the trace is read there, once --> row, CPU time
+
+A worker keeps the traces that it has read and the servers that it has looked up. Whatever goes wrong with a
+run is its row's reason; what ends a worker is the backend's affair.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from kvsim.api import described
+from kvsim.reports.rundir.formats import plain
+from kvsim.reports.sweeps.table import FAILED, FINISHED, numbers
+from kvsim.sim import __version__
+from kvsim.sim.build import windowed_groups
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.record.summary import Summary
+from kvsim.sim.run import Simulation, prepare, resolved
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.workloads.source import READING, Source, opened
+
+Settings = Mapping[str, Any]
+
+_SERVERS: dict[str, tuple[Deployment, FleetConfig, str]] = {}
+
+
+def carried_out(settings: Settings, seed: int, goals: Goals) -> tuple[dict[str, Any], float]:
+    """Simulate one run.
+
+    Parameters
+    ----------
+    settings : mapping
+        Options of `kvsim.simulate`, without goals and seed.
+
+    Returns
+    -------
+    The row without its settings, and the CPU time in seconds.
+    """
+    begun_s = time.process_time()
+    try:
+        simulation = prepared(settings, seed, goals)
+        flat = Summary(plain(simulation.outcome().summary)).flat()
+        row = {"status": FINISHED, "reason": "", "gpus": simulation.gpus, **numbers(flat)}
+    except KvsimError as error:
+        row = {"status": FAILED, "reason": str(error)}
+    except Exception as error:
+        row = {"status": FAILED, "reason": f"{type(error).__name__}: {error}"}
+    return row, time.process_time() - begun_s
+
+
+def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
+    """A run ready to be carried out; KvsimError where it cannot be."""
+    server, traffic, _ = described(None, None, dict(settings))
+    deployment, fleet, _ = _deployed(server)
+    source = _source(traffic).with_seed(seed)
+    return prepare(
+        deployment, source.workload(), source.as_json(), fleet=replace(fleet, seed=seed), goals=goals
+    )
+
+
+def checked(settings: Settings, goals: Goals) -> str:
+    """Raise KvsimError for settings that cannot be; else a digest of all that decides what comes out.
+
+    It stands for the settings with every default looked up, the lengths of the trace, the goals and this
+    version of kvsim; what is drawn goes by the seed.
+    """
+    server, traffic, _ = described(None, None, dict(settings))
+    deployment, fleet, digest = _deployed(server)
+    goals.price_of(deployment.gpu.name)
+    source = _source(traffic)
+    trace = _drawable(replace(traffic, seed=0))
+    asked = {"workload": source.with_seed(0).as_json(), "fleet": asdict(fleet), "goals": goals.as_json()}
+    return _digest([__version__, digest, trace, asked])
+
+
+def first_seed(settings: Settings) -> int:
+    """The seed that the first run of a point has."""
+    return int(settings.get("seed", Traffic().seed))
+
+
+def forget() -> None:
+    """Drop what is kept for further runs: files may have changed, as may classes."""
+    _SERVERS.clear()
+    _read.cache_clear()
+    _drawable.cache_clear()
+
+
+def _deployed(server: Scenario) -> tuple[Deployment, FleetConfig, str]:
+    """The server with every name looked up, how many there are, and a digest; kept for the next run."""
+    known = _SERVERS.get(repr(server))
+    if known is None:
+        deployment = resolved(server.deployed())
+        kv_capacity(deployment, windowed_groups(deployment))
+        known = (deployment, server.fleet(), _digest(plain(asdict(deployment))))
+        _SERVERS[repr(server)] = known
+    return known
+
+
+def _source(traffic: Traffic) -> Source:
+    return Source(
+        traffic, _read(Traffic(**{name: getattr(traffic, name) for name in ("trace", *READING)})).lengths
+    )
+
+
+@lru_cache(maxsize=8)
+def _read(traffic: Traffic) -> Source:
+    """The traffic of a trace with nothing chosen: reading it takes longest."""
+    return opened(traffic)
+
+
+@lru_cache(maxsize=4096)
+def _drawable(traffic: Traffic) -> str:
+    """Raise KvsimError unless requests can be drawn; a digest of those of one seed."""
+    workload = _source(traffic).workload()
+    columns = (workload.arrival_ps, workload.prompt_tokens, workload.output_tokens)
+    return sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()
+
+
+def _digest(value: object) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,320 @@
+"""Sweeps: many runs from one description, on all cores or a cluster, into one table.
+
+    plan --> every point checked --> those not done yet, handed out --> journal --> table, figures
+
+`sim sweep` and `kvsim.sweep` are the same; the command keeps a directory, the function a DataFrame.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from kvsim import sweep_runs
+from kvsim.reports.backends import results
+from kvsim.reports.progress import progress
+from kvsim.reports.sweeps.journal import Journal
+from kvsim.reports.sweeps.place import sweep_directory
+from kvsim.reports.sweeps.plan import Plan, Point, plan_of, read_plan, setting, shown, varying, write_plan
+from kvsim.reports.sweeps.table import IMPOSSIBLE, arrow_table, write_table
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.stopping import Stopped
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.sweeps import Swept, Where
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PILOT_REQUESTS = 200
+"""Requests of the short runs from which the time of a sweep is estimated."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a sweep: a point with a seed; a reason where it cannot be, else its key."""
+
+    point: Point
+    seed: int
+    key: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A plan with every run checked."""
+
+    plan: Plan
+    points: Sequence[Point]
+    runs: Sequence[Run]
+    goals: Goals
+
+    @property
+    def names(self) -> list[str]:
+        """The settings that vary, in the order of the table's columns."""
+        named = ["case"] if len({point.case for point in self.points}) > 1 else []
+        return [*named, *(name for name in varying(self.points) if name != "seed")]
+
+    @property
+    def impossible(self) -> dict[str, str]:
+        """The label of each point that cannot be -> why."""
+        return {run.point.label: run.reason for run in self.runs if run.reason}
+
+    @property
+    def keys(self) -> dict[str, Run]:
+        """What there is to compute: key -> the first run that has it."""
+        found: dict[str, Run] = {}
+        for run in self.runs:
+            if not run.reason:
+                found.setdefault(run.key, run)
+        return found
+
+    def rows(self, journal: Journal) -> list[dict[str, Any]]:
+        """The table: a row per run, those that cannot be included; all must be done."""
+        names = self.names
+        rows = []
+        for run in self.runs:
+            own = {
+                name: run.point.case if name == "case" else shown(setting(run.point, name)) for name in names
+            }
+            if self.plan.seeds > 1:
+                own["seed"] = run.seed
+            found = (
+                {"status": IMPOSSIBLE, "reason": run.reason}
+                if run.reason
+                else dict(journal.done[run.key].row)
+            )
+            rows.append({**own, **found})
+        return rows
+
+
+def planned(given: Mapping[str, Any]) -> Sweep:
+    """All runs of a description, each checked; a run that cannot be has its reason."""
+    plan = plan_of(given)
+    goals = Goals(slo=plan.slo, gpu_price=plan.gpu_price)
+    points, runs = plan.points(), []
+    sweep_runs.forget()
+    for point in points:
+        first = sweep_runs.first_seed(point.settings)
+        try:
+            digest, reason = sweep_runs.checked(point.settings, goals), ""
+        except KvsimError as error:
+            digest, reason = "", str(error)
+        runs += [
+            Run(point, seed, f"{digest[:32]}-{seed}", reason) for seed in range(first, first + plan.seeds)
+        ]
+    return Sweep(plan, points, runs, goals)
+
+
+def carry_out(
+    sweep: Sweep, journal: Journal, where: Where, heard: Callable[[int], None] = lambda left: None
+) -> None:
+    """Compute what the journal lacks, the longest first; every run is kept as soon as it is done."""
+    todo = [(key, run) for key, run in sweep.keys.items() if key not in journal.done]
+    todo.sort(key=lambda each: -_effort(each[1].point))
+    arguments = [(dict(run.point.settings), run.seed, sweep.goals) for _, run in todo]
+    done = 0
+    with (
+        progress("sweep", len(todo), lambda: done, "runs"),
+        results(sweep_runs.carried_out, arguments, jobs_of(where), where.backend, where.address) as found,
+    ):
+        for number, (row, cpu_s) in found:
+            journal.add(todo[number][0], row, cpu_s)
+            done += 1
+            heard(len(todo) - done)
+
+
+def jobs_of(where: Where) -> int:
+    """Processes at once."""
+    return where.jobs or os.cpu_count() or 1
+
+
+def estimated_s(sweep: Sweep, journal: Journal | None, where: Where) -> float:
+    """About how long the runs that are left take: from those that are done, or from short ones."""
+    keys = sweep.keys
+    left = {key: run for key, run in keys.items() if journal is None or key not in journal.done}
+    known = [] if journal is None else [journal.done[key].cpu_s for key in keys if key in journal.done]
+    if not left:
+        return 0.0
+    if known:
+        return float(len(left) * sum(known) / len(known) / jobs_of(where))
+    runs = sorted(left.values(), key=lambda run: _effort(run.point))
+    chosen = {id(run): run for run in (runs[0], runs[len(runs) // 2], runs[-1])}
+    per_request = []
+    for run in chosen.values():
+        short = {**run.point.settings, "num_prompts": min(_requests(run.point), PILOT_REQUESTS)}
+        sweep_runs.carried_out(short, run.seed, sweep.goals)  # what is read once
+        cpu_s = sweep_runs.carried_out(short, run.seed, sweep.goals)[1]
+        per_request.append(cpu_s / short["num_prompts"])
+    requests = sum(_requests(run.point) for run in left.values())
+    return float(requests * sum(per_request) / len(per_request) / jobs_of(where))
+
+
+def _requests(point: Point) -> int:
+    return int(setting(point, "num_prompts") or 1000)
+
+
+def _effort(point: Point) -> float:
+    """About how long a run takes, beside others."""
+    return _requests(point) * float(setting(point, "replicas") or 1)
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept, where: Where) -> None:
+    """What `sim sweep` does: check, compute what is not done yet, write the table and the figures."""
+    from kvsim.reports.sweeps.words import plan_words, sweep_words
+
+    given = described(file, settings, goals, options)
+    sweep = planned(given)
+    path = options.out or Path("runs", f"sweep-{_name(sweep)}")
+    if sweep.impossible:
+        for label, reason in sweep.impossible.items():
+            print(f"impossible: {label}: {reason}", file=sys.stderr)
+        if not sweep.keys:
+            raise KvsimError(f"none of the {len(sweep.points):,} settings of the sweep can be")
+    if options.dry_run:
+        journal = Journal(path / "runs.jsonl") if (path / "runs.jsonl").is_file() else None
+        print(plan_words(sweep.runs, sweep.keys, journal, estimated_s(sweep, journal, where), jobs_of(where)))
+        return
+    with sweep_directory(path, options.force) as journal:
+        with stoppable(path):
+            carry_out(sweep, journal, where)
+        rows = write_results(sweep, journal, path, draw=not options.no_plots)
+    if options.quiet:
+        print(path)
+        return
+    from kvsim.reports.listing import show
+
+    show(sweep_words(rows, [*sweep.names, "seed"], sweep.goals.limits), f"written to {path}")
+
+
+def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept) -> dict[str, Any]:
+    """What a file says, with what the command line says in its place."""
+    given = {} if file is None else {name.replace("-", "_"): value for name, value in read_plan(file).items()}
+    said = {name: value for name, value in settings.items() if value is not None}
+    said |= goals.as_json()
+    if options.zip is not None:
+        said["zip"] = options.zip
+    if options.seeds != 1 or "seeds" not in given:
+        said["seeds"] = options.seeds
+    if not given and not [name for name in said if name != "seeds"] and options.seeds == 1:
+        raise KvsimError("a sweep needs lists of options, as in --request-rate 1:8:1, or a file")
+    return {**given, **said}
+
+
+@contextmanager
+def stoppable(path: Path) -> Iterator[None]:
+    """Say that what is done is kept, where a signal ends the block."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        code = getattr(stop, "exit_code", 130)
+        raise Stopped(
+            f"interrupted: the runs that are done are kept in {path}; the same command goes on", code
+        ) from None
+
+
+def write_results(sweep: Sweep, journal: Journal, path: Path, *, draw: bool) -> list[dict[str, Any]]:
+    """Write the table of a sweep that is done, what was asked, and the figures; returns the rows."""
+
+    rows = sweep.rows(journal)
+    write_plan(sweep.plan, path / "sweep.json")
+    write_table(rows, path / "table.parquet")
+    write_table(rows, path / "table.csv")
+    if draw:
+        from kvsim.reports.figures.swept import draw_sweep
+        from kvsim.reports.rundir.writing import write_figures
+
+        names = [*sweep.names, *(["seed"] if sweep.plan.seeds > 1 else [])]
+        write_figures(path, lambda part: draw_sweep(rows, names, sweep.goals.limits, part))
+    return rows
+
+
+def _name(sweep: Sweep) -> str:
+    return sha256("".join(run.key for run in sweep.runs).encode()).hexdigest()[:8]
+
+
+# -- Python -------------------------------------------------------------------------------------
+
+
+def sweep(
+    *,
+    file: str | Path | None = None,
+    seeds: int | None = None,
+    zip: bool | Sequence[str] = False,
+    case: Sequence[Mapping[str, Any]] = (),
+    jobs: int | None = None,
+    backend: str = "local",
+    address: str | None = None,
+    out: str | Path | None = None,
+    **options: Any,  # noqa: ANN401 - those of `simulate`
+) -> "pd.DataFrame":
+    """Simulate all combinations of options: a row per run.
+
+    Parameters
+    ----------
+    file : str or Path, optional
+        A `sweep.toml`; what is given beside it comes first.
+    seeds : int, optional
+        Runs of each combination, with other random numbers; None: one.
+    zip : bool or sequence of str
+        Options whose lists go together, first with first; True: all.
+    case : sequence of mappings
+        Settings of cases, each with the combinations of its own; `name` names one.
+    jobs : int, optional
+        Processes at once; None: one per core.
+    backend : str
+        `local`, `ray` or `dask`.
+    address : str, optional
+        Of the cluster's head or scheduler.
+    out : str or Path, optional
+        A directory that keeps the runs that are done, as that of `sim sweep`; None: nothing is kept.
+    **options
+        Those of `simulate`, each a value, a list, or a text as on the command line: `"1:8:0.5"`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Every setting that varies, `seed` where there are several, `status` (`finished`, `failed`,
+        `impossible`), `reason`, `gpus` and every number of the summary, units in the names.
+
+    Raises
+    ------
+    KvsimError
+        An unknown option, or a value that cannot be.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> table = kvsim.sweep(request_rate="2:6:2", allocator=["contiguous", "paged"], num_prompts=100)
+    >>> table.groupby("allocator")["throughput.requests_per_s"].max()  # doctest: +SKIP
+    """
+    given = (
+        {}
+        if file is None
+        else {name.replace("-", "_"): value for name, value in read_plan(Path(file)).items()}
+    )
+    beside = {"seeds": seeds, "zip": zip or None, "case": list(case) or None}
+    given |= {name: value for name, value in {**options, **beside}.items() if value is not None}
+    planned_sweep, where = planned(given), Where(jobs=jobs, backend=backend, address=address)
+    with kept(out) as journal:
+        carry_out(planned_sweep, journal, where)
+        frame: pd.DataFrame = arrow_table(planned_sweep.rows(journal)).to_pandas()
+        return frame
+
+
+@contextmanager
+def kept(out: str | Path | None) -> Iterator[Journal]:
+    """The journal of a directory, or one that goes away."""
+    if out is not None:
+        with sweep_directory(Path(out)) as journal:
+            yield journal
+        return
+    with TemporaryDirectory(prefix="kvsim-") as home:
+        yield Journal(Path(home) / "runs.jsonl")

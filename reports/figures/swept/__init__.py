@@ -1,0 +1,41 @@
+"""Figures of a sweep's table: `curves` over the load, the `pareto` front, a `heatmap` of two settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kvsim.reports.figures.sheet import save
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.swept import curves, heatmap, pareto
+from kvsim.reports.sweeps.systems import load_of, systems
+from kvsim.sim.record.slo import Slo
+
+FIGURES: dict[str, Callable[..., Figure | None]] = {
+    "curves": curves.curves,
+    "pareto": pareto.pareto,
+    "heatmap": heatmap.heatmap,
+}
+"""Name -> a function of systems, load, limits and style; None where these rows lack what it shows."""
+
+
+def draw_sweep(
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    slo: Slo | None,
+    part: Path,
+    style: Style = SCREEN,
+) -> list[Path]:
+    """Draw what these rows allow into a directory; returns the files."""
+    varying = [name for name in names if name != "seed"]
+    load = load_of(varying)
+    found = [system for system in systems(rows, varying) if system.points]
+    drawn = []
+    for name, figure in FIGURES.items():
+        if found and figure(found, load, slo, style) is not None:
+            path = part / f"{name}.{style.usual_format}"
+            save(path, style, partial(figure, found, load, slo, style))
+            drawn.append(path)
+    return drawn

@@ -1,0 +1,99 @@
+"""curves: latencies over the load, a curve per system, with intervals, the SLO and the saturation knee.
+
+The panels are the latencies of the SLO, or TTFT and TPOT at their 99th per cent. A bar is the 95 % interval
+of the seeds. A ring is the knee: the load at which throughput / mean latency is largest (Kleinrock 1979).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import LATENCIES
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.figures.swept.pieces import legend, looks, mark
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.sweeps.systems import LOADS, System
+from kvsim.reports.sweeps.words import headline, largest_within
+from kvsim.sim.record.slo import Limit, Slo
+
+_USUAL = (("ttft", "p99"), ("tpot", "p99"))
+_MOST_PANELS = 3
+
+
+def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
+    """Latencies over the load; None where no load varies."""
+    if load is None or not any(len(system.points) > 1 for system in systems):
+        return None
+    panels = _panels(slo)
+    ranked = sorted(range(len(systems)), key=lambda place: _rank(systems[place]), reverse=True)
+    found = looks(style, len(systems), ranked)
+    ring = any(system.knee() is not None for system in systems)
+    below = f"{LOADS[load]}\nring: knee, where throughput / latency is largest" if ring else LOADS[load]
+    figure = new_sheet(style, 4.3, headline(systems, load, slo))
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (latency, statistic, limit) in zip(grid, panels, strict=True):
+        values = []
+        for system, look in zip(systems, found, strict=True):
+            points = system.numbers(_column(latency, statistic))
+            values += [value.mean for _, value in points]
+            _plot(axes, style, look, points, system.knee())
+        axes.set(
+            xlabel=below if axes is grid[0] else LOADS[load],
+            title=f"{LATENCIES[latency][1]}, {statistic} (s)",
+        )
+        _axis(axes, [*values, *([limit.limit_s] if limit else [])])
+        axes.set_xlim(left=0)
+        axes.grid(axis="both")
+        if limit is not None:
+            pieces.limit_line(axes, style, limit, along="y")
+    legend(figure, style, [system.name for system in systems], found)
+    return figure
+
+
+def _panels(slo: Slo | None) -> list[tuple[str, str, Limit | None]]:
+    """(latency, statistic, limit) of each panel; only those that a summary has as a number."""
+    usual = ("p50", "p90", "p95", "p99", "max")
+    own = [(each.latency, each.statistic, each) for each in slo.limits] if slo else []
+    shown = [each for each in own if each[1] in usual and each[0] in LATENCIES]
+    return shown[:_MOST_PANELS] or [(latency, statistic, None) for latency, statistic in _USUAL]
+
+
+def _column(latency: str, statistic: str) -> str:
+    return f"latency.{LATENCIES[latency][0]}.{statistic}"
+
+
+def _rank(system: System) -> tuple[float, float]:
+    """The more load within the SLO the better, then the more it serves."""
+    served = max((value.mean for _, value in system.numbers("throughput.requests_per_s")), default=0.0)
+    return largest_within(system) or 0.0, served
+
+
+def _plot(
+    axes: Axes, style: Style, look: Look | None, points: Sequence[tuple[float, Interval]], knee: float | None
+) -> None:
+    how = mark(style, look)
+    dots: Any = {} if look is None else {"marker": look.marker, "markersize": 2.4 * style.line}
+    axes.plot([x for x, _ in points], [value.mean for _, value in points], markeredgewidth=0, **how, **dots)
+    if look is None:
+        return
+    for x, value in points:
+        if not value.fixed:
+            axes.plot(
+                [x, x], [max(value.low, 1e-9), value.high], color=look.colour, linewidth=0.6 * style.line
+            )
+        if x == knee:
+            ring: Any = {"marker": "o", "markersize": 7 * style.line, "markerfacecolor": "none"}
+            axes.plot([x], [value.mean], color=look.colour, markeredgewidth=0.8 * style.line, **ring)
+
+
+def _axis(axes: Axes, values: Sequence[float]) -> None:
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > 20 * min(positive):
+        pieces.log_axis(axes, "y", min(positive), max(positive))
+        axes.set_ylim(min(positive) / 1.6, 1.6 * max(positive))
+    else:
+        axes.set_ylim(0, 1.08 * max(values, default=0) or 1)

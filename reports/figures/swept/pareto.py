@@ -1,0 +1,94 @@
+"""pareto: tokens per second of a GPU against those of a user, and the front that nothing dominates.
+
+Every dot is a system at a load. A user's rate is 1 / the median time per output token. Dots outside the SLO
+are hollow, and no part of the front.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.swept.pieces import legend, looks
+from kvsim.reports.palette import figures
+from kvsim.reports.sweeps.systems import System, interactivity, tokens_per_gpu
+from kvsim.sim.record.slo import Slo
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A system at a load: tokens/s of a user and of a GPU, and whether the SLO is met with every seed."""
+
+    system: int
+    user: float
+    gpu: float
+    within: bool
+
+
+def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
+    """The front; None where there are fewer than two dots."""
+    dots = [dot for place, system in enumerate(systems) for dot in _dots(place, system, slo)]
+    if len(dots) < 2:
+        return None
+    front = front_of(dots)
+    shares = [sum(dot.system == place for dot in front) for place in range(len(systems))]
+    ranked = sorted(range(len(systems)), key=lambda place: -shares[place])
+    found = looks(style, len(systems), ranked)
+    figure = new_sheet(style, 4.6, _headline(systems, front, slo))
+    axes = figure.subplots()
+    for dot in dots:
+        look = found[dot.system]
+        how: Any = {"marker": look.marker if look else "o", "markersize": (3 if look else 2) * style.line}
+        colour = look.colour if look else style.muted
+        filled = colour if dot.within else "none"
+        axes.plot([dot.user], [dot.gpu], linestyle="", color=colour, markerfacecolor=filled,
+                  markeredgewidth=0.5 * style.line, alpha=1.0 if look else 0.45, **how)  # fmt: skip
+    if front:
+        line: Any = {"color": style.ink, "linewidth": 0.8 * style.line, "zorder": 1}
+        axes.plot([dot.user for dot in front], [dot.gpu for dot in front], **line)
+    axes.set(xlabel="output tokens/s of a user (1 / median TPOT)", ylabel="output tokens/s per GPU")
+    axes.set_xlim(0, 1.05 * max(dot.user for dot in dots))
+    axes.set_ylim(0, 1.08 * max(dot.gpu for dot in dots))
+    axes.grid(axis="both")
+    legend(figure, style, [system.name for system in systems], found)
+    return figure
+
+
+def front_of(dots: Sequence[Dot]) -> list[Dot]:
+    """Those within the SLO that no other beats in one rate and equals in the other, by a user's rate."""
+    front: list[Dot] = []
+    for dot in sorted((dot for dot in dots if dot.within), key=lambda dot: (-dot.user, -dot.gpu)):
+        if not front or dot.gpu > front[-1].gpu:
+            front.append(dot)
+    return front[::-1]
+
+
+def _dots(place: int, system: System, slo: Slo | None) -> list[Dot]:
+    users, gpus = dict(system.values(interactivity)), dict(system.values(tokens_per_gpu))
+    return [
+        Dot(
+            place,
+            users[load].mean,
+            gpus[load].mean,
+            slo is None or all(bool(row.get("slo.met")) for row in rows),
+        )
+        for load, rows in system.points.items()
+        if load in users and load in gpus
+    ]
+
+
+def _headline(systems: Sequence[System], front: Sequence[Dot], slo: Slo | None) -> str:
+    if not front:
+        return f"No system meets {slo} at any load"
+    best = max(front, key=lambda dot: dot.gpu)
+    fastest = max(front, key=lambda dot: dot.user)
+    most = f"{figures(best.gpu)} tokens/s per GPU"
+    quick = f"{figures(fastest.user)} tokens/s for a user"
+    if len(systems) == 1:
+        return f"Up to {most}, or {quick}"
+    if best.system == fastest.system:
+        return f"{systems[best.system].name} gives most per GPU, {most}, and most to a user, {quick}"
+    return f"{systems[best.system].name} gives most per GPU, {most}; {systems[fastest.system].name} {quick}"

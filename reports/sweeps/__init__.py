@@ -1,0 +1,1 @@
+"""Many runs: `values` and `plan` say which, `journal` keeps them, `table` and `words` tell."""

@@ -1,0 +1,62 @@
+"""The runs of a sweep that are done, a line each: what a sweep that is killed at any instant goes on from.
+
+    runs.jsonl    {"key": "3f2c...", "row": {"status": "finished", ...}, "cpu_s": 0.42}
+
+A key is a digest of everything that decides what comes out. A line is appended when its run has ended, and is
+on the disk before the next. What a process that was killed in the middle of a line left of it is cut off.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvsim.reports.rundir.formats import plain
+from kvsim.sim.files.whole_file import explained
+
+NAME = "runs.jsonl"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that has ended: the row that it gives, and the CPU time that it took."""
+
+    row: Mapping[str, Any]
+    cpu_s: float
+
+
+class Journal:
+    """The file of one sweep; `done` has what is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.done: dict[str, Done] = {}
+        with explained(path):
+            if path.exists():
+                self._read()
+            else:
+                path.touch()
+
+    def add(self, key: str, row: Mapping[str, Any], cpu_s: float) -> None:
+        """Keep a run for good."""
+        line = json.dumps({"key": key, "row": plain(row), "cpu_s": cpu_s}, ensure_ascii=False) + "\n"
+        with explained(self._path), self._path.open("ab") as file:
+            file.write(line.encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        self.done[key] = Done(json.loads(line)["row"], cpu_s)
+
+    def _read(self) -> None:
+        text = self._path.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            with self._path.open("r+b") as file:
+                file.truncate(len(whole))
+        for line in whole.splitlines():
+            try:
+                found = json.loads(line)
+                self.done[str(found["key"])] = Done(dict(found["row"]), float(found["cpu_s"]))
+            except (ValueError, KeyError, TypeError):  # a damaged line is a run that is not done
+                continue

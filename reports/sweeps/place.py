@@ -1,0 +1,46 @@
+"""The directory of a sweep: there from the first run on, and found again by the next command.
+
+    out/runs.jsonl       the runs that are done, see journal.py
+        sweep.json       what was asked
+        table.parquet    a row per run, when all are done; table.csv the same
+        *.png            figures
+
+One process works on it at a time. A sweep that was stopped goes on in it; another sweep takes from it what
+both have in common.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvsim.reports.rundir.claims import claimed
+from kvsim.reports.sweeps.journal import NAME, Journal
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.marker import add_files, mark, read_marker, remove_marked
+from kvsim.sim.files.whole_file import explained
+
+KIND = "sweep"
+
+
+@contextmanager
+def sweep_directory(path: Path, force: bool = False) -> Iterator[Journal]:
+    """Hold the directory and give its journal; with `force` what an earlier sweep, or a run, left goes first.
+
+    Raises
+    ------
+    KvsimError
+        When another process is at work there, or something is there that is no sweep.
+    """
+    with claimed(path, force=True) as claim, explained(path):
+        target = claim.target
+        found = read_marker(target) if target.is_dir() else None
+        if found is not None and (force or found.kind != KIND):
+            if not force:
+                raise KvsimError(f"output directory {path} is a {found.kind}; pass --force to replace it")
+            remove_marked(target)
+        target.mkdir(parents=True, exist_ok=True)
+        if read_marker(target) is None:
+            (target / NAME).touch()
+            mark(target, KIND)
+        add_files(target, [NAME])
+        yield Journal(target / NAME)

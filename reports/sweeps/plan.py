@@ -1,0 +1,214 @@
+"""Which runs a sweep has: a grid of settings, some of them paired, for each of several cases.
+
+    request_rate = "1:8:1"        # all combinations of the lists ...
+    allocator = ["contiguous", "paged"]
+    gpu = ["l40s", "h100"]
+    tensor_parallel_size = [2, 1]
+    zip = ["gpu", "tensor_parallel_size"]   # ... but these go together, first with first; true: all lists
+    seeds = 3
+
+    [[case]]                      # optional: the same once for each case, with lists of its own
+    name = "chat"
+    trace = "sharegpt"
+
+A file of this kind, or the options of the command line, become a Plan.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from kvsim.reports.rundir.formats import plain, write_json
+from kvsim.reports.sweeps.values import values_of
+from kvsim.sim import __version__
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.files.reading import understood
+from kvsim.sim.files.whole_file import whole_file
+from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
+
+SWEPT: dict[str, Named] = {each.name: each for kind in (Traffic, Scenario) for each in options_of(kind)}
+"""The options that a sweep may vary."""
+
+BESIDE = ("seeds", "slo", "gpu_price", "zip", "case")
+"""What else a file may say."""
+
+MOST_RUNS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """The settings of some runs that differ in the seed alone; what is not in them keeps its default."""
+
+    case: str | None
+    settings: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """For a message."""
+        said = [f"{name}={shown(value)}" for name, value in self.settings.items()]
+        return " ".join([*([self.case] if self.case else []), *said]) or "defaults"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep.
+
+    Attributes
+    ----------
+    settings : mapping
+        Option -> its values.
+    zipped : tuple of str
+        Options whose values go together.
+    cases : sequence of mappings
+        Settings of cases, which come before `settings`; `name` names one. None: one case without a name.
+    seeds : int
+        Runs of each point.
+    slo, gpu_price : str or None
+        See sim/options/goals.py.
+    """
+
+    settings: Mapping[str, Sequence[Any]]
+    zipped: tuple[str, ...] = ()
+    cases: Sequence[Mapping[str, Any]] = field(default=())
+    seeds: int = 1
+    slo: str | None = None
+    gpu_price: str | None = None
+
+    def points(self) -> list[Point]:
+        """All of them, in order; KvsimError where lists that go together are of different lengths."""
+        found = [point for case in self.cases or ({},) for point in self._of_case(case)]
+        if len(found) * self.seeds > MOST_RUNS:
+            raise KvsimError(f"a sweep must have at most {MOST_RUNS:,} runs, got {len(found) * self.seeds:,}")
+        return found
+
+    def _of_case(self, case: Mapping[str, Any]) -> Iterator[Point]:
+        lists = {**self.settings, **{name: value for name, value in case.items() if name != "name"}}
+        together = [name for name in self.zipped if len(lists.get(name, ())) > 1]
+        sizes = {name: len(lists[name]) for name in together}
+        if len(set(sizes.values())) > 1:
+            said = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise KvsimError(f"zip needs lists of one length, got {said}")
+        axes: list[list[dict[str, Any]]] = []
+        for name, values in lists.items():
+            if name not in together:
+                axes.append([{name: value} for value in values])
+            elif name == together[0]:
+                rows = zip(*(lists[each] for each in together), strict=True)
+                axes.append([dict(zip(together, row, strict=True)) for row in rows])
+        for parts in product(*axes):
+            yield Point(case.get("name"), {name: value for part in parts for name, value in part.items()})
+
+
+def plan_of(given: Mapping[str, Any]) -> Plan:
+    """The plan that a file, a command line or a call says, by names of options with underscores.
+
+    Raises
+    ------
+    KvsimError
+        An unknown name, or a value that cannot be.
+    """
+    given = {name.replace("-", "_"): value for name, value in given.items() if value is not None}
+    settings = _settings({name: value for name, value in given.items() if name not in BESIDE})
+    cases = given.get("case", [])
+    if not isinstance(cases, Sequence) or not all(isinstance(case, Mapping) for case in cases):
+        raise KvsimError("case must be tables, each headed [[case]]")
+    named = [
+        {"name": str(case.get("name", place + 1))}
+        | _settings({key.replace("-", "_"): value for key, value in case.items() if key != "name"})
+        for place, case in enumerate(cases)
+    ]
+    seeds = given.get("seeds", 1)
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        raise KvsimError(f"seeds must be a whole number of at least 1, got {seeds!r}")
+    price = given.get("gpu_price")
+    return Plan(
+        settings=settings,
+        zipped=_zipped(given.get("zip"), [settings, *named]),
+        cases=named,
+        seeds=seeds,
+        slo=given.get("slo"),
+        gpu_price=None if price is None else str(price),
+    )
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """What a file says, for `plan_of`."""
+    with understood(f"sweep {path}"):
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise KvsimError(f"sweep {path} is no TOML: {error}") from error
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, list[Any]]:
+    found = {}
+    for name, value in given.items():
+        if name not in SWEPT:
+            raise unknown("option", name, [*SWEPT, *BESIDE])
+        found[name] = values_of(SWEPT[name], value)
+    if len(found.get("seed", ())) > 1:
+        raise KvsimError("seed must be one number, the first: seeds says how many")
+    return found
+
+
+def _zipped(given: object, lists: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of options whose lists go together."""
+    known = list(dict.fromkeys(name for each in lists for name in each if name != "name"))
+    if given in (None, False):
+        return ()
+    if given is True or given == "all":
+        return tuple(known)
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Sequence):
+        raise KvsimError(f"zip must name options, or be true for all, got {given!r}")
+    names = [str(name).strip().removeprefix("--").replace("-", "_") for name in names]
+    for name in names:
+        if name not in known:
+            raise KvsimError(f"zip must name options that the sweep sets ({', '.join(known)}), got {name}")
+    return tuple(names)
+
+
+def shown(value: object) -> str | int | float | bool | None:
+    """A value as a table holds it: a class or a description by its name."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, type):
+        return value.__name__
+    return str(getattr(value, "name", value))
+
+
+def varying(points: Sequence[Point]) -> list[str]:
+    """The settings that are not the same in all points; one that is not set has its default."""
+    names = dict.fromkeys(name for point in points for name in point.settings)
+    return [name for name in names if len({repr(setting(point, name)) for point in points}) > 1]
+
+
+def setting(point: Point, name: str) -> Any:  # noqa: ANN401 - of any option
+    """The value of an option at a point, its default where nothing is said."""
+    return point.settings.get(name, SWEPT[name].default)
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write what was asked, every list in full, with this version."""
+    asked = {
+        "kvsim": __version__,
+        "settings": {name: [shown(value) for value in values] for name, values in plan.settings.items()},
+        "zip": list(plan.zipped),
+        "case": [
+            {
+                name: value if name == "name" else [shown(each) for each in value]
+                for name, value in case.items()
+            }
+            for case in plan.cases
+        ],
+        "seeds": plan.seeds,
+        "slo": plan.slo,
+        "gpu_price": plan.gpu_price,
+    }
+    with whole_file(path) as part:
+        write_json(plain(asked), part)

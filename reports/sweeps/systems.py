@@ -1,0 +1,120 @@
+"""The rows of a sweep as systems: those that differ in nothing but the load and the seed.
+
+    gpu h100, request_rate 1, seed 0
+    gpu h100, request_rate 1, seed 1      ->  system "h100": load 1 has two rows, load 2 one
+    gpu h100, request_rate 2, seed 0
+
+Settings that only say how much of a trace is taken go along with the load.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvsim.reports.palette import number
+from kvsim.reports.seeds.intervals import Interval, spread
+from kvsim.reports.sweeps.table import FINISHED
+
+Row = Mapping[str, Any]
+
+LOADS = {
+    "request_rate": "request rate (requests/s)",
+    "clients": "clients",
+    "rate_scale": "speed of the trace",
+}
+"""Settings that make a load -> words for an axis; the first that varies is the load."""
+
+_ALONG = ("num_prompts", "duration", "start")
+_BY_VALUE = ("case", "model", "gpu", "allocator", "scheduler", "trace", "router", "policy")
+_SHORT = {
+    "tensor_parallel_size": "TP",
+    "max_num_seqs": "seats",
+    "max_num_batched_tokens": "budget",
+    "kv_cache_dtype": "KV",
+    "replicas": "replicas",
+    "enable_prefix_caching": "prefix cache",
+    "gpu_memory_utilization": "use",
+    "request_rate": "rate",
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """Rows of one system; `points` by load, in its order; those without a load have one, 0."""
+
+    name: str
+    settings: Mapping[str, Any]
+    points: Mapping[float, Sequence[Row]]
+
+    def numbers(self, column: str) -> list[tuple[float, Interval]]:
+        """(load, mean and its interval over the seeds) where all seeds have the number."""
+        return self.values(lambda row: number(row.get(column)))
+
+    def values(self, value: Callable[[Row], float | None]) -> list[tuple[float, Interval]]:
+        """The same of what is computed from a row."""
+        found = [(load, spread([value(row) for row in rows])) for load, rows in self.points.items()]
+        return [(load, each) for load, each in found if each is not None]
+
+    def knee(self) -> float | None:
+        """The load at which throughput / latency is largest: Kleinrock's knee (1979); None at an end.
+
+        The latency is the mean end-to-end time. At the first or the last load the knee lies outside.
+        """
+        power = self.values(_power)
+        if len(power) < 3:
+            return None
+        best = max(range(len(power)), key=lambda place: power[place][1].mean)
+        return power[best][0] if 0 < best < len(power) - 1 else None
+
+
+def load_of(names: Sequence[str]) -> str | None:
+    """The setting that is the load, of those that vary; None: none does."""
+    return next((name for name in LOADS if name in names), None)
+
+
+def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
+    """The systems of these rows, in their order; `names` are the settings that vary, `case` included."""
+    load = load_of(names)
+    apart = [name for name in names if name not in (load, "seed", *_ALONG)]
+    apart = apart or [name for name in names if name in _ALONG and load is None]
+    groups: dict[str, tuple[dict[str, Any], dict[float, list[Row]]]] = {}
+    for row in rows:
+        own = {name: row.get(name) for name in apart}
+        _, points = groups.setdefault(repr(own), (own, {}))
+        at = number(row.get(load)) if load else 0.0
+        if at is not None and row.get("status", FINISHED) == FINISHED:
+            points.setdefault(at, []).append(row)
+    return [System(name_of(own), own, dict(sorted(points.items()))) for own, points in groups.values()]
+
+
+def name_of(settings: Mapping[str, Any]) -> str:
+    """`h100, TP 2, KV fp8`; `all` where nothing sets systems apart."""
+    return ", ".join(_said(name, value) for name, value in settings.items()) or "all"
+
+
+def _said(name: str, value: object) -> str:
+    if name in _BY_VALUE and value is not None:
+        return str(value)
+    words = _SHORT.get(name, name.replace("_", " "))
+    if isinstance(value, bool):
+        return f"{words} {'on' if value else 'off'}"
+    if value is None:
+        return f"{words} default"
+    return f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
+
+
+def _power(row: Row) -> float | None:
+    served, e2e_s = number(row.get("throughput.requests_per_s")), number(row.get("latency.e2e_s.mean"))
+    return served / e2e_s if served and e2e_s else None
+
+
+def interactivity(row: Row) -> float | None:
+    """Output tokens per second of one user: 1 / the median time per output token."""
+    tpot_s = number(row.get("latency.tpot_s.p50"))
+    return 1 / tpot_s if tpot_s else None
+
+
+def tokens_per_gpu(row: Row) -> float | None:
+    """Output tokens per second and GPU."""
+    tokens, gpus = number(row.get("throughput.output_tokens_per_s")), number(row.get("gpus"))
+    return tokens / gpus if tokens is not None and gpus else None

@@ -1,0 +1,103 @@
+"""The table of a sweep: a row a run, a column for every setting that varies and every number of the summary.
+
+    request_rate  seed  status    reason  gpus  latency.ttft_s.p99  memory.average.token_percent  ...
+    1.0           0     finished          2     0.081               12.3
+
+Names carry their units. What tells how long the simulation itself took is left out, so that the same sweep
+gives the same bytes wherever it was carried out. A run that failed, or could not be, has its reason instead
+of numbers.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import understood
+from kvsim.sim.files.whole_file import whole_file
+
+Row = Mapping[str, Any]
+LEFT_OUT = ("simulation.", "notes", "replicas", "requests.rejected_reasons", "label", "fleet.", "slo.limits")
+_PERCENT = ("memory.average.", "memory.saturated.", "memory.saved_by_sharing")
+FINISHED, FAILED, IMPOSSIBLE = "finished", "failed", "impossible"
+
+
+def numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a flat summary under names with units, and the few texts that are one of few."""
+    return {
+        f"{name}_percent" if name.startswith(_PERCENT) else name: value
+        for name, value in flat.items()
+        if not name.startswith(LEFT_OUT) and not isinstance(value, list | dict) and name != "memory.saturated"
+    }
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """The names of all columns, in the order in which rows have them."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def write_table(rows: Sequence[Row], path: Path, force: bool = False) -> None:
+    """Write a table, whole or not at all: parquet or CSV, as the name ends."""
+    if path.suffix not in (".parquet", ".csv"):
+        raise KvsimError(f"a table must be written to a file that ends with .parquet or .csv, got {path}")
+    with whole_file(path, force=force) as part:
+        if path.suffix == ".csv":
+            with part.open("w", encoding="utf-8", newline="") as file:
+                write_csv(rows, file)
+        else:
+            _write_parquet(rows, part)
+
+
+def write_csv(rows: Sequence[Row], file: Any) -> None:  # noqa: ANN401 - a text file
+    """Write a table as CSV; what a run does not have is empty."""
+    names = columns(rows)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_said(row.get(name)) for name in names] for row in rows)
+
+
+def arrow_table(rows: Sequence[Row]) -> Any:  # noqa: ANN401 - a pyarrow Table
+    """The rows as a table of pyarrow, each column of one type."""
+    import pyarrow as pa
+
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
+
+
+def _write_parquet(rows: Sequence[Row], path: Path) -> None:
+    from pyarrow import parquet
+
+    with path.open("wb") as file:
+        parquet.write_table(arrow_table(rows), file, compression="zstd")
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table that `write_table` wrote as parquet; what a run does not have is None."""
+    from pyarrow import parquet
+
+    with understood(str(path)):
+        found: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        return found
+
+
+def _column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
+    """One type for a column: texts where any is one, numbers with a fraction where any has one."""
+    import pyarrow as pa
+
+    known = {type(value) for value in values if value is not None}
+    if known <= {bool}:
+        kind = pa.bool_() if known else pa.float64()
+    elif known <= {int}:
+        kind = pa.int64()
+    elif known <= {int, float}:
+        kind = pa.float64()
+    else:
+        return pa.array([None if value is None else str(_said(value)) for value in values], pa.string())
+    return pa.array(values, kind)
+
+
+def _said(value: object) -> object:
+    """A value in a CSV."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else value

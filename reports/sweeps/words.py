@@ -1,0 +1,150 @@
+"""What a sweep says in the terminal: how many runs, and one line per system; at most 80 columns.
+
+Of a system with several loads the table shows the largest at which the SLO is met with every seed, or, where
+there is none, the load at which it serves most; and what came out there, as means over the seeds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.reports.palette import figures, number, seconds
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.sweeps.journal import Journal
+from kvsim.reports.sweeps.systems import System, load_of, systems
+from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
+from kvsim.reports.terminal import ruled_table
+from kvsim.sim.record.slo import Slo
+
+Row = Mapping[str, Any]
+MOST_LINES = 60
+_LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale": "x the trace's speed"}
+
+
+def plan_words(
+    runs: Sequence[Any], keys: Mapping[str, Any], journal: Journal | None, left_s: float, jobs: int
+) -> str:
+    """What a dry run says: how many runs, how many of them are left, and for about how long."""
+    done = sum(key in journal.done for key in keys) if journal is not None else 0
+    impossible = sum(bool(run.reason) for run in runs)
+    said = [f"{_runs(len(runs))}"]
+    if impossible:
+        said.append(f"{impossible:,} impossible")
+    twice = len(runs) - impossible - len(keys)
+    if twice:
+        said.append(f"{twice:,} equal to others")
+    if done:
+        said.append(f"{done:,} done already")
+    return f"{', '.join(said)}: {_runs(len(keys) - done)} to do, about {duration(left_s)} with {_jobs(jobs)}"
+
+
+def _runs(many: int) -> str:
+    return f"{many:,} run{'s' * (many != 1)}"
+
+
+def _jobs(many: int) -> str:
+    return f"{many:,} process{'es' * (many != 1)}"
+
+
+def duration(left_s: float) -> str:
+    """`8 s`, `3 min`, `2.5 h`."""
+    if left_s < 90:
+        return f"{max(left_s, 1):.0f} s"
+    return f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"
+
+
+def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> RenderableType:
+    """The outcome: a line per system, the best first where there is an SLO; failures below."""
+    varying = [name for name in names if name != "seed"]
+    load = load_of(varying)
+    found = [system for system in systems(rows, varying) if system.points]
+    parts: list[RenderableType] = [Text(headline(found, load, slo), style="bold"), ""] if found else []
+    if found:
+        parts += [_table(found, load, slo)]
+    for status, words in ((IMPOSSIBLE, "impossible"), (FAILED, "failed")):
+        reasons = [str(row["reason"]) for row in rows if row["status"] == status]
+        for reason in dict.fromkeys(reasons):
+            many = reasons.count(reason)
+            parts.append(Text(f"{_runs(many)} {words}: {reason}", style="yellow"))
+    return Group(*parts, "")
+
+
+def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
+    """Which system carries most within the SLO, or serves most."""
+    if slo is None or load is None:
+        best = max(found, key=lambda system: _most(system, "throughput.requests_per_s") or 0.0)
+        most = figures(_most(best, "throughput.requests_per_s"))
+        return f"{_called(best, found)}serves most: {most} requests/s"
+    within = [(at, system) for system in found if (at := largest_within(system)) is not None]
+    if not within:
+        return f"No system meets {slo} at any load of the sweep"
+    at, best = max(within, key=lambda each: each[0])
+    met = f"{len(within)} of {len(found)} systems meet it" if len(found) > 1 else "it meets the SLO"
+    return f"{_called(best, found)}carries most within {slo}: {at:g} {_LOAD_UNITS[load]}; {met}"
+
+
+def _called(system: System, found: Sequence[System]) -> str:
+    return f"{system.name} " if len(found) > 1 else ""
+
+
+def largest_within(system: System) -> float | None:
+    """The largest load up to which the SLO is met with every seed; None: not even at the least."""
+    largest = None
+    for load, rows in system.points.items():
+        if not all(row.get("slo.met") for row in rows):
+            break
+        largest = load
+    return largest
+
+
+def _most(system: System, column: str) -> float | None:
+    return max((each.mean for _, each in system.numbers(column)), default=None)
+
+
+def _table(found: Sequence[System], load: str | None, slo: Slo | None) -> Table:
+    table = ruled_table("")
+    headings = ["tokens/s/GPU", "TTFT p99", "TPOT p99"]
+    headings = ["requests/s", *headings] if slo is None else [*headings, "attained"]
+    if load is not None:
+        headings.insert(0, "most in SLO" if slo else load.replace("_", " "))
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    ranked = list(found)
+    if slo is not None and load is not None:
+        ranked.sort(key=lambda system: -(largest_within(system) or 0.0))
+    for system in ranked[:MOST_LINES]:
+        table.add_row(Text(system.name, overflow="fold"), *_cells(system, load, slo))
+    if len(ranked) > MOST_LINES:
+        table.add_row(f"... and {len(ranked) - MOST_LINES} more, see table.csv")
+    table.columns[0].no_wrap = False
+    return table
+
+
+def _cells(system: System, load: str | None, slo: Slo | None) -> list[str]:
+    within = largest_within(system) if slo is not None else None
+    served = dict(system.numbers("throughput.requests_per_s"))
+    at = within if within is not None else max(served, key=lambda each: served[each].mean, default=0.0)
+    cells = []
+    if load is not None:
+        cells.append("none" if slo is not None and within is None else f"{at:g}")
+    tokens = dict(system.values(_tokens))
+    latencies = [dict(system.numbers(f"latency.{name}.p99")) for name in ("ttft_s", "tpot_s")]
+    cells += [] if slo is not None else [_said(figures, served.get(at))]
+    cells.append(_said(figures, tokens.get(at)))
+    cells += [_said(seconds, each.get(at)) for each in latencies]
+    if slo is not None:
+        attained = dict(system.numbers("slo.attained_share")).get(at)
+        cells.append("-" if attained is None else f"{100 * attained.mean:.1f} %")
+    return cells
+
+
+def _tokens(row: Row) -> float | None:
+    tokens, gpus = number(row.get("throughput.output_tokens_per_s")), number(row.get("gpus"))
+    return tokens / gpus if tokens is not None and gpus else None
+
+
+def _said(words: Callable[[float | None], str], found: Interval | None) -> str:
+    return words(None if found is None else found.mean)

@@ -1,0 +1,170 @@
+"""The family tree of allocators, and a card of one: its idea, its waste, and its memory in a short story.
+
+    blocks: fixed blocks anywhere in memory, found through a table
+    ├─ paged     a block table for each sequence; blocks are shared, copied on write
+    │            wastes less than one block; nothing between sequences
+    │            vLLM, nano-vLLM. PagedAttention, SOSP '23
+
+`python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md` writes the tables and pictures of the documents.
+
+The story is the same for all: three sequences come, one leaves, a fourth comes while the first grows.
+
+    A, B, C come   AAAAAAAAAAaaBBBBBBbbCCCCCCCCCccc........
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import wrap
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from kvsim.allocators import ALLOCATORS, FAMILIES
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.options import Options
+from kvsim.sim.scenario.registry import allocator_class
+
+OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
+"""Those whose cards are on the page of allocators."""
+CELLS = 64
+"""Letters of a drawn arena."""
+STORY = (
+    ("A, B, C come", (("A", 10, 18), ("B", 6, 12), ("C", 9, 14))),
+    ("B ends", (("B", 0, 0),)),
+    ("D; A grows", (("D", 8, 12), ("A", 15, 18))),
+)
+"""What happens, and for each sequence that it happens to: its tokens now, none at its end, and its bound."""
+
+
+def families() -> dict[str, list[str]]:
+    """Each family that has members -> their names, in the order of the registry."""
+    found: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name in ALLOCATORS:
+        found[allocator_class(name).family].append(name)
+    return {family: names for family, names in found.items() if names}
+
+
+class FamilyTree:
+    """All allocators, by their families: as wide as the terminal."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        start = max(map(len, ALLOCATORS)) + 5
+        for family, names in families().items():
+            yield Text.assemble((family.ljust(start), "bold"), (FAMILIES[family], "italic"))
+            for name in names:
+                found, last = allocator_class(name), name == names[-1]
+                stem, left = ("   " if last else "│  "), f"{'└─ ' if last else '├─ '}{name}"
+                for text, style in (
+                    (found.idea, ""),
+                    (f"wastes {found.wastes}", "yellow"),
+                    (f"{found.used_by}. {found.source}", "dim"),
+                ):
+                    for line in wrap(text, max(20, options.max_width - start)):
+                        yield Text.assemble(
+                            (left.ljust(start), "bold" if name in left else ""), (line, style)
+                        )
+                        left = stem
+
+
+def card(name: str) -> str:
+    """One allocator in words, and its memory in the story."""
+    found = allocator_class(name)
+    rows = (
+        ("family", f"{found.family}: {FAMILIES[found.family]}" if found.family else ""),
+        *(("idea", found.idea), ("wastes", found.wastes), ("used by", found.used_by)),
+        ("source", found.source),
+    )
+    facts = [f"{what:9}{text}" for what, text in rows if text]
+    return "\n".join([name, *facts, "", *drawn(found)])
+
+
+def drawn(allocator: type[Allocator]) -> list[str]:
+    """The arena after each part of the story; capitals hold tokens, small letters are lent and empty."""
+    for scale in (1, 4, 16, 64, 256, 1024, 4096):
+        try:
+            lines = list(_told(allocator, scale))
+        except ValueError:  # the arena is too small for it
+            continue
+        if allocator.idles and scale < 4096 and any("no room" in line for line in lines):
+            continue  # its pages are too large
+        each = f", each of {scale:,}" if scale > 1 else ""
+        idle = "; - idle" if allocator.idles else ""
+        return [*lines, f"{CELLS} slots{each}{idle}: A tokens, a lent and empty, : cached, . free"]
+    return []
+
+
+def _told(allocator: type[Allocator], scale: int) -> Iterator[str]:
+    arena = allocator.from_options(CELLS * scale, Options(block_size=4 * scale))
+    lengths: dict[int, int] = {}
+    for title, changes in STORY:
+        refused = []
+        for letter, tokens, bound in changes:
+            seq = ord(letter)
+            if not tokens:
+                if lengths.pop(seq, 0):
+                    arena.release(seq)
+                continue
+            wanted = tokens * scale
+            done = arena.grow(seq, wanted) if seq in lengths else arena.admit(seq, wanted, bound * scale)
+            if done:
+                lengths[seq] = wanted
+            else:
+                refused.append(f"{letter} finds no room")
+        yield f"{title:14}{_picture(arena, lengths)}{'  ' if refused else ''}{', '.join(refused)}"
+
+
+def _picture(arena: Allocator, lengths: dict[int, int]) -> str:
+    """The arena as letters: what most slots of each piece are."""
+    width = max(1, -(-arena.capacity_slots // CELLS))
+    counts: list[Counter[str]] = [Counter() for _ in range(-(-arena.capacity_slots // width))]
+    for start, size, kind in _pieces(arena, lengths):
+        for cell in range(start // width, -(-(start + size) // width)):
+            low, high = max(start, cell * width), min(start + size, (cell + 1) * width)
+            counts[cell][kind] += high - low
+    return "".join(count.most_common(1)[0][0] for count in counts)
+
+
+def _pieces(arena: Allocator, lengths: dict[int, int]) -> Iterator[tuple[int, int, str]]:
+    for region in arena.regions():
+        if not region.owners:
+            yield region.start, region.size, ":" if region.cached else "-" if region.idle else "."
+            continue
+        letter, filled = chr(region.owners[0]), region.filled(lengths)
+        yield region.start, filled, letter
+        yield region.start + filled, region.size - filled, letter.lower()
+
+
+def with_pictures(text: str) -> str:
+    """A page of the documents whose tables and pictures of arenas are made anew.
+
+    Below a line `<!-- arena: NAME -->` stands a text block, below `<!-- allocators -->` a table.
+    """
+    parts = text.split("<!-- arena: ")
+    for index, part in enumerate(parts[1:], 1):
+        name, _, rest = part.partition(" -->")
+        behind = rest.partition("```text\n")[2].partition("```")[2]
+        picture = "\n".join(drawn(allocator_class(name)))
+        parts[index] = f"{name} -->\n```text\n{picture}\n```{behind}"
+    text = "<!-- arena: ".join(parts)
+    before, mark, rest = text.partition("<!-- allocators -->\n")
+    behind = rest.partition("\n\n")[2] if mark else ""
+    return f"{before}{mark}{_table()}\n\n{behind}" if mark else text
+
+
+def _table() -> str:
+    """All allocators in Markdown, with the pages of their cards."""
+    rows = ["| allocator | idea | what it wastes | who uses it |", "|---|---|---|---|"]
+    for family, names in families().items():
+        rows.append(f"| **{family}** | *{FAMILIES[family]}* | | |")
+        for name in names:
+            found = allocator_class(name)
+            page = "allocators.md" if name in OLD else f"zoo/{family}.md"
+            rows.append(f"| [`{name}`]({page}#{name}) | {found.idea} | {found.wastes} | {found.used_by} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_pictures(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,45 @@
+"""What `sim replay` is asked, beside the result and the server: its options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvsim.sim.options.option import option
+
+PANEL = "Replay"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What is read, what is fitted, what is changed, and where pictures go."""
+
+    log: Path | None = option(
+        "vLLM's start-up log: flags, and the size of the KV cache.",
+        panel=PANEL,
+        default=None,
+        value="FILE",
+        shown="none",
+    )
+    run: int | None = option(
+        "Which of several runs in the file, from 1 on.",
+        panel=PANEL,
+        default=None,
+        value="N",
+        shown="the last",
+    )
+    fit: str | None = None
+    what_if: str | None = option(
+        "The same requests on a server with other settings, as in block_size=32.",
+        panel=PANEL,
+        default=None,
+        value="NAME=VALUE,...",
+        shown="none",
+    )
+    out: Path | None = option(
+        "Draw the requests and the error over time there.",
+        panel=PANEL,
+        default=None,
+        value="DIR",
+        shown="no",
+    )
+    json: bool = option("Print the numbers as JSON, and nothing else.", panel=PANEL, default=False)
+    force: bool = option("Replace files there that kvsim did not write.", panel=PANEL, default=False)

@@ -1,0 +1,186 @@
+"""One factor that makes a simulated server as fast as the measured one, with its interval.
+
+    scale    every step's time is multiplied by it                      --time-scale 1.08
+    host     the host's time of a step is, both of its constants        --host-time 1.24+51.8
+
+The factor is where the mean logarithm of simulated over measured TPOT, over the requests, is 0: steps decide
+TPOT, and only then what waits for them. It is found between two factors on either side, each time where a
+line between them (of logarithms) is 0; each try is a whole replay. The interval is Student's, 95 %, over the
+means of ten parts of the run, one after another in time: requests that ran together had the same steps and
+are no independent measurements.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+
+import numpy as np
+
+from kvsim.sim.bench.measured import MeasuredRun
+from kvsim.sim.bench.replay import Simulated, pairs, simulated
+from kvsim.sim.cost.host import HOSTS
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.scenario import Scenario
+
+FITS = ("host", "scale")
+LEAST, MOST = 0.05, 20.0
+CLOSE = 3e-4
+"""Mean logarithm at which the search ends: 0.03 %."""
+MISSED = 1e-2
+"""A factor that leaves more than 1 % is none."""
+TRIES = 14
+FLATTEST = 0.1
+"""Least growth of the error with the factor that an interval is computed with."""
+PARTS = 10
+STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Two-sided, for 1 to 9 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A factor that was fitted.
+
+    Attributes
+    ----------
+    kind : str
+        One of FITS.
+    factor : float
+    low, high : float or None
+        Ends of the interval; None where the result holds one number only.
+    left : float
+        Mean logarithm of simulated over measured TPOT that is left.
+    scenario : Scenario
+        The server with it.
+    found : Simulated
+        Its replay.
+    option : str
+        The option that says the same to `sim run`.
+    """
+
+    kind: str
+    factor: float
+    low: float | None
+    high: float | None
+    left: float
+    scenario: Scenario
+    found: Simulated
+    option: str
+
+
+def fitted(
+    run: MeasuredRun, server: Scenario, kind: str, tried: Callable[[float], None] = lambda factor: None
+) -> Fitted:
+    """The factor of that kind; `tried` is called after each try.
+
+    Raises
+    ------
+    KvsimError
+        An unknown kind, a run without TPOT, a host that this server's steps do not show.
+    """
+    if kind not in FITS:
+        raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {kind!r}")
+    seen: dict[float, tuple[Scenario, Simulated, float]] = {}
+
+    def error(factor: float) -> float:
+        if factor not in seen:
+            scenario = with_factor(server, kind, factor)
+            found = simulated(run, scenario)
+            seen[factor] = scenario, found, _error(run, found)
+            tried(factor)
+        return seen[factor][2]
+
+    low, high = _around(error, kind)
+    while min(abs(each[2]) for each in seen.values()) > CLOSE and len(seen) < TRIES:
+        middle = _between(low, high, error(low), error(high))
+        low, high = (middle, high) if error(middle) < 0 else (low, middle)
+    factor = min(seen, key=lambda each: abs(seen[each][2]))
+    scenario, found, left = seen[factor]
+    if abs(left) > MISSED:
+        raise KvsimError(
+            f"fit {kind}: no factor from {LEAST} to {MOST:g} meets the measured TPOT; the nearest, "
+            f"{factor:.3g}, is {100 * (exp(left) - 1):+.1f} % off{_hint(kind)}"
+        )
+    ends = _interval(run, found, factor, _slope(seen))
+    return Fitted(kind, factor, *ends, left, scenario, found, _option(scenario, kind))
+
+
+def with_factor(server: Scenario, kind: str, factor: float) -> Scenario:
+    """The server with its steps, or its host, so many times as slow."""
+    if kind == "scale":
+        return replace(server, time_scale=factor * server.time_scale)
+    usual = HOSTS["vllm-v1"]
+    base, each = usual.base_s, usual.per_sequence_s
+    if "+" in server.host_time or server.host_time.replace(".", "", 1).isdigit():
+        first, _, rest = server.host_time.partition("+")
+        base, each = float(first) / 1e3, float(rest or 0) / 1e6
+    return replace(server, host_time=f"{1e3 * base * factor:.6g}+{1e6 * each * factor:.6g}")
+
+
+def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
+    """Two factors between which the error changes its sign, or the ends of what is tried."""
+    low = high = 1.0
+    if error(1.0) < 0:
+        while error(high) < 0 and high < MOST:
+            low, high = high, min(high * 1.6, MOST)
+    else:
+        while error(low) > 0 and low > LEAST:
+            low, high = max(low / 1.6, LEAST), low
+    return low, high
+
+
+def _between(low: float, high: float, below: float, above: float) -> float:
+    """Where a line between the two errors is 0, but not next to an end."""
+    share = -below / (above - below) if above > below else 0.5
+    return float(low * (high / low) ** min(max(share, 0.05), 0.95))
+
+
+def _error(run: MeasuredRun, found: Simulated) -> float:
+    """Mean logarithm of simulated over measured TPOT, over requests or of the means."""
+    ratios = _ratios(run, found)
+    if len(ratios):
+        return float(np.mean(ratios))
+    key = ("TPOT", "mean")
+    measured = run.numbers().get(key)
+    if not measured or key not in found.numbers:
+        raise KvsimError(f"result {run.name}: a fit needs its TPOT, which it does not hold")
+    return log(found.numbers[key] / measured)
+
+
+def _ratios(run: MeasuredRun, found: Simulated) -> np.ndarray:
+    both = pairs(run, found).get("TPOT")
+    if both is None:
+        return np.zeros(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.log(both[1] / both[0])
+    return ratios[np.isfinite(ratios)]
+
+
+def _slope(seen: dict[float, tuple[Scenario, Simulated, float]]) -> float:
+    """How much the error grows with the factor's logarithm, over all tries: queues make it jump."""
+    if len(seen) < 2:
+        return 1.0
+    slope = float(np.polyfit(np.log(list(seen)), [each[2] for each in seen.values()], 1)[0])
+    return min(max(slope, FLATTEST), 1.0)
+
+
+def _interval(
+    run: MeasuredRun, found: Simulated, factor: float, slope: float
+) -> tuple[float | None, float | None]:
+    ratios = _ratios(run, found)
+    parts = min(PARTS, len(ratios) // 2)
+    if parts < 2:
+        return None, None
+    means = np.array([part.mean() for part in np.array_split(ratios, parts)])
+    half = STUDENT_95[parts - 2] * float(means.std(ddof=1)) / sqrt(parts) / slope
+    return factor * exp(-half), factor * exp(half)
+
+
+def _option(scenario: Scenario, kind: str) -> str:
+    if kind == "scale":
+        return f"--time-scale {scenario.time_scale:.4g}"
+    first, _, rest = scenario.host_time.partition("+")
+    return f"--host-time {float(first):.4g}+{float(rest):.4g}"
+
+
+def _hint(kind: str) -> str:
+    return ": the GPU alone is slower, see --fit scale" if kind == "host" else ""

@@ -1,0 +1,149 @@
+"""GuideLLM's `benchmarks.json`: several benchmarks (a sweep's points), each with its requests and numbers.
+
+    {"metadata": {...}, "args": {...}, "benchmarks": [
+      {"config": {"strategy": {"type_": "concurrent", "streams": 8}}, "start_time": ..., "duration": ...,
+       "requests": {"successful": [{"request_start_time": s, "request_latency": s, "prompt_tokens": ...,
+                                    "output_tokens": ..., "time_to_first_token_ms": ms, ...}], ...},
+       "metrics": {"time_to_first_token_ms": {"successful": {"mean": ..., "percentiles": {"p99": ...}}}}}]}
+
+Of a request, `inter_token_latency_ms` is what is TPOT here, and `time_per_output_token_ms` is E2E / output
+tokens. The statistics of both weigh each request by its tokens: a mean over tokens, not over requests.
+Gaps between tokens are not kept. Older files have `args` where newer ones have `config`.
+"""
+
+from collections.abc import Mapping
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvsim.sim.bench.fields import inside, number, rows, shown, times, tokens
+from kvsim.sim.bench.measured import PER_S, STATISTICS, Key, MeasuredRun, Requests
+from kvsim.sim.errors import KvsimError
+
+TOOL = "GuideLLM"
+_LATENCIES = {
+    "time_to_first_token_ms": ("TTFT", 1e-3),
+    "inter_token_latency_ms": ("TPOT", 1e-3),
+    "request_latency": ("E2E", 1.0),
+}
+_RATES = {
+    "requests_per_second": "requests",
+    "output_tokens_per_second": "output tokens",
+    "tokens_per_second": "all tokens",
+}
+_AT_ONCE = ("throughput", "concurrent", "synchronous")
+"""Strategies without a clock."""
+
+
+def is_guidellm(record: Mapping[str, Any]) -> bool:
+    """Whether an object is such a report."""
+    found = record.get("benchmarks")
+    return isinstance(found, list) and all(
+        isinstance(each, dict) and {"requests", "metrics"} & each.keys() for each in found
+    )
+
+
+def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes: list[str]) -> MeasuredRun:
+    """One of the benchmarks: that of this number, counted from 1, else the last."""
+    where = f"result {path}"
+    found = rows(where, record, "benchmarks")
+    chosen = len(found) if which is None else which
+    if not 1 <= chosen <= len(found):
+        raise KvsimError(
+            f"{where}: run must be from 1 to {len(found)}, the benchmarks there are, got {which}"
+        )
+    if len(found) > 1 and which is None:
+        notes.append(f"The last of {len(found)} benchmarks; another: --run N.")
+    where = f"{where}, benchmark {chosen}"
+    one = found[chosen - 1]
+    if not isinstance(one, dict):
+        raise KvsimError(f"{where}: must be an object, got {shown(one)}")
+    by_status, metrics = inside(where, one, "requests"), inside(where, one, "metrics")
+    requests = _requests(where, rows(where, by_status, "successful"))
+    failed = sum(len(rows(where, by_status, status)) for status in ("errored", "incomplete"))
+    told = _told(where, metrics)
+    strategy = inside(where, inside(where, one, "config") or inside(where, one, "args"), "strategy")
+    kind = str(strategy.get("type_", ""))
+    clients = next(
+        (value for name in ("streams", "max_concurrency") if (value := number(where, strategy, name))),
+        1.0 if kind == "synchronous" else None,
+    )
+    totals = inside(where, metrics, "request_totals")
+    count = len(requests) if requests is not None else int(number(where, totals, "successful") or 0)
+    lengths = [
+        _statistic(where, metrics, name, "mean") or 0.0
+        for name in ("prompt_token_count", "output_token_count")
+    ]
+    return MeasuredRun(
+        path.stem,
+        TOOL,
+        requests,
+        told,
+        count=count,
+        failed=failed,
+        input_tokens=lengths[0],
+        output_tokens=lengths[1],
+        duration_s=number(where, one, "duration"),
+        clients=int(clients) if clients else None,
+        request_rate=inf if kind in _AT_ONCE else number(where, strategy, "rate"),
+        notes=tuple(notes),
+    )
+
+
+def _requests(where: str, found: list[Any]) -> Requests | None:
+    """The answered requests; None where the report keeps none."""
+    if not found:
+        return None
+    columns: dict[str, list[float]] = {name: [] for name in ("start", "input", "output", "ttft", "e2e")}
+    for place, each in enumerate(found):
+        here = f"{where}, request {place}"
+        if not isinstance(each, dict):
+            raise KvsimError(f"{here}: must be an object, got {shown(each)}")
+        latency, ttft = number(here, each, "request_latency"), number(here, each, "time_to_first_token_ms")
+        lengths = [number(here, each, name) for name in ("prompt_tokens", "output_tokens")]
+        if not lengths[0] or not lengths[1]:
+            continue
+        columns["start"].append(_or_nan(number(here, each, "request_start_time")))
+        columns["input"].append(lengths[0])
+        columns["output"].append(lengths[1])
+        each_token = number(here, each, "time_per_output_token_ms")
+        last = _or_nan(latency) if each_token is None else each_token / 1e3 * lengths[1]
+        columns["e2e"].append(last)
+        columns["ttft"].append(last if ttft is None else ttft / 1e3)
+    starts = np.array(columns["start"])
+    return Requests(
+        None if np.isnan(starts).any() else starts,
+        tokens(where, "prompt_tokens", columns["input"]),
+        tokens(where, "output_tokens", columns["output"]),
+        times(where, "time_to_first_token_ms", columns["ttft"]),
+        times(where, "request_latency", columns["e2e"]),
+    ).sorted()
+
+
+def _or_nan(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _told(where: str, metrics: Mapping[str, Any]) -> dict[Key, float]:
+    told: dict[Key, float] = {}
+    for name, (ours, scale) in _LATENCIES.items():
+        for statistic in STATISTICS:
+            value = _statistic(where, metrics, name, statistic)
+            if value is not None:
+                told[ours, statistic] = scale * value
+    for name, what in _RATES.items():
+        value = _statistic(where, metrics, name, "mean")
+        if value is not None:
+            told[what, PER_S] = value
+    return told
+
+
+def _statistic(where: str, metrics: Mapping[str, Any], name: str, statistic: str) -> float | None:
+    """A statistic of the requests that were answered."""
+    here = f"{where}, {name}"
+    found = inside(here, inside(where, metrics, name), "successful")
+    if statistic == "mean":
+        return number(here, found, "mean")
+    return number(here, inside(here, found, "percentiles"), statistic)

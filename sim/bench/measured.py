@@ -1,0 +1,234 @@
+"""A measured run in one form, whichever benchmark tool wrote it.
+
+    vllm bench serve, AIPerf, GuideLLM, inference-perf --a reader each--> MeasuredRun
+
+    each request   start ----- first token -- token -- token ----- last token
+                   |<- TTFT ->|<--- ITL --->|
+                   |<------------------ E2E ------------------>|       TPOT = (E2E - TTFT) / (output - 1)
+
+Tools define their numbers differently (docs/metrics-by-tool.md). Where a file holds every request, the
+numbers are computed here from the requests, all by the definitions above, ITL over all gaps together. Where
+it holds only the tool's own numbers, those are taken, and `told` says that they are the tool's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Int64Column
+
+Floats = npt.NDArray[np.float64]
+Key = tuple[str, str]
+"""What, and which statistic of it: ("TTFT", "p99")."""
+
+LATENCIES = ("TTFT", "TPOT", "ITL", "E2E")
+STATISTICS = ("mean", "p50", "p90", "p99")
+RATES = ("requests", "output tokens", "all tokens")
+"""Per second, with the statistic `per s`."""
+PER_S = "per s"
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Times between tokens: those of request i are `seconds[offsets[i] : offsets[i + 1]]`.
+
+    Attributes
+    ----------
+    offsets : int64 array, shape (n + 1,)
+    seconds : float64 array, shape (offsets[n],)
+    """
+
+    offsets: Int64Column
+    seconds: Floats
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[float]]) -> "Gaps":
+        """Those of a list for each request."""
+        counts = np.array([len(each) for each in lists], dtype=np.int64)
+        values = [np.asarray(each, dtype=np.float64) for each in lists]
+        seconds: Floats = np.concatenate(values) if values else np.zeros(0)
+        return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), seconds)
+
+    def sums(self) -> Floats:
+        """The sum of each request's gaps."""
+        whole = np.concatenate([[0.0], np.cumsum(self.seconds)])
+        found: Floats = whole[self.offsets[1:]] - whole[self.offsets[:-1]]
+        return found
+
+    def rows(self, chosen: Int64Column) -> "Gaps":
+        """Those of these requests, in this order."""
+        parts = [self.seconds[self.offsets[row] : self.offsets[row + 1]] for row in chosen.tolist()]
+        return Gaps.of([part.tolist() for part in parts])
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests that were answered, in order of their start.
+
+    Attributes
+    ----------
+    start_s : float64 array, shape (n,), or None
+        When each was sent, from the first on; None where the file does not say.
+    input_tokens, output_tokens : int64 arrays, shape (n,), each at least 1
+    ttft_s, e2e_s : float64 arrays, shape (n,)
+        From sending a request to its first and last token; NaN where it is not known.
+    gaps : Gaps or None
+        Times between tokens or, of some tools, between pieces of an answer.
+    session : tuple of str, or None
+        The conversation that each belongs to.
+    """
+
+    start_s: Floats | None
+    input_tokens: Int64Column
+    output_tokens: Int64Column
+    ttft_s: Floats
+    e2e_s: Floats
+    gaps: Gaps | None = None
+    session: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_tokens)
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Time per output token after the first; NaN for answers of one token."""
+        rest = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        found: Floats = (self.e2e_s - self.ttft_s) / rest
+        return found
+
+    def sorted(self) -> "Requests":
+        """In order of their start, which counts from the first."""
+        if self.start_s is None:
+            return self
+        order = np.argsort(self.start_s, kind="stable").astype(np.int64)
+        session = self.session
+        return Requests(
+            self.start_s[order] - self.start_s.min() if len(order) else self.start_s,
+            self.input_tokens[order],
+            self.output_tokens[order],
+            self.ttft_s[order],
+            self.e2e_s[order],
+            None if self.gaps is None else self.gaps.rows(order),
+            None if session is None else tuple(session[row] for row in order.tolist()),
+        )
+
+    @property
+    def most_at_once(self) -> int | None:
+        """Most requests under way at one instant; None where starts or ends are not known."""
+        if self.start_s is None or np.isnan(self.e2e_s).any():
+            return None
+        times = np.concatenate([self.start_s, self.start_s + self.e2e_s])
+        steps = np.repeat([1, -1], len(self))
+        order = np.lexsort((steps, times))  # who leaves goes before who comes
+        return int(np.cumsum(steps[order]).max()) if len(self) else 0
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run of a benchmark tool against a server.
+
+    Attributes
+    ----------
+    name : str
+        The file's.
+    tool : str
+        Who wrote it.
+    requests : Requests or None
+        Every answered request; None where the file holds only numbers.
+    told : mapping of (what, statistic) to float
+        What the tool itself says, in seconds, and per second.
+    count, failed : int
+        Requests that were answered, and those that were not.
+    input_tokens, output_tokens : float
+        Means.
+    duration_s : float or None
+        Of the whole run.
+    clients : int or None
+        Most requests that the tool had under way; None: no limit.
+    request_rate : float or None
+        Asked for, per second; infinity: all at once; None: not said.
+    burstiness : float
+        1: Poisson arrivals.
+    model : str or None
+        Its name on the server.
+    notes : tuple of str
+        What a reader should know of the file: what was cut, what it does not say.
+    """
+
+    name: str
+    tool: str
+    requests: Requests | None
+    told: Mapping[Key, float] = field(default_factory=dict)
+    count: int = 0
+    failed: int = 0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    duration_s: float | None = None
+    clients: int | None = None
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    model: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def closed(self) -> bool:
+        """Whether a limit of requests under way, not a clock, decided when requests were sent."""
+        if self.clients is None:
+            return False
+        reached = self.requests.most_at_once if self.requests is not None else None
+        paced = self.request_rate is not None and np.isfinite(self.request_rate)
+        return not paced or (reached is not None and reached >= self.clients)
+
+    def numbers(self) -> dict[Key, float]:
+        """Every number that the run has, by one definition where its requests are known."""
+        if self.requests is None:
+            return dict(self.told)
+        return statistics_of(self.requests, self.duration_s)
+
+
+def statistics_of(requests: Requests, duration_s: float | None) -> dict[Key, float]:
+    """Mean, p50, p90 and p99 of the latencies, and rates from the first start to the last end."""
+    gaps = None if requests.gaps is None else requests.gaps.seconds
+    found: dict[Key, float] = {}
+    for what, values in (
+        ("TTFT", requests.ttft_s),
+        ("TPOT", requests.tpot_s),
+        ("ITL", gaps),
+        ("E2E", requests.e2e_s),
+    ):
+        found |= {(what, name): value for name, value in spread(values).items()}
+    if requests.start_s is not None and len(requests) and not np.isnan(requests.e2e_s).all():
+        duration_s = float(np.nanmax(requests.start_s + requests.e2e_s) - requests.start_s.min())
+    if duration_s:
+        prompt, output = int(requests.input_tokens.sum()), int(requests.output_tokens.sum())
+        for what, count in zip(RATES, (len(requests), output, prompt + output), strict=True):
+            found[what, PER_S] = count / duration_s
+    return found
+
+
+def spread(values: Floats | None) -> dict[str, float]:
+    """Mean and quantiles of what is known; nothing of nothing."""
+    known = np.zeros(0) if values is None else values[~np.isnan(values)]
+    if not len(known):
+        return {}
+    quantiles = np.quantile(known, list(_QUANTILES.values())).tolist()
+    return {"mean": float(known.mean()), **dict(zip(_QUANTILES, quantiles, strict=True))}
+
+
+def finished_run(run: MeasuredRun) -> MeasuredRun:
+    """The run, once it is certain that something can be replayed.
+
+    Raises
+    ------
+    KvsimError
+        No request was answered, or the lengths are not known.
+    """
+    if not run.count:
+        raise KvsimError(f"result {run.name}: must hold at least one answered request, got none")
+    if run.requests is None and not (run.input_tokens >= 1 and run.output_tokens >= 1):
+        raise KvsimError(f"result {run.name}: must say how long prompts and answers are, got neither")
+    return run

@@ -1,0 +1,124 @@
+"""A benchmark tool's result, read by what it holds, whatever its name.
+
+    an object with completed, request_throughput      vllm bench serve, a run a line with --append-result
+    lines with metadata and metrics                   AIPerf, each request
+    an object with request_count, request_latency     AIPerf, the numbers
+    an object with benchmarks                         GuideLLM
+    an object with load_summary, successes            inference-perf, the numbers
+    a list with start_time, end_time, info            inference-perf, each request
+
+A file that was cut gives what is whole, and a note.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kvsim.sim.bench import aiperf, guidellm, inference_perf, vllm
+from kvsim.sim.bench.fields import shown
+from kvsim.sim.bench.measured import MeasuredRun, finished_run
+from kvsim.sim.bench.whole import Whole, objects_of, read_whole, text_of
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import understood
+
+TOOLS = "vllm bench serve, AIPerf, GuideLLM or inference-perf"
+AIPERF_SUMMARY = "profile_export_aiperf.json"
+
+
+def read_result(path: Path, run: int | None = None) -> MeasuredRun:
+    """The run in a file.
+
+    Parameters
+    ----------
+    run : int or None
+        Which, counted from 1, of a file that holds several; None: the last.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, is not one of these tools', or holds no answered request.
+    """
+    path = path.expanduser()
+    with understood(f"result {path}", "cannot be used"):
+        return finished_run(_lines(path, run) if _is_lines(path) else _value(path, read_whole(path), run))
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether a file holds an object a line, more than one of them."""
+    first, _, rest = text_of(path).lstrip().partition("\n")
+    if not rest.strip() or not first.startswith("{"):
+        return False
+    try:
+        json.loads(first)
+    except (json.JSONDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _lines(path: Path, run: int | None) -> MeasuredRun:
+    found = list(objects_of(path))
+    notes: list[str] = []
+    if found[-1][1] is None:
+        line, _ = found.pop()
+        notes.append(f"The file is cut in line {line:,}: the {len(found):,} lines before it are read.")
+    objects = [(line, record) for line, record in found if record is not None]
+    first = objects[0][1] if objects else {}
+    if aiperf.is_record(first):
+        _only_one(path, run, 1)
+        read = aiperf.aiperf_run(path, objects, notes)
+        beside = path.with_name(AIPERF_SUMMARY)
+        if not beside.is_file():
+            return read
+        summary = read_whole(beside).value
+        if not isinstance(summary, dict) or not aiperf.is_summary(summary):
+            return read
+        return aiperf.with_summary(read, aiperf.aiperf_summary(beside, summary, []))
+    if vllm.is_vllm(first):
+        chosen = len(objects) if run is None else run
+        _only_one(path, run, len(objects))
+        if run is None and len(objects) > 1:
+            notes.append(f"The last of {len(objects)} runs; another: --run N.")
+        line, record = objects[chosen - 1]
+        return vllm.vllm_run(path.stem, f"result {path}, line {line}", record, notes)
+    raise _unknown(path, f"lines with {shown(sorted(first))}")
+
+
+def _value(path: Path, whole: Whole, run: int | None) -> MeasuredRun:
+    value, notes = whole.value, []
+    if whole.cut_line is not None:
+        notes.append(f"The file is cut in line {whole.cut_line:,}: what is whole before it is read.")
+    if inference_perf.is_requests(_without_cut(value, whole)):
+        _only_one(path, run, 1)
+        return inference_perf.inference_perf_run(path, _without_cut(value, whole), notes)
+    if not isinstance(value, dict):
+        raise _unknown(path, type(value).__name__)
+    if guidellm.is_guidellm(value):
+        return guidellm.guidellm_run(path, value, run, notes)
+    _only_one(path, run, 1)
+    if inference_perf.is_summary(value):
+        return inference_perf.inference_perf_summary(path, value, notes)
+    if vllm.is_vllm(value):
+        return vllm.vllm_run(path.stem, f"result {path}", value, notes)
+    if aiperf.is_record(value):
+        return aiperf.aiperf_run(path, [(1, value)], notes)
+    if aiperf.is_summary(value):
+        return aiperf.aiperf_summary(path, value, notes)
+    raise _unknown(path, f"an object with {shown(sorted(value))}")
+
+
+def _without_cut(value: Any, whole: Whole) -> Any:  # noqa: ANN401 - any value of JSON
+    """A list without its last object where that was cut."""
+    if whole.cut_line is None or not isinstance(value, list):
+        return value
+    return [
+        each for each in value if isinstance(each, dict) and {"start_time", "end_time", "info"} <= each.keys()
+    ]
+
+
+def _only_one(path: Path, run: int | None, there: int) -> None:
+    if run is not None and not 1 <= run <= there:
+        raise KvsimError(f"run must be from 1 to {there}, the runs in {path}, got {run}")
+
+
+def _unknown(path: Path, found: str) -> KvsimError:
+    return KvsimError(f"result {path}: must be of {TOOLS}, got {found}")

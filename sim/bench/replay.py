@@ -1,0 +1,133 @@
+"""A measured run sent through the simulator: the same requests at the same times, and both in numbers.
+
+MeasuredRun, Scenario --simulated--> Simulated --compared--> a row per quantity: measured, simulated
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvsim.sim.bench.compared import Compared
+from kvsim.sim.bench.measured import (
+    LATENCIES,
+    PER_S,
+    RATES,
+    STATISTICS,
+    Floats,
+    Key,
+    MeasuredRun,
+    Requests,
+    statistics_of,
+)
+from kvsim.sim.bench.workload import workload_of
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.record.metrics import Column
+from kvsim.sim.run import Outcome, prepare
+
+ORDER: tuple[Key, ...] = (
+    *((what, PER_S) for what in RATES),
+    *((what, statistic) for what in LATENCIES for statistic in STATISTICS),
+)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A run that was replayed.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        The server.
+    outcome : Outcome
+        What `sim run` would write.
+    requests : Requests
+        Those that were served, as a benchmark would have seen them, in the order of the workload.
+    rows : int64 array
+        Which rows of the workload these are.
+    numbers : mapping of (what, statistic) to float
+    """
+
+    scenario: Scenario
+    outcome: Outcome
+    requests: Requests
+    rows: np.ndarray
+    numbers: Mapping[Key, float]
+
+    @property
+    def summary(self) -> Mapping[str, object]:
+        """The numbers of the simulation, as in summary.json."""
+        return self.outcome.summary
+
+    def column(self, name: str) -> Floats:
+        """A column of the request table, of those that were served."""
+        values: Floats = np.asarray(self.outcome.requests[name], dtype=np.float64)[self.rows]
+        return values
+
+
+def simulated(run: MeasuredRun, scenario: Scenario) -> Simulated:
+    """The run on this server.
+
+    Raises
+    ------
+    KvsimError
+        A server that cannot be, or that serves none of the requests.
+    """
+    workload = workload_of(run)
+    outcome = prepare(
+        scenario.deployed(), workload, {"trace": f"replay of {run.name}"}, fleet=scenario.fleet()
+    ).outcome()
+    table = outcome.requests
+    rows = np.flatnonzero(table["status"] != "rejected")
+    if not len(rows):
+        why = "; ".join(str(each) for each in _reasons(outcome))
+        raise KvsimError(f"result {run.name}: the simulated server must take some request, got none ({why})")
+
+    def column(name: str) -> Column:
+        found: Column = table[name][rows]
+        return found
+
+    requests = Requests(
+        np.asarray(column("arrival_s"), dtype=np.float64),
+        np.asarray(column("prompt_tokens"), dtype=np.int64),
+        np.asarray(column("output_tokens"), dtype=np.int64),
+        np.asarray(column("ttft_s"), dtype=np.float64),
+        np.asarray(column("e2e_s"), dtype=np.float64),
+    )
+    numbers = statistics_of(requests, None) | _itl(outcome)
+    return Simulated(scenario, outcome, requests, rows, numbers)
+
+
+def compared(run: MeasuredRun, found: Simulated) -> list[Compared]:
+    """Each number that both have, in the order of the tables."""
+    measured = run.numbers()
+    return [
+        Compared(*key, measured[key], found.numbers[key])
+        for key in ORDER
+        if key in measured and key in found.numbers and measured[key] > 0
+    ]
+
+
+def pairs(run: MeasuredRun, found: Simulated) -> dict[str, tuple[Floats, Floats]]:
+    """TTFT, TPOT and E2E of each request, measured and simulated; nothing of a run known by its numbers."""
+    if run.requests is None:
+        return {}
+    real, rows = run.requests, found.rows
+    return {
+        "TTFT": (real.ttft_s[rows], found.requests.ttft_s),
+        "TPOT": (real.tpot_s[rows], found.requests.tpot_s),
+        "E2E": (real.e2e_s[rows], found.requests.e2e_s),
+    }
+
+
+def _itl(outcome: Outcome) -> dict[Key, float]:
+    """Gaps between tokens, over all of them together."""
+    latency = outcome.summary["latency"]
+    spread = latency["itl_s"] if isinstance(latency, dict) else {}
+    return {("ITL", each): float(spread[each]) for each in STATISTICS if spread.get(each) is not None}
+
+
+def _reasons(outcome: Outcome) -> list[str]:
+    requests = outcome.summary["requests"]
+    return list(requests["rejected_reasons"]) if isinstance(requests, dict) else []

@@ -1,0 +1,116 @@
+"""What is whole of a JSON file that was cut: the text up to its last complete value, its brackets closed.
+
+    {"ttfts": [0.1, 0.2], "itls": [[0.01, 0.01], [0.0          what is there
+    {"ttfts": [0.1, 0.2], "itls": [[0.01, 0.01]]}              what is whole
+
+A benchmark that was stopped, or a disk that was full, leaves such files. A file that is broken elsewhere than
+at its end is an error with its line.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import json_in, shortened
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_CLOSERS = {"[": "]", "{": "}"}
+
+
+class Whole(NamedTuple):
+    """A JSON value, and the line at which its file was cut; None: it was not."""
+
+    value: Any
+    cut_line: int | None
+
+
+def read_whole(path: Path) -> Whole:
+    """The value in a JSON file, as far as it is whole.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, is no JSON, or holds nothing whole.
+    """
+    text = text_of(path)
+    try:
+        return Whole(json.loads(text), None)
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        if not isinstance(error, json.JSONDecodeError) or not _at_end(text, error):
+            what = f"result {path}, line {line}: must be JSON, got {shortened(error)}"
+            raise KvsimError(what) from error
+    kept = _repaired(text)
+    if kept is None:
+        raise KvsimError(f"result {path}, line {text.count(chr(10)) + 1}: it is cut before anything is whole")
+    return Whole(json_in(kept, f"result {path}"), text.count("\n") + 1)
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; KvsimError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise KvsimError(f"result {path} cannot be read: {error.strerror or error}") from error
+
+
+def objects_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Line and object of each line that is not empty; None for a last line that is cut.
+
+    Raises
+    ------
+    KvsimError
+        A line that is no JSON object and is not the last.
+    """
+    lines = text_of(path).split("\n")
+    last = max((place for place, text in enumerate(lines) if text.strip()), default=-1)
+    for place, text in enumerate(lines):
+        if not text.strip():
+            continue
+        try:
+            found = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            if place == last and isinstance(error, json.JSONDecodeError):
+                yield place + 1, None
+                return
+            raise KvsimError(
+                f"result {path}, line {place + 1}: must be a JSON object, got {shortened(error)}"
+            ) from error
+        if not isinstance(found, dict):
+            raise KvsimError(
+                f"result {path}, line {place + 1}: must be a JSON object, got {type(found).__name__}"
+            )
+        yield place + 1, found
+
+
+def _at_end(text: str, error: json.JSONDecodeError) -> bool:
+    """Whether the parser stopped because there was no more text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return False
+    if error.msg.startswith("Unterminated string"):
+        return True
+    return not text[error.pos :].strip() or bool(re.fullmatch(r"[\w.+-]*\s*", text[error.pos :]))
+
+
+def _repaired(text: str) -> str | None:
+    """The text up to its last comma or closing bracket, closed; None where there is neither."""
+    opened: list[str] = []
+    kept: tuple[int, str] | None = None
+    for match in _TOKENS.finditer(text):
+        token = match.group()
+        if token in _CLOSERS:
+            opened.append(token)
+        elif token in "]}":
+            if not opened:
+                return None
+            opened.pop()
+            kept = match.end(), "".join(opened)
+        elif token == ",":
+            kept = match.start(), "".join(opened)
+    if kept is None:
+        return None
+    end, still = kept
+    return text[:end] + "".join(_CLOSERS[each] for each in reversed(still))

@@ -1,0 +1,126 @@
+"""LightLLM: a request enters while the peak of all that run, now and later, fits (future_peak.py).
+
+1. Every `router_max_wait_tokens` decode steps, and whenever nobody runs: admit from the head of the queue as
+   long as the future peak stays below the memory, within the seats and the token budget. Who enters computes
+   the whole prompt in a step of its own, in which nobody decodes.
+2. Otherwise decode. Who finds no room pauses the request admitted last, whose text stays in LightLLM's tree.
+
+An answer is expected to be as long as it may be (`--reserve` says how long) when the memory is used to
+`router_token_ratio` or more: by default always, so that nobody is ever paused. Below that it is expected to
+have `router_max_new_token_len` tokens, or a tenth more than there are.
+
+Router and queue of revision fc72ffab; the rule is equal to it in every recorded state. Left out: prefill in
+chunks, and that a paused request, not the latest admission, is the one that came last.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.record.events import FUTURE_PEAK
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.future_peak import Expected, Peak, expected, longest_answer
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+RATIO, USUAL_ANSWER, WAIT = 0.0, 1024, 6
+"""Defaults of the router's settings."""
+
+
+class LightLLM(Scheduler):
+    """Admission by future peak, prompts in steps of their own."""
+
+    uses: ClassVar[frozenset[str]] = frozenset(
+        {"policy", "router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"}
+    )
+    reserves = True
+
+    @classmethod
+    def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
+        """Whole prompts, so that the longest must fit a step."""
+        return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, max_model_len)}
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        if config.enable_chunked_prefill:
+            raise KvsimError(
+                f"enable_chunked_prefill must be off for scheduler {config.scheduler}, got on: "
+                "prompts in chunks are not simulated"
+            )
+        if config.max_num_batched_tokens < max_model_len:
+            raise KvsimError(
+                f"max_num_batched_tokens must be at least max_model_len ({max_model_len}) for scheduler "
+                f"{config.scheduler}, which computes whole prompts, got {config.max_num_batched_tokens}"
+            )
+        ratio, usual = config.router_token_ratio, config.router_max_new_token_len
+        wait = config.router_max_wait_tokens
+        self.ratio = RATIO if ratio is None else ratio
+        self.usual_answer = USUAL_ANSWER if usual is None else usual
+        self.wait = WAIT if wait is None else wait
+        self._period = max(1, self.wait)
+        self._turn = 0  # the step in which it admits next; every `_period` steps from then on
+        self._full = False  # did seats or the budget stop the last admission, not the peak?
+
+    def schedule(self, server: Server) -> None:
+        """Admit in its turn, else decode."""
+        late = server.steps - self._turn
+        if not server.running or (late >= 0 and late % self._period == 0):
+            self._admit(server)
+        if server.step.chunks:
+            server.pause()
+            self._turn = server.steps + 1 + self.wait
+            return
+        server.grow_due()
+        if server.step.evictions:
+            self._turn = server.steps + self._period
+        if server.waiting:
+            late = server.steps - self._turn
+            server.step.repeats = self._period - late % self._period if late >= 0 else -late
+
+    def _admit(self, server: Server) -> None:
+        waiting, allocator = server.waiting, server.allocator
+        capacity, budget = self._capacity(server), self.config.max_num_batched_tokens
+        busy = allocator.used_slots / allocator.capacity_slots >= self.ratio
+        peak = Peak(self._expected(server, r, busy) for r in server.running.values())
+        self._full = False
+        while waiting:
+            head = waiting[0]
+            self._full = len(peak) >= self.config.max_num_seqs or head.known_tokens > budget
+            if self._full or peak.add(self._expected(server, head, busy)) >= capacity:
+                return
+            match = server.match_head()
+            if not server.admit_head(head.known_tokens, match):
+                return
+            budget -= head.known_tokens
+
+    def _capacity(self, server: Server) -> int:
+        """Tokens that the memory holds."""
+        return server.allocator.capacity_slots // server.allocator.slots_per_token
+
+    def _expected(self, server: Server, request: Request, busy: bool) -> Expected:
+        """The tokens of a request now, and those still to come."""
+        generated = request.generated
+        if request.state is State.DECODE:
+            generated = server.progress.generated(request)
+        longest = self.longest(server, request, generated, busy)
+        return expected(request.prompt_tokens, generated, 0, longest)
+
+    def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
+        """Tokens of the answer to expect, of which so many are there."""
+        most = max(server.bound(request) - request.prompt_tokens, generated)
+        return most if busy else longest_answer(most, generated, self.usual_answer)
+
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """As in the base; nor does anybody enter who might exceed the memory alone."""
+        longest = max(1, server.bound(request) - request.prompt_tokens)
+        alone = Peak([expected(request.prompt_tokens, 0, 0, longest)]).tokens()
+        if alone >= self._capacity(server):
+            return f"may need {alone:,} tokens, as many as the memory holds, or more"
+        return super().refusal(server, request, sequences)
+
+    def held_back(self, server: Server) -> str:
+        """The peak of those that run and the head would exceed the memory, or it is not yet its turn."""
+        if not self._full:
+            return FUTURE_PEAK
+        return "seats" if len(server.running) >= self.config.max_num_seqs else "token budget"

@@ -1,0 +1,55 @@
+"""Past-Future: LightLLM's admission with answers as long as those of the past were (ASPLOS '25).
+
+    past       the last 1,000 answers     |..::|||||||:::....|
+    now        an answer has 40 tokens         '- drawn among those longer than 40
+    future     the peak of all that run (future_peak.py); admit while it fits
+
+Each request keeps one draw, a number between 0 and 1, and is expected to be at that quantile of the past
+answers that are longer than its own is by now. So the expectation changes as it grows and as others end, and
+nothing else is random: the same seed gives the same run. Before any answer is known, and for one that is
+longer than all of them, the longest is expected that may come.
+
+It admits more than `lightllm` does, which expects the longest of all, and pauses a request now and then.
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from random import Random
+
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.schedulers.lightllm import LightLLM
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
+
+PAST = 1000
+"""Answers that are remembered: the paper's window."""
+
+
+class PastFuture(LightLLM):
+    """Admission by future peak, with answers drawn from the past."""
+
+    uses = frozenset({"policy", "router_max_wait_tokens"})
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
+        """At the request's quantile of the past answers that are longer than it is by now."""
+        most = max(server.bound(request) - request.prompt_tokens, generated)
+        start = bisect_right(self._sorted, generated)
+        longer = len(self._sorted) - start
+        if not longer:
+            return most
+        draw = Random(request.own).random()
+        return min(most, self._sorted[start + int(draw * longer)])
+
+    def finish(self, server: Server, request: Request) -> None:
+        """Remember how long the answer was."""
+        if len(self._recent) == PAST:
+            oldest = self._recent.popleft()
+            del self._sorted[bisect_right(self._sorted, oldest) - 1]
+        self._recent.append(request.generated)
+        insort(self._sorted, request.generated)
+        super().finish(server, request)

@@ -1,0 +1,151 @@
+"""TensorRT-LLM: a capacity policy says who may run, a token budget who computes.
+
+guaranteed-no-evict  The blocks of every running request, up to the longest answer that it may have
+                     (`--reserve`), are set aside, though not lent yet; the head of the queue enters if its
+                     own fit into the rest. Nobody is evicted: paged memory, admitted like a reservation.
+max-utilization      Only the blocks of the coming step count. A running request that finds none pauses the
+                     one started last; then the queue is admitted in order, if its whole prompts fit.
+static-batch         As the first, but nobody enters before all have ended.
+
+Decodes come first, then prompts, as far as `max_num_batched_tokens` goes; a prompt may be cut at the end of a
+block. Texts can be found from the end of the step that computes them. So a request that could share a block
+which another computes in this very step is skipped until it is there; those behind it may pass.
+
+Rules of cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp (2025), read, not recorded. Left out: beams,
+LoRA pages, encoder memory, and the overlap of a step with the decision of the next.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from kvsim.allocators.base import Content
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.radix_tree import cut
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.record.events import SAME_PREFIX
+from kvsim.sim.scenario.engine import CAPACITY_POLICIES, EngineConfig
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = CAPACITY_POLICIES
+
+
+class TensorRTLLM(Scheduler):
+    """Inflight batching under a capacity policy."""
+
+    uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching", "capacity_policy"})
+    reserves = True
+    publishes_late = True
+    order = Order.QUEUE
+
+    @classmethod
+    def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
+        """Blocks of 32 tokens, large steps."""
+        return {"block_size": 32, "max_num_seqs": 2048, "max_num_batched_tokens": 8192}
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        if config.max_num_batched_tokens < config.block_size:
+            raise KvsimError(
+                f"max_num_batched_tokens must be at least block_size ({config.block_size}) for scheduler "
+                f"{config.scheduler}, got {config.max_num_batched_tokens}"
+            )
+        self.capacity = config.capacity_policy or NO_EVICT
+        self.cache = CacheRules() if config.enable_prefix_caching else None
+        self._skipped = False  # did the last decision skip the head of the queue?
+
+    def schedule(self, server: Server) -> None:
+        """Give the decodes their memory, then go on with prompts, then admit."""
+        server.grow_due()
+        budget = self.config.max_num_batched_tokens - server.progress.size
+        computing: set[Content] = set()
+        for request in list(server.running.values()) if server.prefill_held else ():
+            if request.state is State.PREFILL and request.seq in server.running:
+                chunk = self._chunk(request.known_tokens - request.computed, budget)
+                if chunk and server.continue_prefill(request, chunk):
+                    budget -= chunk
+                    computing |= self._next_block(server, request.content, request.computed - chunk)
+        self._skipped = False
+        if server.waiting and not server.step.evictions:
+            self._admit(server, budget, computing)
+
+    def _admit(self, server: Server, budget: int, computing: set[Content]) -> None:
+        waiting, skipped = server.waiting, list[Request]()
+        if self.capacity == STATIC_BATCH and server.running:
+            return
+        left = self._left(server)
+        while waiting and budget > 0 and len(server.running) < self.config.max_num_seqs:
+            head, match = waiting[0], server.match_head()
+            found = match.tokens if match else 0
+            ahead = self._next_block(server, head.content, found)
+            if self.capacity != STATIC_BATCH and not ahead.isdisjoint(computing):
+                skipped.append(waiting.popleft())
+                continue
+            needed = self._needed(server, head)
+            if self.capacity != MAX_UTILIZATION:
+                promised = needed - found + (match.woken_slots if match else 0)
+                if promised > left:
+                    server.step.no_room = True
+                    break
+                left -= promised
+            elif not server.head_fits(head.known_tokens, match):
+                break
+            chunk = self._chunk(head.known_tokens - found, budget)
+            if not chunk or not server.admit_head(found + chunk, match):
+                break
+            budget -= chunk
+            computing |= ahead
+        self._skipped = bool(skipped)
+        for request in reversed(skipped):
+            waiting.appendleft(request)
+
+    def _left(self, server: Server) -> int:
+        """Free slots that are not set aside for those that run."""
+        allocator = server.allocator
+        aside = sum(
+            max(0, self._needed(server, request) - allocator.capacity(request.seq))
+            for request in server.running.values()
+        )
+        return allocator.free_slots - aside
+
+    def _needed(self, server: Server, request: Request) -> int:
+        """Slots of a request with the longest answer that it may have."""
+        longest = max(server.bound(request), request.known_tokens)
+        return server.allocator.slots_needed(longest, longest)
+
+    def _chunk(self, missing: int, budget: int) -> int:
+        """Tokens of a prompt that are computed now: all, or up to the end of a block."""
+        if missing <= budget:
+            return missing
+        return budget - budget % self.config.block_size if self.config.enable_chunked_prefill else 0
+
+    def _next_block(self, server: Server, content: Content, found: int) -> set[Content]:
+        """The text up to the end of the first block that is not there, if others may have it too."""
+        if not server.allocator.caches:
+            return set()
+        size = self.config.block_size
+        end = found - found % size + size
+        return {tuple(cut(content, 0, end))} if sum([length for _, _, length in content]) >= end else set()
+
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """As in the base; nor does anybody enter whose longest answer exceeds the memory."""
+        if self.capacity != MAX_UTILIZATION:
+            needed, slots = self._needed(server, request), server.allocator.capacity_slots
+            if needed > slots:
+                return f"may need {needed:,} slots, the arena has {slots:,}"
+        if not self.config.enable_chunked_prefill:
+            budget = self.config.max_num_batched_tokens
+            if request.final_tokens > budget:  # its recomputation would not fit
+                return f"has more than {budget:,} tokens in a step without chunks"
+        return super().refusal(server, request, sequences)
+
+    def held_back(self, server: Server) -> str:
+        """The capacity policy, or what it shares with another's prompt, or the budget."""
+        if server.step.evictions:
+            return "eviction"
+        if self.capacity == STATIC_BATCH and server.running and not server.step.chunks:
+            return "batch"
+        if self._skipped:
+            return SAME_PREFIX
+        return super().held_back(server)

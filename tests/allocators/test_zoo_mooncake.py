@@ -1,0 +1,177 @@
+"""Mooncake's OffsetAllocator, both builds: every address, size and state of the genuine code."""
+
+from itertools import repeat
+
+import pytest
+from support.zoo import first_difference, recording, rows_at
+
+from kvsim.allocators.size_classes.bins import class_down, class_size, class_up
+from kvsim.allocators.size_classes.store import Segment
+from kvsim.allocators.size_classes.utilisation import MASK, SIZES, Objects, one_by_one, pairs, splitmix64
+
+pytestmark = pytest.mark.golden
+BUILDS = ("mooncake", "upstream")
+
+
+def state_of(segment):
+    heap, bits = segment.heap, segment.quantum_bits
+    return {
+        "total_free": segment.total_free,
+        "largest_free": segment.largest_free,
+        "allocated": segment.requested,
+        "allocated_num": segment.loans,
+        "hint": segment.hint,
+        "nodes_in_use": heap.nodes_in_use,
+        "node_capacity": heap.num_nodes,
+        "extents": [
+            [heap.start[node] << bits, heap.size[node] << bits, int(heap.lent[node]), node]
+            for node in heap.extents()
+        ],
+        "bins": [[number, class_size(number, 3) << bits, nodes] for number, nodes in heap.free_classes()],
+    }
+
+
+def segment_of(case, build):
+    return Segment(
+        case["size"], case["base"], build == "mooncake", case["init_capacity"], case["max_capacity"]
+    )
+
+
+def as_rows(ops):
+    """Operations of the small recordings as rows of the large ones."""
+    for op in ops:
+        if isinstance(op, list):
+            yield op
+        elif op["op"] == "alloc":
+            ret = op["ret"] and [op["ret"]["addr"], op["ret"]["lent"], op["ret"]["node"]]
+            yield ["a", *op["args"], ret, op["state"]]
+        else:
+            yield ["f", *op["args"], op["ret"], op["state"]]
+
+
+def replay(segment, ops):
+    """The first operation whose answer or state is another, with both."""
+    loans = {}
+    for at, (kind, handle, *rest) in enumerate(as_rows(ops)):
+        if kind == "a":
+            size, theirs, *state = rest
+            loan = segment.take(size)
+            if loan is not None:
+                loans[handle] = loan
+            ours = loan and [loan.address, loan.lent, loan.node]
+        else:
+            theirs, *state = rest
+            segment.give_back(loans.pop(handle))
+            ours = True
+        if ours != theirs:
+            return at, ours, theirs
+        if state and state[0] is not None and (wrong := first_difference(state_of(segment), state[0])):
+            return at, *wrong
+    return None
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("kind", ["small", "medium"])
+def test_every_address_size_and_state_is_as_in_the_genuine_code(kind, build):
+    cases = recording(f"mooncake/{kind}_{build}.json.gz")
+    wrong = {}
+    for name, case in cases.items():
+        segment = segment_of(case, build)
+        assert segment.quantum_bits == case["multiplier_bits"], name
+        found = first_difference(state_of(segment), case["initial_state"]) or replay(segment, case["ops"])
+        if found:
+            wrong[name] = found
+    assert cases
+    assert not wrong
+
+
+def test_sizes_fall_into_the_classes_of_the_genuine_code():
+    columns, rows = recording("mooncake/bins.json.gz").values()
+    assert columns == ["size", "bin_round_up", "bin_round_down", "size_of_bin_up", "size_of_bin_down"]
+    for size, *theirs in rows:
+        up, down = class_up(size, 3), class_down(size, 3)
+        assert [up, down, class_size(up, 3), class_size(down, 3)] == theirs, size
+
+
+def test_large_pools_are_counted_in_quanta():
+    for row in recording("mooncake/normalized.json"):
+        segment = Segment(row["pool"])
+        assert segment.quantum_bits == row["multiplier_bits"], row["pool"]
+        for size, theirs in row["size_to_lent"]:
+            assert segment.lent_size(size) == theirs, (row["pool"], size)
+
+
+class Digest:
+    """FNV-1a of 64 bits over addresses, 8 bytes little endian each."""
+
+    def __init__(self):
+        self.value = 0xCBF29CE484222325
+
+    def __call__(self, address):
+        value = self.value
+        for byte in address.to_bytes(8, "little"):
+            value = ((value ^ byte) * 0x100000001B3) & MASK
+        self.value = value
+
+
+def benchmark(kind, row):
+    """The recorded run: outcomes at each sample, the digests there, the objects."""
+    smallest = row.get("lo") or row.get("size") or row["indexer"] or row["kv"]
+    nodes = row["pool"] // smallest + (1024 if kind == "pair" else 10)
+    digest = Digest()
+    segment = Segment(row["pool"], 0x1000, row["variant"] == "mooncake", nodes, nodes)
+    objects = Objects(segment, row["seed"], digest)
+    draws = splitmix64(row["seed"] ^ SIZES)
+    parts = len(row["samples"])
+    if kind == "pair":
+        sizes = (row["kv"], row["indexer"])
+        loop = pairs(
+            objects,
+            *sizes,
+            draws,
+            warm_up=row["warmup_rounds"],
+            rounds=row["rounds"],
+            share=row["evict_ratio"],
+            parts=parts,
+        )
+    elif kind == "mixed":
+        span = row["hi"] - row["lo"] + 1
+        loop = one_by_one(objects, (row["lo"] + draw % span for draw in draws), None, row["N"], parts)
+    else:
+        warm_up = row["pool"] // row["size"]
+        loop = one_by_one(objects, repeat(row["size"]), warm_up, row["N"], parts)
+    outcomes, digests = zip(*((outcome, f"{digest.value:016x}") for outcome in loop), strict=True)
+    outcome = outcomes[-1]
+    samples = [[*sample, each] for sample, each in zip(outcome.samples, digests, strict=True)]
+    return outcome, samples, objects
+
+
+def utilisation_runs():
+    for kind, runs in rows_at("mooncake/utilisation.json").items():
+        for row in runs:
+            name = "-".join(
+                str(row[key]) for key in ("variant", "pool", "size", "lo", "kv", "indexer") if key in row
+            )
+            slow = row.get("rounds", 0) > 1000 or row.get("N", 0) > 10_000
+            yield pytest.param(kind, row, id=f"{kind}-{name}", marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("kind", "row"), list(utilisation_runs()))
+def test_benchmark_fills_the_store_as_recorded(kind, row):
+    outcome, samples, objects = benchmark(kind, row)
+    assert samples == row["samples"]
+    shares = outcome.utilisations
+    if kind == "pair":
+        assert (len(shares), outcome.warm_up) == (row["triggers"], row["warmup_rounds"])
+        assert [round(share, 9) for share in shares[:40]] == row["first_triggers"]
+        assert (round(min(shares), 9), round(max(shares), 9)) == (row["min"], row["max"])
+        assert round(outcome.mean, 9) == row["mean_util_at_trigger"]
+    else:
+        assert (outcome.warm_up, outcome.evictions) == (row["warmup_allocs"], row["evictions"])
+        assert (round(min(shares), 9), round(outcome.mean, 9)) == (row["min_util"], row["avg_util"])
+        assert objects.segment.requested == row["final_used"]
+        segment = objects.segment
+        assert row["final_state_free"] == {
+            "total_free": segment.total_free,
+            "largest_free": segment.largest_free,
+        }

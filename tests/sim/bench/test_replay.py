@@ -1,0 +1,209 @@
+"""A measured run is met where it is the simulation itself, and a difference is found where it was put."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.bench_files import GUIDELLM, INFERENCE_PERF, bench_serve, of_simulation
+
+import kvsim
+from kvsim.sim.bench.read import read_result
+from kvsim.sim.bench.replay import compared, simulated
+from kvsim.sim.bench.server import server_of
+from kvsim.sim.bench.what_if import changed, parsed
+from kvsim.sim.bench.workload import workload_of
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.log import read_log
+from kvsim.sim.options.scenario import Scenario
+
+SERVER = {"model": "llama-3.1-8b", "gpu": "l4", "cost": "roofline", "max_num_seqs": 16}
+TRAFFIC = {
+    "trace": "synthetic",
+    "num_prompts": 60,
+    "input_len": "uniform:50:400",
+    "output_len": "uniform:2:80",
+}
+LOG = """INFO 01-01 non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'max_num_seqs': 64}
+INFO Initializing a V1 LLM engine (v0.33.0) with config: model='meta-llama/Llama-3.1-8B', max_seq_len=8192, \
+tensor_parallel_size=1, kv_cache_dtype=auto, enforce_eager=False, enable_prefix_caching=True
+INFO Chunked prefill is enabled with max_num_batched_tokens=4096.
+INFO Asynchronous scheduling is disabled.
+INFO Model loading took 15.00 GiB memory and 3.1 seconds
+INFO GPU KV cache size: 41,408 tokens
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "none"))
+
+
+def server(**options):
+    return server_of(Scenario(**SERVER | options), read_result(GUIDELLM)).scenario
+
+
+def measured(tmp_path, scale=1.0, slower=1.0, clients=None):
+    """A result that is the simulation of a server whose steps are `slower`, each time multiplied."""
+    asked = replace(server(), time_scale=slower)
+    options = {name: getattr(asked, name) for name in Scenario.__dataclass_fields__}
+    when = {"request_rate": 6.0} if clients is None else {"clients": clients}
+    table = kvsim.simulate(**options, **TRAFFIC, **when).requests
+    facts = {} if clients is None else {"max_concurrency": clients}
+    return bench_serve(tmp_path / "b.json", of_simulation(table, scale), **facts)
+
+
+@pytest.mark.parametrize("clients", [None, 5])
+def test_the_simulation_itself_is_met_in_every_number(tmp_path, clients):
+    run = read_result(measured(tmp_path, clients=clients))
+    found = compared(run, simulated(run, server()))
+    names = {each.what for each in found}
+    assert names == {"requests", "output tokens", "all tokens", "TTFT", "TPOT", "ITL", "E2E"}
+    assert len(found) == 3 + 4 * 4
+    for each in found:  # gaps of the file are each request's mean
+        assert each.what == "ITL" or abs(each.off) < 1e-6, each
+
+
+def test_a_fitted_factor_is_the_one_that_was_put_in(tmp_path):
+    replay = kvsim.replay(measured(tmp_path, slower=1.3), **SERVER, fit="scale")
+    fitted = replay.fitted
+    assert abs(fitted.left) < 0.01 and fitted.factor == pytest.approx(1.3, rel=0.01)
+    assert fitted.low < 1.3 < fitted.high < 1.05 * fitted.low
+    assert fitted.option == f"--time-scale {fitted.factor:.4g}"
+    assert replay.table.query("what == 'TPOT'")["off"].max() < -0.1
+    steps = next(each for each in replay.terms if each.name == "steps")
+    assert steps.seconds < 0 and "too short: TPOT" in steps.says
+
+
+def test_a_host_is_fitted_where_steps_show_it(tmp_path):
+    asked = {**SERVER, "host_time": "2+0", "async_scheduling": False}
+    run = measured_with(tmp_path, {**asked, "host_time": "5+0"})
+    fitted = kvsim.replay(run, **asked, fit="host").fitted
+    assert fitted.factor == pytest.approx(2.5, rel=0.02)
+    assert fitted.option.startswith("--host-time 4.9") or fitted.option.startswith("--host-time 5")
+
+
+def measured_with(tmp_path, options):
+    asked = server_of(Scenario(**options), read_result(GUIDELLM)).scenario
+    whole = {name: getattr(asked, name) for name in Scenario.__dataclass_fields__}
+    table = kvsim.simulate(**whole, **TRAFFIC, request_rate=6.0).requests
+    return bench_serve(tmp_path / "b.json", of_simulation(table))
+
+
+def test_a_host_that_hides_behind_the_gpu_is_not_fitted(tmp_path):
+    run = measured(tmp_path, slower=0.7)
+    with pytest.raises(KvsimError, match=r"fit host: no factor from .* meets the measured TPOT.*--fit scale"):
+        kvsim.replay(run, **SERVER, fit="host")
+
+
+def test_the_terms_sum_to_the_difference_of_the_mean_e2e(tmp_path):
+    replay = kvsim.replay(measured(tmp_path, scale=1.2), **SERVER)
+    e2e = replay.table.set_index(["what", "statistic"]).loc[("E2E", "mean")]
+    known = [each.seconds for each in replay.terms if each.seconds is not None]
+    assert sum(known) == pytest.approx(e2e["simulated"] - e2e["measured"])
+    assert [each.name for each in replay.terms] == ["steps", "start", "queue", "memory"]
+
+
+def test_the_log_says_what_the_user_does_not(tmp_path):
+    (tmp_path / "server.log").write_text(LOG)
+    log = read_log(tmp_path / "server.log")
+    run = read_result(GUIDELLM)
+    found = server_of(Scenario(model="llama-3.1-8b", gpu="h100"), run, log)
+    chosen = found.scenario
+    assert (chosen.max_num_seqs, chosen.max_num_batched_tokens) == (64, 4096)
+    assert chosen.kv_tokens == 41_408 and chosen.async_scheduling is False and chosen.max_model_len == 8192
+    assert "kv_tokens 41,408" in found.told[0]
+    own = server_of(Scenario(model="llama-3.1-8b", gpu="h100", num_gpu_blocks=500, max_num_seqs=8), run, log)
+    assert own.scenario.kv_tokens is None and own.scenario.max_num_seqs == 8
+
+
+def test_without_a_log_the_server_is_vllms(tmp_path):
+    found = server_of(Scenario(model="llama-3.1-8b", gpu="h100"), read_result(GUIDELLM)).scenario
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == (1024, 8192)
+    assert (found.scheduler, found.gpu_memory_utilization) == ("vllm-v1@0.33.0", 0.92)
+
+
+def test_a_known_cache_grows_as_the_formula_says():
+    one = Scenario(model="llama-3.1-8b", gpu="h100", kv_tokens=100_000)
+    assert changed(one, parsed("block_size=32")).kv_tokens == 100_000
+    two = changed(one, parsed("tensor-parallel-size=2"))
+    assert two.tensor_parallel_size == 2 and 200_000 < two.kv_tokens < 300_000
+    assert changed(one, parsed("kv_tokens=5000")).kv_tokens == 5000
+    blocks = replace(one, kv_tokens=None, num_gpu_blocks=1000)
+    assert changed(blocks, parsed("block_size=32")).kv_tokens == 16_000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("block_size", "what_if must be NAME=VALUE"),
+        ("block_sise=32", "unknown.*did you mean 'block_size'"),
+        ("block_size=big", "block_size must be a whole number, got 'big'"),
+        ("sticky=perhaps", "sticky must be true or false"),
+    ],
+)
+def test_what_if_nothing_of_the_kind(text, words):
+    with pytest.raises(KvsimError, match=words):
+        parsed(text)
+
+
+def test_a_point_is_replayed_by_its_means():
+    run = read_result(INFERENCE_PERF)
+    work = workload_of(run)
+    assert len(work) == 6720 and set(work.prompt_tokens) == {218} and set(work.output_tokens) == {210}
+    assert work.arrival_ps[-1] / 1e12 == pytest.approx(6720 / 9.872, rel=0.01)
+    assert any("at which they were served" in note for note in work.notes)
+
+
+def test_several_numbers_of_a_point_are_compared(tmp_path):
+    plain = {
+        "model_id": "meta-llama/Llama-3.1-8B",
+        "request_rate": "inf",
+        "max_concurrency": 4,
+        "completed": 12,
+        "failed": 1,
+        "total_input_tokens": 1200,
+        "total_output_tokens": 240,
+        "request_throughput": 4.0,
+        "mean_ttft_ms": 50.0,
+        "mean_tpot_ms": 60.0,
+    }
+    (tmp_path / "plain.json").write_text(json.dumps(plain))
+    replay = kvsim.replay(tmp_path / "plain.json", **SERVER, fit="scale")
+    assert list(replay.table["what"]) == ["requests", "TTFT", "TPOT"]
+    assert replay.requests.empty and replay.fitted.low is None
+    assert [each.name for each in replay.terms] == ["steps", "start and queue", "memory"]
+    assert "1 requests failed and are left out." in replay.notes()
+
+
+def test_a_what_if_starts_from_the_fitted_server(tmp_path):
+    replay = kvsim.replay(measured(tmp_path, slower=1.3), **SERVER, fit="scale", what_if={"max_num_seqs": 4})
+    assert replay.changed.scenario.time_scale == replay.fitted.scenario.time_scale
+    assert replay.changed.scenario.max_num_seqs == 4
+    assert {"fitted", "what if"} <= set(replay.table.columns)
+    assert len(replay.requests) == 60 and replay.requests["simulated_e2e_s"].notna().all()
+
+
+def test_requests_that_do_not_fit_are_left_out_of_both_sides(tmp_path):
+    rows = [(0.0, 10, 5, 0.1, [0.02] * 4), (0.1, 9000, 5, 3.0, [0.02] * 4)]
+    replay = kvsim.replay(bench_serve(tmp_path / "b.json", rows), **SERVER, max_model_len=1000)
+    assert len(replay.requests) == 1
+    assert any("1 requests do not fit" in note for note in replay.notes())
+
+
+def test_what_replay_needs(tmp_path):
+    with pytest.raises(KvsimError, match="replay needs model and gpu"):
+        kvsim.replay(GUIDELLM, model="llama-3.1-8b")
+    with pytest.raises(KvsimError, match="unknown"):
+        kvsim.replay(GUIDELLM, **SERVER, request_rate=3)
+    with pytest.raises(KvsimError, match="fit must be one of host, scale"):
+        kvsim.replay(GUIDELLM, **SERVER, fit="all")
+
+
+def test_scaled_steps_are_the_same_one_by_one_and_in_spans():
+    options = {**SERVER, **TRAFFIC, "request_rate": 6.0, "time_scale": 1.37}
+    spans, steps = kvsim.simulate(**options), kvsim.simulate(**options, step_mode=True)
+    for name in ("ttft_s", "e2e_s"):
+        np.testing.assert_array_equal(spans.requests[name], steps.requests[name])
+    plain = kvsim.simulate(**options | {"time_scale": 1.0})
+    assert spans.requests["tpot_s"].mean() > 1.3 * plain.requests["tpot_s"].mean()

@@ -1,0 +1,70 @@
+"""What LightLLM and TGI did: recorded sequences, their tokens as runs, and LightLLM's table of requests."""
+
+import gzip
+import json
+from collections import deque
+from functools import cache
+
+import pytest
+
+from support.shared_data import goldens
+
+
+@cache
+def recorded(path: str) -> dict:
+    """The sequences of a file of the zoo, by their names; nothing where there are no goldens."""
+    with gzip.open(goldens(f"zoo/{path}.json.gz"), "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def names(path: str) -> list[str]:
+    """What is in a file, to be tried one by one; a name that fails or is skipped where it is not there."""
+    try:
+        return list(recorded(path))
+    except (pytest.skip.Exception, pytest.fail.Exception):
+        return ["none"]
+
+
+def runs(tokens: list[int]) -> list[tuple[int, int, int]]:
+    """Token ids as runs of one stream: equal ids, equal tokens."""
+    found: list[tuple[int, int, int]] = []
+    for token in tokens:
+        if found and sum(found[-1][1:]) == token:
+            found[-1] = (0, found[-1][1], found[-1][2] + 1)
+        else:
+            found.append((0, token, 1))
+    return found
+
+
+class Cell:
+    """A place in the table of requests; the tree keeps the place, not what stands there."""
+
+    def __init__(self) -> None:
+        self.slot = -1
+
+
+class Rows:
+    """LightLLM's table of requests: a row of slots for each, taken in turn.
+
+    In the recording the tree's slots change when a row is taken by another request. On a GPU LightLLM copies
+    a row to the host before it enters the tree; on the CPU of the recording that copy was the row itself.
+    """
+
+    COUNT, LONGEST = 64, 4096
+
+    def __init__(self) -> None:
+        self._free = deque([Cell() for _ in range(self.LONGEST)] for _ in range(self.COUNT))
+
+    def take(self, slots: list[int]) -> list[Cell]:
+        """The next row, with these slots in it."""
+        self.write(slots)
+        return self._free.popleft()
+
+    def write(self, slots: list[int]) -> None:
+        """Write into the next row without taking it, as a request does that is then refused."""
+        for cell, slot in zip(self._free[0], slots, strict=False):
+            cell.slot = slot
+
+    def give_back(self, row: list[Cell]) -> None:
+        """The request is gone."""
+        self._free.append(row)
