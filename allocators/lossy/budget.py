@@ -80,7 +80,7 @@ class Budgeted(Allocator):
     """
 
     family = "lossy"
-    note = "memory only; what the answers lose in quality is not modelled"
+    note = "Memory only: what the answers lose in quality is not modelled."
     takes_budget = True
 
     windows = pages = has_blocks = True
