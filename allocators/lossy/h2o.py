@@ -33,29 +33,24 @@ class H2O(Budgeted):
         self._aged: dict[int, int] = {}  # tokens that are no longer recent
 
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        older, aged = self._older.get(seq, []), self._aging(seq, held, tokens)
-        if count == 1 and (older or aged):  # most often: no need for a copy
-            at = lot(seq, held.expired) % (len(older) + len(aged))
-            return [older[at] if at < len(older) else aged[at - len(older)]]
-        return _drawn(seq, held.expired, count, [*older, *aged])
+        aged = range(self._aged.get(seq, 0), _recent_from(held, tokens))
+        return _drawn(seq, held.expired, count, [*self._older.get(seq, ()), *aged])
 
-    def dropped(self, seq: int, held: Holding, tokens: int, victims: list[int]) -> None:
-        older = self._older.setdefault(seq, [])
-        older += self._aging(seq, held, tokens)
-        _drawn(seq, held.expired - len(victims), len(victims), older)
-        self._aged[seq] = self._recent_from(held, tokens)
+    def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
+        older, recent = self._older.setdefault(seq, []), _recent_from(held, tokens)
+        older += range(self._aged.get(seq, 0), recent)
+        self._aged[seq] = recent
+        return _drawn(seq, held.expired, count, older)
 
     def release(self, seq: int) -> None:
         super().release(seq)
         self._older.pop(seq, None)
         self._aged.pop(seq, None)
 
-    def _recent_from(self, held: Holding, tokens: int) -> int:
-        return max(0, min(tokens - self.budget.of(held.prompt) // 2, held.capacity))
 
-    def _aging(self, seq: int, held: Holding, tokens: int) -> range:
-        """The tokens that are no longer recent, and were until now."""
-        return range(self._aged.get(seq, 0), self._recent_from(held, tokens))
+def _recent_from(held: Holding, tokens: int) -> int:
+    """The first of the recent tokens, when there are `tokens`."""
+    return max(0, min(tokens - held.budget // 2, held.capacity))
 
 
 def _drawn(seq: int, number: int, count: int, older: list[int]) -> list[int]:
