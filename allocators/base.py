@@ -24,8 +24,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.arena import Layout, Ledger, Region
-from kvsim.allocators.options import Options
+from kvsim.allocators.options import Options, said_by
 
 __all__ = (
     "Allocator",
@@ -48,10 +50,12 @@ Content = tuple[Run, ...]
 """The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
 
 
+@mypyc_attr(native_class=False)
 class InvariantError(RuntimeError):
     """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
 
 
+@mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
     """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
 
@@ -70,6 +74,7 @@ class Holdings(dict[int, T]):
             raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
     """What a caching allocator knows of a prefix: good until its next change.
 
@@ -88,6 +93,7 @@ class Match:
         self.woken_slots = woken_slots
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocator(ABC):
     """Lends the slots of one arena to sequences.
 
@@ -123,6 +129,8 @@ class Allocator(ABC):
     caches : bool
         Whether it keeps prefixes: sequences are then placed by `match` and `admit_after`, what they compute
         is told by `fill`, also just before `release` or `evict`.
+    ends_pieces : bool
+        Whether it says where pieces of prompts end (`piece`), as states can be kept only there.
     evicted_by : list of int
         Which growths of the last `grow_many` took slots of a cached prefix, one unit each; counted from 0.
     host_capacity_slots, host_used_slots : int
@@ -146,6 +154,12 @@ class Allocator(ABC):
     """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
+    frees_when_refused: ClassVar[bool] = False
+    """Whether a refused growth may free what no later token of the sequence sees, as engines do."""
+    knows_prompts: ClassVar[bool] = False
+    """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
+    keeps_groups: ClassVar[bool] = False
+    """Whether the option `hybrid` has a meaning."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
     idles: ClassVar[bool] = False
@@ -180,6 +194,7 @@ class Allocator(ABC):
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
         self.capacity_slots = capacity_slots
+        self.growth_unit = said_by(type(self), "growth_unit", 0)
         self.used_slots = 0
         self.cached_slots = 0
         self.idle_slots = 0
@@ -193,6 +208,7 @@ class Allocator(ABC):
         self.map_ns = self.unmap_ns = 0
         self.most_sequences: int | None = None
         self.caches = False
+        self.ends_pieces = False
         self.evicted_by: list[int] = []
         self.host_capacity_slots = 0
         self.host_used_slots = 0
@@ -223,6 +239,13 @@ class Allocator(ABC):
     def peak_slots(self, tokens: int, bound: int) -> int:
         """Slots of a sequence's largest moment on its way to `tokens`: not its end, if it frees some."""
         return self.slots_needed(tokens, bound)
+
+    def leaves(self, match: "Match | None", tokens: int, bound: int) -> int:
+        """Free slots that a new sequence would leave, once it has all its `tokens`; below 0: too few."""
+        needed = self.peak_slots(tokens, bound)
+        if match is not None:
+            needed += match.woken_slots - match.tokens
+        return self.free_slots - needed
 
     def can_hold(self, tokens: int, bound: int) -> bool:
         """Whether a new sequence would find room all the way to `tokens`, if nobody else took any."""
@@ -259,7 +282,7 @@ class Allocator(ABC):
         """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
-    growth_unit: int = 0
+    growth_unit: int
     """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
 
     def growth_budget(self) -> int:
@@ -326,6 +349,22 @@ class Allocator(ABC):
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
         raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
+
+    def introduce(self, own: int, prompt_tokens: int) -> None:  # noqa: B027 - most need not know
+        """Say how long the prompt of the sequence named `own` is, before `match`."""
+
+    def new_step(self) -> None:  # noqa: B027 - likewise
+        """A step is to be decided: what the last one computed may be hit."""
+
+    def decided(self) -> None:  # noqa: B027 - likewise
+        """The step is decided: what was copied from need not be kept any longer."""
+
+    def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
+        """How many of these tokens of a prompt to compute now, of a step's `most`; 0: none, for now.
+
+        Of a new sequence with this `match`, else of one that runs.
+        """
+        return tokens
 
     def fill(self, seq: int, tokens: int) -> None:  # noqa: B027 - most keep nothing
         """Say that the first `tokens` tokens of a sequence are computed: `match` finds them from now on."""

@@ -1,7 +1,9 @@
 """What a run may choose about its allocator: integers and small words; each takes those it knows."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Order(Enum):
@@ -40,6 +42,33 @@ class Groups(NamedTuple):
         return self.full + self.windowed
 
 
+class LayerGroup(NamedTuple):
+    """A group of layers that share a block table; the pages of all groups have the same bytes."""
+
+    kind: str
+    """full, window, chunk or state"""
+    block_size: int
+    """tokens of a block; of states, those between two that are kept"""
+    reach: int | None = None
+    """tokens of the window, or of a chunk"""
+    checkpoint_grid: int | None = None
+    """of states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere"""
+
+
+class Hybrid(NamedTuple):
+    """Unlike layers in groups over one pool of pages."""
+
+    groups: tuple[LayerGroup, ...]
+    in_flight_tokens: int
+    """most tokens scheduled and not yet settled: a step's budget, twice that where the next is under way"""
+    late: bool = False
+    """whether a step is decided before the one before it has ended"""
+    retention: int | None = 0
+    """which ends of windows and states are kept: 0 where prompts end and part, None all, else each so many"""
+    match_tokens: int | None = None
+    """where hits may end inside a block of states; None: at block ends"""
+
+
 class Options(NamedTuple):
     """What a run may choose about its allocator, and the model's sizes: by default those of Llama-3.1-8B."""
 
@@ -55,6 +84,8 @@ class Options(NamedTuple):
     """size of the host pool, for those that can swap"""
     groups: Groups | None = None
     """how layers are kept, for those that free what windows leave behind; None: all layers alike"""
+    hybrid: Hybrid | None = None
+    """how unlike layers are kept, for those that keep them in groups"""
     token_bytes: int = 131_072
     """keys and values of a token in all layers, on one GPU; with `groups`, of a slot in a group's layers"""
     layers: int = 32
@@ -72,3 +103,16 @@ class Options(NamedTuple):
     """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
     kv_bits: int = 2
     """of a quantised element, for those that quantise"""
+
+
+def said_by(kind: type, name: str, otherwise: T) -> T:
+    """What the body of a class, or of the nearest one above it that has the name, says of a setting.
+
+    A compiled class has a descriptor there, which says nothing.
+    """
+    for each in kind.__mro__:
+        said = each.__dict__.get(name)
+        if said is not None and not hasattr(said, "__get__"):
+            found: T = said
+            return found
+    return otherwise

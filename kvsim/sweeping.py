@@ -201,7 +201,7 @@ def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, opti
     said |= goals.as_json()
     if options.zip is not None:
         said["zip"] = options.zip
-    if options.seeds != 1 or "seeds" not in given:
+    if options.seeds != type(options)().seeds or "seeds" not in given:
         said["seeds"] = options.seeds
     if not given and not [name for name in said if name != "seeds"] and options.seeds == 1:
         raise KvsimError("a sweep needs lists of options, as in --request-rate 1:8:1, or a file")

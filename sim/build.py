@@ -18,7 +18,8 @@ from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_budget
-from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.scenario.hybrid import HybridMemory, hybrid_memory, is_hybrid
+from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
@@ -59,10 +60,28 @@ def build_scheduler(scenario: Deployment) -> Scheduler:
 
 
 def windowed_groups(scenario: Deployment) -> KvGroups | None:
-    """How the layers are kept where memory behind a sliding window is freed; None where it is not."""
+    """How the layers are kept where memory behind a sliding window is freed; None where it is not, or where
+    unlike layers of every kind share a pool (`hybrid_groups`)."""
+    if hybrid_groups(scenario):
+        return None
     groups = kv_groups(scenario.served_model, scenario.engine.disable_hybrid_kv_cache_manager)
     frees = allocator_class(scenario.engine.allocator).frees_behind_windows
     return groups if groups.window_groups and frees else None
+
+
+def hybrid_groups(scenario: Deployment) -> HybridMemory | None:
+    """How unlike layers are kept over one pool; None where they are not."""
+    found, scheduler = allocator_class(scenario.engine.allocator), build_scheduler(scenario)
+    hybrid = is_hybrid(scenario.served_model) and scheduler.keeps_groups and found.frees_behind_windows
+    if not (found.keeps_groups or hybrid):
+        return None
+    return hybrid_memory(scenario, scheduler.asynchronous)
+
+
+def capacity_of(scenario: Deployment) -> KvCapacity:
+    """The KV memory of a run."""
+    hybrid = hybrid_groups(scenario)
+    return hybrid.capacity if hybrid else kv_capacity(scenario, windowed_groups(scenario))
 
 
 def _allocator_groups(groups: KvGroups, scenario: Deployment, scheduler: Scheduler) -> Groups:
@@ -105,7 +124,8 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
         )
     host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
-    groups = windowed_groups(scenario)
+    hybrid = hybrid_groups(scenario)
+    groups = None if hybrid else windowed_groups(scenario)
     kept = _allocator_groups(groups, scenario, scheduler) if groups else None
     model, tp = scenario.served_model, scenario.tensor_parallel_size
     bytes_per_token = model.kv_bytes_per_token_per_gpu(tp)
@@ -118,8 +138,9 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         cache=scheduler.cache,
         host_slots=host_slots,
         groups=kept,
+        hybrid=hybrid.layers if hybrid else None,
         token_bytes=bytes_per_token,
-        layers=model.caching_layers,
+        layers=max(model.caching_layers, 1),
         kv_heads=1 if model.kv_latent_dim else -(-model.kv_heads // tp),
         head_dim=model.kv_latent_dim or model.head_dim,
         dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
@@ -129,7 +150,8 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         kv_bits=engine.kv_bits or 2,
     )
     try:
-        return found.from_options(kv_capacity(scenario, groups).slots, options)
+        capacity = hybrid.capacity if hybrid else kv_capacity(scenario, groups)
+        return found.from_options(capacity.slots, options)
     except ValueError as error:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
 

@@ -11,8 +11,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kvsim.allocators import ALLOCATORS
 from kvsim.sim import __version__
-from kvsim.sim.build import build_engine, build_scheduler, scheduler_class, scheduler_name, windowed_groups
+from kvsim.sim.build import (
+    build_allocator,
+    build_engine,
+    build_scheduler,
+    capacity_of,
+    hybrid_groups,
+    scheduler_class,
+    scheduler_name,
+)
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.host import behind_frontend, frontend_s
@@ -29,7 +38,7 @@ from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
-from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
+from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
@@ -37,6 +46,8 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
 
+EVERY = "all"
+"""What stands for all allocators in a comparison."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -163,6 +174,9 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
+        hybrid = hybrid_groups(self.scenario)
+        if hybrid is not None:
+            notes.append(hybrid.in_words)
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -224,7 +238,7 @@ def prepare(
             f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
         )
     scenario = resolved(scenario)
-    capacity = kv_capacity(scenario, windowed_groups(scenario))
+    capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
@@ -264,8 +278,31 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
+def fitting(scenario: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the scenario can be run -> the scenario with it."""
+    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
+
+
+def left_out(scenario: Deployment) -> dict[str, str]:
+    """Each built-in allocator with which it cannot -> why."""
+    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+
+
+def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
+    """The scenario with each built-in allocator, or why it cannot be run."""
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    found: dict[str, Deployment | str] = {}
+    for name in ALLOCATORS:
+        try:
+            found[name] = resolved(with_allocator(bare, name))
+            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+        except KvsimError as error:
+            found[name] = str(error)
+    return found
+
+
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator.
+    """The scenario under each allocator; `all` stands for those that are built in and fit it.
 
     Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
     `kv_budget` and `kv_bits` for those that drop or quantise tokens.
@@ -275,6 +312,8 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     KvsimError
         When two are the same, or when one of these is given and no allocator takes it.
     """
+    if list(allocators) == [EVERY]:
+        allocators = list(fitting(scenario))
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
     budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
     plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)

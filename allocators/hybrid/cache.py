@@ -96,6 +96,7 @@ class HybridCache:
             if self.ends_inside:
                 tables.align_tokens = self.hash_size
             tables.most_blocks = _most_blocks(group, max_model_len, in_flight_tokens)
+            tables.of_state = group.kind == "state"
         self._alike = _alike(groups)
 
     def _tables(self, number: int, group: GroupSpec) -> GroupTables:

@@ -19,7 +19,17 @@ NULL = 0
 
 
 class BlockPool:
-    """Blocks 1 to `blocks`."""
+    """Blocks 1 to `blocks`.
+
+    Attributes
+    ----------
+    free : int
+        Blocks that nobody refers to.
+    cached : int
+        Those of them that hold a text that others may have too.
+    states : int
+        Blocks in use that were taken for states.
+    """
 
     def __init__(self, blocks: int, caching: bool) -> None:
         if blocks < 1:
@@ -27,6 +37,9 @@ class BlockPool:
         self.blocks = blocks
         self.caching = caching
         self.free = blocks
+        self.cached = 0
+        self.states = 0
+        self._of_state = bytearray(blocks + 1)
         self.references = [0] * (blocks + 1)
         self.keys: list[Key | None] = [None] * (blocks + 1)
         self.key_tokens = [0] * (blocks + 1)
@@ -48,7 +61,7 @@ class BlockPool:
             block = self._after[block]
         return found
 
-    def take(self, count: int) -> list[int]:
+    def take(self, count: int, of_state: bool = False) -> list[int]:
         """The first free blocks, each with one reference; what they held is forgotten."""
         if count > self.free:
             raise RuntimeError(f"{count} blocks are wanted and {self.free} are free")
@@ -56,9 +69,11 @@ class BlockPool:
         for _ in range(count):
             block = self._after[NULL]
             self._unlink(block)
-            self.forget(block)
             self.references[block] = 1
+            self.forget(block)
+            self._of_state[block] = of_state
             found.append(block)
+        self.states += count * of_state
         return found
 
     def touch(self, blocks: Iterable[int]) -> None:
@@ -68,6 +83,7 @@ class BlockPool:
                 continue
             if self.references[block] == 0:
                 self._unlink(block)
+                self.states += self._of_state[block]
             self.references[block] += 1
 
     def give(self, blocks: Iterable[int]) -> None:
@@ -81,6 +97,7 @@ class BlockPool:
             if self.references[block] < 0:
                 raise RuntimeError(f"block {block} was released more often than it was taken")
             if self.references[block] == 0:
+                self.states -= self._of_state[block]
                 (known if self.caching and self.keys[block] is not None else unknown).append(block)
         for block in reversed(unknown):
             self._link(block, NULL, self._after[NULL])
@@ -125,6 +142,7 @@ class BlockPool:
         key = self.keys[block]
         if key is None:
             return
+        self.cached -= self.is_cached(block)
         for each in (key, *self._more.pop(block, ())):
             holding = self._holding[each]
             del holding[block]
@@ -142,12 +160,19 @@ class BlockPool:
             found.append(next(iter(holding)))
         return found
 
+    def is_cached(self, block: int) -> bool:
+        """Whether a block is free and holds a text that others may have too: one whose key is a number."""
+        key = self.keys[block]
+        return self.references[block] == 0 and key is not None and isinstance(key[0], int)
+
     def _unlink(self, block: int) -> None:
+        self.cached -= self.is_cached(block)
         before, after = self._before[block], self._after[block]
         self._after[before], self._before[after] = after, before
         self.free -= 1
 
     def _link(self, block: int, before: int, after: int) -> None:
+        self.cached += self.is_cached(block)
         self._before[block], self._after[block] = before, after
         self._after[before] = self._before[after] = block
         self.free += 1

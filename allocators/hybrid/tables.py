@@ -31,7 +31,7 @@ class Text:
     sequence : int
     prompt_tokens, tokens : int
         Of its prompt, and known so far.
-    keys : list
+    keys : sequence
         The text up to the end of each hash block, one key each; equal keys mean equal texts.
     junction : int
         Where the text parts from one whose windows and states were not kept there; 0 if not known.
@@ -40,7 +40,7 @@ class Text:
     sequence: int
     prompt_tokens: int
     tokens: int
-    keys: list[Hashable] = field(default_factory=list)
+    keys: Sequence[Hashable] = field(default_factory=list)
     junction: int = 0
 
 
@@ -56,6 +56,7 @@ class GroupTables:
         self.most_blocks: int | None = None
         self.align_tokens = block_size
         self.copies: list[tuple[int, int]] = []
+        self.of_state = False
         self._shared_tail: dict[int, tuple[int, int]] = {}
 
     # -- what is kept --------------------------------------------------------------------------------
@@ -140,10 +141,10 @@ class GroupTables:
         """Blocks for so many tokens; `needed` has said that they are there."""
         table = self.tables.setdefault(text.sequence, [])
         if text.sequence in self._shared_tail:
-            self._own_tail(text.sequence, self.pool.take(1)[0])
+            self._own_tail(text.sequence, self.pool.take(1, self.of_state)[0])
         missing = -(-tokens // self.block_size) - len(table)
         if missing > 0:
-            table.extend(self.pool.take(missing))
+            table.extend(self.pool.take(missing, self.of_state))
 
     def _own_tail(self, sequence: int, block: int) -> None:
         """Put a copy in the place of the shared tail; both stay until the copy has been made."""

@@ -10,32 +10,19 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
-from kvsim.sim.fit.blocks import KvSettings, Paged, paged
 from kvsim.sim.fit.budget import MemoryLine, budget
 from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, request_blocks
-from kvsim.sim.fit.groups import groups_of
 from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.notes import Numbers, notes_of
-from kvsim.sim.fit.pages import Group, Request, scheduler_block_sizes
+from kvsim.sim.kv.blocks import KvSettings, Paged, compute_capability, paged
+from kvsim.sim.kv.groups import groups_of
+from kvsim.sim.kv.pages import Group, Request, scheduler_block_sizes
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.scenario.vllm_defaults import FAMILY, Asked, VllmDefaults, vllm_defaults
 
 MOST_GPUS = 64
 """The largest split that is tried when a model does not fit."""
-
-
-CAPABILITY = {
-    "a100": 80,
-    "a10g": 86,
-    "l4": 89,
-    "l40s": 89,
-    "rtx-4090": 89,
-    "h100": 90,
-    "h200": 90,
-    "b200": 100,
-}
-"""Compute capability by the beginning of the GPU's name."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -246,7 +233,6 @@ def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaul
 
 def settings_of(gpu: GpuSpec, options: FitOptions, engine: VllmDefaults) -> KvSettings:
     """The settings of the KV cache."""
-    known = [value for name, value in CAPABILITY.items() if gpu.name.lower().startswith(name)]
     return KvSettings(
         tensor_parallel_size=options.tensor_parallel_size,
         kv_cache_dtype=options.kv_cache_dtype,
@@ -255,7 +241,7 @@ def settings_of(gpu: GpuSpec, options: FitOptions, engine: VllmDefaults) -> KvSe
         mamba_cache_mode=options.mamba_cache_mode,
         max_model_len=options.max_model_len,
         disable_hybrid=options.disable_hybrid_kv_cache_manager,
-        compute_capability=known[0] if known else 90,
+        compute_capability=compute_capability(gpu),
     )
 
 

@@ -13,7 +13,7 @@ fit beside the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py)
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvsim.sim.fit.pages import Group, Request, blocks_of, bytes_per_block
+from kvsim.sim.kv.pages import Group, Request, blocks_of, bytes_per_block
 
 GIB = 2**30
 

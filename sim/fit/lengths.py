@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.pages import Group, Page
+from kvsim.sim.kv.pages import Group, Page
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvsim.sim.fit.blocks import Paged
 from kvsim.sim.fit.capacity import Capacity
-from kvsim.sim.fit.pages import Group, Request
+from kvsim.sim.kv.blocks import Paged
+from kvsim.sim.kv.pages import Group, Request
 from kvsim.sim.scenario.vllm_defaults import VllmDefaults
 
 USUAL_BLOCK_TOKENS = 64

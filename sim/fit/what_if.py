@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import Fit, fitted
-from kvsim.sim.fit.blocks import kv_layers_of_model
+from kvsim.sim.kv.blocks import kv_layers_of_model
 from kvsim.sim.models.spec import ModelSpec
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.allocators.extents import FITS
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
@@ -18,7 +19,6 @@ from kvsim.sim.scenario.engine import (
     CAPACITY_POLICIES,
     POLICIES,
     PREEMPTIONS,
-    RESERVES,
     EngineConfig,
     check_reserve,
     split_reserve,
@@ -75,9 +75,10 @@ class Scenario:
         doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
     )
     policy: str = option(
-        "Who is next: the first to come, by priority, the shortest.",
+        "Who is next: fcfs (the first to come), priority, sjf (the shortest).",
         panel=ENGINE,
         default=EngineConfig.policy,
+        value="NAME",
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
     )
@@ -142,9 +143,10 @@ class Scenario:
         doc="host memory for swapped requests, in blocks (`vllm-v0`)",
     )
     capacity_policy: str | None = option(
-        "Whom tensorrt-llm admits.",
+        "Whom tensorrt-llm admits: guaranteed-no-evict, max-utilization, static-batch.",
         panel=ENGINE,
         default=None,
+        value="NAME",
         allowed=CAPACITY_POLICIES,
         shown="guaranteed-no-evict",
         doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
@@ -182,17 +184,19 @@ class Scenario:
         doc="tokens of a KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: the maximum, a power of two, the exact length, a prediction.",
+        "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
         panel=MEMORY,
         default=None,
-        value="|".join((*RESERVES, "predicted:MODEL")),
+        value="NAME",
         shown="max",
-        doc="what those that reserve set aside; [predictors](allocators.md)",
+        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
+        "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     fit: str = option(
-        "The hole that a contiguous reservation takes.",
+        "The hole that a contiguous reservation takes: first, best, next, worst.",
         panel=MEMORY,
         default=EngineConfig.fit,
+        value="NAME",
         allowed=FITS,
     )
     kv_budget: str | None = option(
@@ -266,6 +270,22 @@ class Scenario:
         doc="keep all tokens in windowed layers where other layers do "
         "([sliding windows](allocators.md#sliding-windows))",
         short="--no-hybrid-kv",
+    )
+    mamba_cache_mode: str | None = option(
+        "States kept for prefixes: none, at block ends (align), in all blocks.",
+        panel=MEMORY,
+        default=None,
+        allowed=CACHE_MODES,
+        shown="align with the prefix cache, else none",
+        doc="which states of recurrent layers are kept for prefixes ([hybrid models](hybrid.md))",
+    )
+    prefix_cache_retention_interval: int = option(
+        "Ends of windows and states to keep: 0 where prompts end and part, -1 all.",
+        panel=MEMORY,
+        default=EngineConfig.prefix_cache_retention_interval,
+        value="N",
+        doc="which ends of windows and states are kept for prefixes: 0 where prompts end and part, -1 all, "
+        "else one in so many tokens too ([hybrid models](hybrid.md))",
     )
     model: str | ModelSpec = option(
         "See: sim models; or a name of the hub, or a config.json.",

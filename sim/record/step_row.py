@@ -30,7 +30,8 @@ def start_of_step(server: Server, held: int, duration_ps: int, running: int, wai
         0 if step.paused else server.progress.added(1),
         step.hit_tokens,
         step.recomputed_tokens,
-        (held + allocator.shared_tokens + allocator.expired_slots) // allocator.slots_per_token,
+        (held + allocator.shared_tokens + allocator.expired_slots - allocator.state_slots)
+        // allocator.slots_per_token,
     )
 
 

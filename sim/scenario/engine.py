@@ -6,8 +6,9 @@ Names of allocators and schedulers are not checked here: their registries do tha
 from dataclasses import dataclass
 
 from kvsim.allocators.extents import FITS
-from kvsim.sim.checks import check_int
+from kvsim.sim.checks import check_int, check_one_of
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
@@ -88,6 +89,12 @@ class EngineConfig:
         (sim/schedulers/lightllm.py); None means its defaults.
     enforce_eager : bool
         Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
+    mamba_cache_mode : "none", "align", "all" or None
+        Which states of recurrent layers are kept for prefixes; None means align with the prefix cache, else
+        none.
+    prefix_cache_retention_interval : int
+        Which ends of windows and states are kept: 0 where prompts end and part, -1 all, else one in so many
+        tokens too.
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
     """
@@ -115,6 +122,8 @@ class EngineConfig:
     router_max_new_token_len: int | None = None
     router_max_wait_tokens: int | None = None
     enforce_eager: bool = False
+    mamba_cache_mode: str | None = None
+    prefix_cache_retention_interval: int = 0
     disable_hybrid_kv_cache_manager: bool = False
 
     def __post_init__(self) -> None:
@@ -126,19 +135,24 @@ class EngineConfig:
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
         if self.reserve is not None:
             check_reserve(self.reserve)
-        if self.policy not in POLICIES:
-            raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
-        if self.preemption is not None and self.preemption not in PREEMPTIONS:
-            raise KvsimError(f"preemption must be one of {', '.join(PREEMPTIONS)}, got {self.preemption!r}")
+        check_one_of("policy", self.policy, POLICIES)
+        check_one_of("fit", self.fit, FITS)
+        choices = (
+            ("preemption", PREEMPTIONS),
+            ("mamba_cache_mode", CACHE_MODES),
+            ("kv_bits", KV_BITS),
+            ("capacity_policy", CAPACITY_POLICIES),
+        )
+        for field, allowed in choices:
+            if getattr(self, field) is not None:
+                check_one_of(field, getattr(self, field), allowed)
+        if self.mamba_cache_mode in ("align", "all") and not self.enable_prefix_caching:
+            raise KvsimError(f"mamba_cache_mode {self.mamba_cache_mode} needs enable_prefix_caching")
+        check_int("prefix_cache_retention_interval", self.prefix_cache_retention_interval, least=-1)
         if self.num_cpu_blocks is not None:
             check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
-        if self.fit not in FITS:
-            raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
         if self.kv_budget is not None:
             split_budget(self.kv_budget)
-        if self.kv_bits is not None and self.kv_bits not in KV_BITS:
-            known = ", ".join(map(str, KV_BITS))
-            raise KvsimError(f"kv_bits must be one of {known}, got {self.kv_bits!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise KvsimError(
                 f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
@@ -149,10 +163,7 @@ class EngineConfig:
         self._check_admission()
 
     def _check_admission(self) -> None:
-        """What says whom TensorRT-LLM and LightLLM admit."""
-        if self.capacity_policy is not None and self.capacity_policy not in CAPACITY_POLICIES:
-            known = ", ".join(CAPACITY_POLICIES)
-            raise KvsimError(f"capacity_policy must be one of {known}, got {self.capacity_policy!r}")
+        """What says whom LightLLM admits."""
         if self.router_token_ratio is not None and not self.router_token_ratio >= 0:
             raise KvsimError(f"router_token_ratio must be at least 0, got {self.router_token_ratio!r}")
         for field in ("router_max_new_token_len", "router_max_wait_tokens"):

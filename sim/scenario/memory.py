@@ -174,6 +174,16 @@ def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> 
     )
 
 
+def cache_bytes(scenario: Deployment) -> tuple[float, str]:
+    """Bytes of one GPU for a cache that holds the states too, and the sum in words; below 0: too few."""
+    share = _share(scenario, scenario.tensor_parallel_size, scenario.model.caching_layers or 1)
+    left = share.kv + share.states
+    needs = {"weights": share.weights, "activations": share.activations, "runtime": RUNTIME_BYTES}
+    words = " + ".join(f"{what} {_gib(count)}" for what, count in needs.items())
+    have = f"{_gib(share.available)} available ({scenario.gpu.memory_bytes / GIB:g} GiB x "
+    return left, f"{have}{scenario.gpu_memory_utilization:g}) - {words} leaves {_gib(left)}"
+
+
 def _share(scenario: Deployment, tp: int, layers: int) -> _Share:
     """What one of `tp` GPUs has for slots that hold a token of so many layers."""
     model, gpu, engine = scenario.served_model, scenario.gpu, scenario.engine
@@ -187,7 +197,7 @@ def _share(scenario: Deployment, tp: int, layers: int) -> _Share:
         * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
         + 10 * engine.max_num_seqs * model.vocab_size,
         states=engine.max_num_seqs * model.state_bytes_per_sequence(tp) // stages,
-        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // model.caching_layers / stages,
+        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // max(model.caching_layers, 1) / stages,
     )
 
 

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
-from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.request import Request
@@ -28,6 +30,7 @@ WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": Fal
 """What may be asked of a scheduler that knows nothing else."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(ABC):
     """Decides each step; all state is in the server.
 
@@ -48,13 +51,15 @@ class Scheduler(ABC):
     """Whether a prefix can be found only after the step that computes it."""
     limits_length: ClassVar[bool] = True
     """Whether an answer ends at the maximum length."""
-    asynchronous: bool = False
-    """Whether a step is decided before the one before it has ended."""
-    order: Order = Order.STACK
-    """The free block that the engine lends first."""
-    cache: CacheRules | None = None
+    asynchronous: bool
+    """Whether a step is decided before the one before it has ended; not, unless a class says so."""
+    order: Order
+    """The free block that the engine lends first; the one freed last."""
+    keeps_groups: bool
+    """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
+    cache: CacheRules | None
     """How the engine keeps prefixes; None: it does not."""
-    max_chunk: int | None = None
+    max_chunk: int | None
     """Most tokens of one prompt that a step computes; None: all of it."""
 
     @classmethod
@@ -65,6 +70,11 @@ class Scheduler(ABC):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config = config
         self.max_model_len = max_model_len
+        self.asynchronous = said_by(type(self), "asynchronous", False)
+        self.order = said_by(type(self), "order", Order.STACK)
+        self.keeps_groups = said_by(type(self), "keeps_groups", False)
+        self.cache = said_by(type(self), "cache", None)
+        self.max_chunk = said_by(type(self), "max_chunk", None)
         name, _, version = (config.scheduler or "").partition("@")
         if version and not self.VERSIONS:
             raise KvsimError(f"scheduler {name} has no releases, got {version!r}")

@@ -24,11 +24,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.piece_server import PieceServer
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
@@ -45,6 +48,8 @@ class Policy:
     """the free block to lend, prefix cache on"""
     asynchronous: bool
     """decide a step before the one before it has ended, unless told otherwise"""
+    keeps_groups: bool
+    """keep layers of every kind in groups over one pool, with prefixes (earlier ones: windows, without)"""
     has_switches: bool
     """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
 
@@ -55,6 +60,7 @@ POLICIES = {
         order=Order.QUEUE,
         cached_order=Order.QUEUE,
         asynchronous=False,
+        keeps_groups=False,
         has_switches=False,
     ),
     "0.33.0": Policy(
@@ -62,11 +68,13 @@ POLICIES = {
         order=Order.STACK,
         cached_order=Order.HASHED_LAST,
         asynchronous=True,
+        keeps_groups=True,
         has_switches=True,
     ),
 }
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
@@ -89,6 +97,7 @@ class VllmV1(Scheduler):
         self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
             self.asynchronous = config.async_scheduling
+        self.keeps_groups = policy.keeps_groups
         self._whole = policy.reserve_full_prompt
         if config.reserve_full_prompt is not None:
             self._whole = config.reserve_full_prompt
@@ -100,29 +109,38 @@ class VllmV1(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
-        return Server(allocator, bound, self.config.policy, known_late=self.asynchronous)
+        kind = PieceServer if allocator.ends_pieces else Server
+        return kind(allocator, bound, self.config.policy, known_late=self.asynchronous)
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
-        server.grow_due()
-        budget = self._budget - server.progress.size
-        if server.prefill_held:
-            budget -= self._continue_last(server, budget)
+        if server.allocator.knows_prompts:
+            server.allocator.new_step()
+        if isinstance(server, PieceServer):
+            budget = server.continue_in_order(self._budget)
+        else:
+            server.grow_due()
+            budget = self._budget - server.progress.size
+            if server.prefill_held:
+                budget -= self._continue_last(server, budget)
         if server.waiting and not server.step.evictions:
             self._admit(server, budget)
+        if server.allocator.knows_prompts:
+            server.allocator.decided()
         if server.departed:
             server.release_departed()
 
     def _continue_last(self, server: Server, budget: int) -> int:
-        request = next(r for r in reversed(server.running.values()) if r.state is not State.FINISHED)
+        request = next(r for r in reversed(server.running.values()) if r.state != State.FINISHED)
         chunk = min(request.known_tokens - request.computed, budget)
-        if request.state is not State.PREFILL or chunk < 1:
+        if request.state != State.PREFILL or chunk < 1:
             return 0
         return chunk if server.continue_prefill(request, chunk) else 0
 
     def _admit(self, server: Server, budget: int) -> None:
         waiting, room = server.waiting, self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
+        pieces = server.allocator.ends_pieces
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
             if caches:
@@ -133,10 +151,17 @@ class VllmV1(Scheduler):
                 if not self.config.enable_chunked_prefill:
                     return
                 chunk = budget
+            if pieces:
+                chunk = server.allocator.piece(match, -1, hits, chunk, self._budget)
+                if chunk < 1:
+                    return
             needed = known if self._whole else hits + chunk
             if needed > hits + chunk and not server.head_fits(needed, match):
                 return
-            if self.config.watermark and not server.head_leaves(needed, match, self.config.watermark):
+            if self.config.watermark and not (
+                server.head_leaves(needed, match, self.config.watermark)
+                and server.head_leaves(hits + chunk, match, self.config.watermark)
+            ):
                 return
             if not server.admit_head(hits + chunk, match):
                 return

@@ -106,6 +106,10 @@ class Arrivals:
                 else:
                     self._followers.setdefault(leader, []).append(row)
 
+    def end(self) -> None:
+        """Nobody comes any more: let go of the replicas, which know of these arrivals."""
+        self._doors, self._choose = (), None
+
     def answered(self, row: int, now_ps: int) -> None:
         """A request has all its answers, or will never have them: who waited for it asks later."""
         waits = self.workload.waits

@@ -18,6 +18,7 @@ from kvsim.allocators.lossy.budget import Budget
 from kvsim.allocators.lossy.h2o import H2O
 from kvsim.allocators.lossy.kivi import Kivi
 from kvsim.allocators.lossy.streaming_llm import StreamingLLM
+from kvsim.allocators.mlc import Mlc
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
@@ -27,6 +28,7 @@ from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
 from kvsim.allocators.size_classes.tlsf import Tlsf
+from kvsim.allocators.tensorrt_llm import TensorRTLLM
 from kvsim.allocators.tgi import Tgi
 from kvsim.allocators.virtual_memory.kvcached import Kvcached
 from kvsim.allocators.virtual_memory.vattention import (
@@ -81,7 +83,9 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "kvcached": partial(Kvcached, options=sizes(262_144, 2)),
     "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
     "lightllm": LightLLM,
+    "mlc": Mlc,
     "tgi": Tgi,
+    "tensorrt-llm": TensorRTLLM,
     "dynamic-cache": partial(DynamicCache, tensor_bytes=65_536, tensors=1),
     "dynamic-cache of two tensors": partial(DynamicCache, tensor_bytes=131_072, tensors=2),
     "static-cache": partial(StaticCache, tensor_bytes=65_536, tensors=1),

@@ -135,7 +135,7 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
             settings["router_max_new_token_len"] = rng.choice([None, 0, 5])
     elif base == "tensorrt-llm":
         settings = {
-            "allocator": allocator or (rng.choice(["paged", "radix"]) if caches else "paged"),
+            "allocator": allocator or rng.choice(["paged", "tensorrt-llm", *(["radix"] if caches else [])]),
             "max_num_batched_tokens": rng.choice([30, 64, 500]),
             "enable_chunked_prefill": rng.random() < 0.8,
             "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
@@ -144,6 +144,7 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
     elif allocator:
         reserve = rng.choice(["oracle", "pow2"]) if allocator == "tgi" else None
         settings = {"allocator": allocator, "reserve": reserve}
+        settings |= {"enable_prefix_caching": False} if allocator == "mlc" else {}
     return settings
 
 
@@ -243,6 +244,7 @@ HAPPENS = {
     "vllm-v1@0.11.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v0": ("preemptions", "hit_tokens", "cached", "swap_outs", "swapped_in_blocks", "cow_copies"),
+    "vllm-v0+mlc": ("preemptions", "swap_outs", "swapped_in_blocks"),
     "vllm-v0@0.1.0": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "vllm-v0@0.1.7": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "nano-vllm": ("preemptions", "hit_tokens", "cached"),
@@ -251,6 +253,7 @@ HAPPENS = {
     "tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.11.0+lightllm": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0+tgi": ("hit_tokens", "cached"),
+    "vllm-v1@0.33.0+tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),
     "static": (),
 }

@@ -13,14 +13,14 @@ import pytest
 from support.shared_data import shared
 
 from kvsim import workloads
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.workload import PS_PER_S, Workload
 from kvsim.workloads.arrivals import arrival_times_ps
 from kvsim.workloads.lengths import Lengths, take
 from kvsim.workloads.sharegpt import load_lengths
 
 ROWS = 8156
-KNOWN = ", ".join(workloads.TRACES)
+KNOWN = listed(list(workloads.TRACES))
 COLUMNS = ("prompt_tokens", "output_tokens")
 FREE = {"num_prompts": None, "request_rate": None, "burstiness": None, "seed": 0}
 

@@ -6,13 +6,13 @@ import pytest
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
-from kvsim.sim.fit.blocks import KvSettings, paged
 from kvsim.sim.fit.capacity import GIB, capacity_of
-from kvsim.sim.fit.groups import groups_of
 from kvsim.sim.fit.lengths import held_blocks, length_fits, parse_lengths, uniform_waste
 from kvsim.sim.fit.log import explain, read_log, settings_in
-from kvsim.sim.fit.pages import Group, Page, Request
 from kvsim.sim.fit.what_if import what_ifs
+from kvsim.sim.kv.blocks import KvSettings, paged
+from kvsim.sim.kv.groups import groups_of
+from kvsim.sim.kv.pages import Group, Page, Request
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 

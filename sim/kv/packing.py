@@ -11,7 +11,7 @@ cut to fit the block that the others need (vllm/v1/core/kv_cache_planning.py, _g
 
 from collections.abc import Sequence
 
-from kvsim.sim.fit.pages import Group, Layers, Page, same_slots
+from kvsim.sim.kv.pages import Group, Layers, Page, same_slots
 
 Bucket = list[tuple[int, Page]]
 Sizes = dict[int, Bucket]

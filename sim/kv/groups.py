@@ -18,8 +18,8 @@ block of it wastes the difference.
 from dataclasses import replace
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.packing import packed_groups
-from kvsim.sim.fit.pages import FULL, Group, Layers, Page, mergeable, same_slots
+from kvsim.sim.kv.packing import packed_groups
+from kvsim.sim.kv.pages import FULL, Group, Layers, Page, mergeable, same_slots
 
 
 def groups_of(layers: Layers, disable_hybrid: bool = False, blocks_outermost: bool = False) -> list[Group]:

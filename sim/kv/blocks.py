@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.kv_types import TURBO_BITS, check_kv_type, is_fp8, token_bytes
-from kvsim.sim.fit.pages import Page
+from kvsim.sim.kv.kv_types import TURBO_BITS, check_kv_type, is_fp8, token_bytes
+from kvsim.sim.kv.pages import Page
 from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
-from kvsim.sim.models.spec import ModelSpec
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 KERNEL_TOKENS = 16
 """The least block of the attention kernels, and the step of larger ones."""
@@ -33,6 +33,25 @@ GDN_GRID = 64
 """Tokens between the states that FlashInfer's gated delta net can leave inside a prompt."""
 
 CACHE_MODES = ("none", "align", "all")
+
+
+CAPABILITY = {
+    "a100": 80,
+    "a10g": 86,
+    "l4": 89,
+    "l40s": 89,
+    "rtx-4090": 89,
+    "h100": 90,
+    "h200": 90,
+    "b200": 100,
+}
+"""Compute capability by the beginning of the GPU's name."""
+
+
+def compute_capability(gpu: GpuSpec) -> int:
+    """80: A100, 90: H100 and H200, 100: B200; 90 for others."""
+    known = [value for name, value in CAPABILITY.items() if gpu.name.lower().startswith(name)]
+    return known[0] if known else 90
 
 
 @dataclass(frozen=True, kw_only=True)

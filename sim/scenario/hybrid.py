@@ -1,0 +1,166 @@
+"""The KV memory of a run whose layers keep unlike things: its groups, their pages, and how many there are.
+
+    Jamba on an H100    groups of 4 layers: 1 full, 7 of states; a page of 80 tokens or a state, 1.3 MiB each
+
+The groups are those of vLLM 0.33.0 (sim/kv/). States are taken from the pool as sequences come, so that none
+are set aside; one page is vLLM's null block.
+"""
+
+from dataclasses import dataclass
+from math import lcm
+
+from kvsim.allocators.options import Hybrid, LayerGroup
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import GDN_GRID, KvSettings, compute_capability, paged
+from kvsim.sim.kv.groups import groups_of
+from kvsim.sim.kv.pages import Group, bytes_per_block
+from kvsim.sim.models.catalog import GIB
+from kvsim.sim.models.spec import ModelSpec
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.memory import KvCapacity, cache_bytes
+
+KINDS = {
+    "full_attention": "full",
+    "mla_attention": "full",
+    "sliding_window": "window",
+    "chunked_local_attention": "chunk",
+    "mamba": "state",
+}
+"""What layers keep -> the kind of group that an allocator knows."""
+
+
+@dataclass(frozen=True)
+class HybridMemory:
+    """The groups of a run and the pool that they share.
+
+    Attributes
+    ----------
+    layers : Hybrid
+        What the allocator is told.
+    groups : tuple of Group
+        The same with their layers and bytes.
+    page_bytes : int
+        Of a page of any group, on one GPU.
+    capacity : KvCapacity
+    """
+
+    layers: Hybrid
+    groups: tuple[Group, ...]
+    page_bytes: int
+    capacity: KvCapacity
+
+    @property
+    def in_words(self) -> str:
+        """One line about the groups."""
+        told: dict[tuple[int, str], int] = {}
+        for group, layer in zip(self.groups, self.layers.groups, strict=True):
+            words = {
+                "full": "all tokens",
+                "window": f"the last {layer.reach:,}" if layer.reach else "",
+                "chunk": f"chunks of {layer.reach:,}" if layer.reach else "",
+                "state": "a state",
+            }[layer.kind]
+            if layer.kind != "state":
+                words += f", in blocks of {layer.block_size:,}"
+            told[len(group.layers), words] = told.get((len(group.layers), words), 0) + 1
+        parts = [f"{count} of {layers} layers ({words})" for (layers, words), count in told.items()]
+        return (
+            f"Layers in groups over one pool of {self.capacity.slots // self.page_slots:,} pages of "
+            f"{self.page_bytes / 2**20:,.2f} MiB: {'; '.join(parts)}."
+        )
+
+    @property
+    def page_slots(self) -> int:
+        """Slots of a page: a token of the smallest attention group takes one."""
+        return page_slots(self.layers)
+
+
+def page_slots(layers: Hybrid) -> int:
+    """Slots of a page, the least that all attention blocks divide; 1 without attention."""
+    return lcm(*(group.block_size for group in layers.groups if group.kind != "state"), 1)
+
+
+def is_hybrid(model: ModelSpec) -> bool:
+    """Whether some layers keep less than every token, in a way that a pool of pages can serve."""
+    kinds = {layers.kind for layers in model.kv_layers}
+    return kinds <= KINDS.keys() and not kinds <= {"full_attention", "mla_attention"}
+
+
+def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
+    """How the layers of a run's model are kept, and how much fits.
+
+    Parameters
+    ----------
+    scenario : Deployment
+    asynchronous : bool
+        Whether the engine decides a step before the one before it has ended.
+
+    Raises
+    ------
+    KvsimError
+        Where vLLM refuses the settings, where layers are of a kind that no group can hold, or nothing fits.
+    """
+    engine, model = scenario.engine, scenario.served_model
+    settings = KvSettings(
+        tensor_parallel_size=scenario.tensor_parallel_size,
+        kv_cache_dtype=scenario.kv_cache_dtype,
+        block_size=engine.block_size if engine.block_size != type(engine).block_size else None,
+        prefix_caching=engine.enable_prefix_caching,
+        mamba_cache_mode=engine.mamba_cache_mode,
+        max_model_len=scenario.max_model_len,
+        disable_hybrid=engine.disable_hybrid_kv_cache_manager,
+        compute_capability=compute_capability(scenario.gpu),
+    )
+    groups = tuple(groups_of(paged(model, settings).layers, settings.disable_hybrid))
+    if not groups:
+        raise KvsimError(f"model {model.name} caches nothing")
+    retention = engine.prefix_cache_retention_interval
+    layers = Hybrid(
+        tuple(map(_layer_group, groups)),
+        engine.max_num_batched_tokens * (2 if asynchronous else 1),
+        asynchronous,
+        None if retention < 0 else retention,
+    )
+    page_bytes = bytes_per_block(groups)
+    pages, reason = _pages(scenario, layers, page_bytes)
+    size = page_slots(layers)
+    per_token = sum(size // group.block_size for group in layers.groups if group.kind != "state")
+    slots = pages * size
+    capacity = KvCapacity(
+        slots // max(per_token, 1), model.kv_bytes_per_token, reason, max(per_token, 1), slots
+    )
+    return HybridMemory(layers, groups, page_bytes, capacity)
+
+
+def _layer_group(group: Group) -> LayerGroup:
+    page = group.page
+    if group.kind not in KINDS:
+        raise KvsimError(f"layers of kind {group.kind} cannot be kept in groups")
+    if group.kind == "mamba":
+        if page.every_block:
+            return LayerGroup("full", page.block_size)
+        grid = (GDN_GRID if "gdn" in page.shape else 1) if page.checkpoints else None
+        return LayerGroup("state", page.block_size, checkpoint_grid=grid if page.aligned else None)
+    reach = {"sliding_window": page.window, "chunked_local_attention": page.chunk}.get(group.kind)
+    return LayerGroup(KINDS[group.kind], page.block_size, reach)
+
+
+def _pages(scenario: Deployment, layers: Hybrid, page_bytes: int) -> tuple[int, str]:
+    """Pages, and where the number is from; at least one for each group."""
+    least, ranks = len(layers.groups), scenario.data_parallel_size
+    if scenario.num_gpu_blocks is not None:
+        pages, reason = scenario.num_gpu_blocks * ranks, "given"
+    elif scenario.kv_tokens is not None:
+        per_token = sum(1 / group.block_size for group in layers.groups if group.kind != "state")
+        pages, reason = int(scenario.kv_tokens * per_token), "given"
+    else:
+        usable, words = cache_bytes(scenario)
+        pages = ranks * (int(usable * scenario.pipeline_parallel_size // page_bytes) - 1)
+        reason = f"{words}, in pages of {page_bytes / GIB * 1024:,.2f} MiB"
+    if pages < least:
+        raise KvsimError(
+            f"model {scenario.model.name} needs a page of {page_bytes / 2**20:,.2f} MiB for each of its "
+            f"{least} groups of layers, {max(pages, 0)} fit ({reason}): try a larger GPU or "
+            "--tensor-parallel-size"
+        )
+    return pages, reason
