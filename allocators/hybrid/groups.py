@@ -101,6 +101,12 @@ class Hybrid(Allocator):
         Tokens of the longest sequence.
     """
 
+    family = "layers"
+    idea = "groups of unlike layers take pages of one size from one pool"
+    wastes = "less than a page for each group; padding of small groups"
+    used_by = "vLLM V1, for hybrid models"
+    source = "vLLM, v1/core/kv_cache_utils.py and single_type_kv_cache_manager.py"
+
     windows = True
     keeps_prefixes = True
     pages = True
