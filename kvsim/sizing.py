@@ -112,8 +112,8 @@ def sized(
     given = described(file, settings, goals, options)
     search = planned_search(given, options)
     sweep = search.sweep
-    for label, reason in sweep.impossible.items():
-        print(f"impossible: {label}: {reason}", file=sys.stderr)
+    if sweep.impossible:
+        print(*sweep.impossible, sep="\n", file=sys.stderr)
     if not sweep.keys:
         raise KvsimError(f"none of the {len(sweep.points):,} systems can be")
     if options.dry_run:

@@ -160,7 +160,7 @@ def table_rows(  # noqa: PLR0917 - what was asked
     slo, unit = goals.limits, UNITS[find]
     assert slo is not None
     rows = []
-    for system in found:
+    for system, best in zip(found, like_the_best(found), strict=True):
         load, per_hour = system.load, goals.price_of(system.gpu) if system.rows else None
         output = system.at_load("output_tokens_per_s")
         row = {
@@ -170,6 +170,7 @@ def table_rows(  # noqa: PLR0917 - what was asked
             f"{unit}_low": None if load is None else load.low,
             f"{unit}_high": None if load is None else load.high,
             f"{unit}_per_gpu": system.per_gpu,
+            "best_per_gpu": best,
             "seeds": len(system.rows),
             "tolerance": tolerance,
             "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
@@ -203,6 +204,25 @@ def table_rows(  # noqa: PLR0917 - what was asked
             key=lambda row: (row.get(first) is None, row.get(first) or 0.0, -(row[f"{unit}_per_gpu"] or 0.0))
         )
     return rows
+
+
+def like_the_best(found: Sequence[Capacity]) -> list[bool]:
+    """Which systems carry most per GPU, or no less beyond the seeds' spread: seed by seed."""
+    known = [system for system in found if system.per_gpu is not None]
+    if not known:
+        return [False] * len(found)
+    best = max(known, key=lambda system: system.per_gpu or 0.0)
+
+    def alike(system: Capacity) -> bool:
+        if system is best or system.load is None or len(system.rows) != len(best.rows):
+            return system is best
+        if len(system.rows) < 2:
+            return system.per_gpu == best.per_gpu
+        each = [[row["load"] / row["gpus"] for row in one.rows] for one in (system, best)]
+        apart = ratio(*each)
+        return apart is not None and apart.holds(1.0)
+
+    return [alike(system) for system in found]
 
 
 def _inverse(value: float | None) -> float | None:

@@ -38,7 +38,11 @@ def answer(rows: Sequence[Row], labels: Sequence[str], find: str, slo: Slo, for_
     most = figures(row[f"{unit}_per_gpu"])
     if len(rows) == 1:
         return f"{figures(row[unit])} {words} within {slo}, {most} per GPU"
-    return f"{label} carries most per GPU within {slo}: {most} {words}, {figures(row[unit])} in all"
+    said = f"{label} carries most per GPU within {slo}: {most} {words}, {figures(row[unit])} in all"
+    alike = [each for one, each in known if one["best_per_gpu"] and each != label]
+    if len(alike) > 3:
+        alike = [*alike[:2], f"{len(alike) - 2} others"]
+    return f"{said}; no different beyond the seeds' spread: {'; '.join(alike)}" if alike else said
 
 
 def capacity_words(

@@ -136,6 +136,16 @@ def test_the_cheapest_fleet_comes_first():
     assert [each["fleet_gpus"] for each in unpriced] == [6, 8, None]
 
 
+def test_what_seeds_do_not_tell_apart_is_said():
+    rows = [row(load, seed) for seed, load in enumerate((2.0, 3.0, 4.0))]
+    rows += [row(load, seed, gpu="l40s") for seed, load in enumerate((2.1, 2.8, 4.3))]
+    rows += [row(load, seed, gpu="b200") for seed, load in enumerate((1.1, 1.5, 2.2))]
+    found = described(rows, price=None)
+    assert [each["best_per_gpu"] for each in found] == [True, True, False], "b200 is less with every seed"
+    said = answer(found, ["h100", "l40s", "b200"], "rate", SLO, None)
+    assert said.startswith("l40s carries most") and said.endswith("beyond the seeds' spread: h100")
+
+
 def test_more_memory_is_compared_seed_by_seed():
     (found,) = described([row(2.0, 0, more_kv_load=2.2), row(4.0, 1, more_kv_load=4.4)], more_kv=1.0)
     assert found["more_kv_gain_percent"] == pytest.approx(10)

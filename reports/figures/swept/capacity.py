@@ -43,13 +43,13 @@ def capacity(rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: s
         else:
             ends = [0.0, 0.0]
         said = figures(value) if value is not None else "none"
-        why = f"{said}   {short(str(row['limited_by']), 62)}" if not crowded else said
+        why = f"{said}   {short(str(row['limited_by']), 72)}" if not crowded else said
         beside: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **beside)
     names = [short(labels[place], 34) for place in order]
     axes.set_yticks(range(len(order)), names, color=style.ink, fontsize=style.small_pt if crowded else None)
     axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.set_xlim(0, most * (1.15 if crowded else 2.1))
+    axes.set_xlim(0, most * (1.15 if crowded else 2.25))
     axes.set_xlabel(f"{words} per GPU")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
