@@ -71,9 +71,12 @@ def windowed_groups(scenario: Deployment) -> KvGroups | None:
 
 def hybrid_groups(scenario: Deployment) -> HybridMemory | None:
     """How unlike layers are kept over one pool; None where they are not."""
-    found, scheduler = allocator_class(scenario.engine.allocator), build_scheduler(scenario)
-    hybrid = is_hybrid(scenario.served_model) and scheduler.keeps_groups and found.frees_behind_windows
-    if not (found.keeps_groups or (hybrid and not found.pools_windows)):
+    found = allocator_class(scenario.engine.allocator)
+    unlike = is_hybrid(scenario.served_model) and found.frees_behind_windows and not found.pools_windows
+    if not (found.keeps_groups or unlike):
+        return None
+    scheduler = build_scheduler(scenario)
+    if not (found.keeps_groups or scheduler.keeps_groups):
         return None
     return hybrid_memory(scenario, scheduler.asynchronous)
 
