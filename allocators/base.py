@@ -148,7 +148,7 @@ class Allocator(ABC):
     source: ClassVar[str] = ""
     """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
     note: ClassVar[str] = ""
-    """What a reader of every result must know beside the numbers"""
+    """What a reader of every result must know beside the numbers: a sentence"""
 
     scheduler: ClassVar[str] = ""
     """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""

@@ -166,7 +166,7 @@ class Simulation:
             )
         told = allocator_class(self.scenario.engine.allocator).note
         if told:
-            notes.append(f"{self.scenario.engine.allocator}: {told}.")
+            notes.append(told)
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
