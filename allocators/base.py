@@ -176,6 +176,12 @@ class Allocator(ABC):
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
     forks: ClassVar[bool] = False
     """Whether `fork`, `swap_out` and `swap_in` work."""
+    chooses_eviction: ClassVar[bool] = False
+    """Whether the option `eviction` has a meaning."""
+    chooses_compaction: ClassVar[bool] = False
+    """Whether the option `compaction` has a meaning."""
+    pools_windows: ClassVar[bool] = False
+    """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     takes_budget: ClassVar[bool] = False

@@ -19,11 +19,13 @@ from kvsim.allocators.lossy.h2o import H2O
 from kvsim.allocators.lossy.kivi import Kivi
 from kvsim.allocators.lossy.streaming_llm import StreamingLLM
 from kvsim.allocators.mlc import Mlc
-from kvsim.allocators.options import Options
+from kvsim.allocators.options import Groups, Options
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
 from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.windows import SglangDual, SglangUnified
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
@@ -39,6 +41,8 @@ from kvsim.allocators.virtual_memory.vattention import (
     VAttentionBestFit,
     VAttentionEager,
 )
+
+GROUPS = Groups(full=1, windowed=2, window=32)
 
 
 def sizes(cell: int, block_size: int = 16) -> Options:
@@ -67,6 +71,11 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "sglang 1": SglangCached,
+    "sglang-dual": partial(SglangDual, groups=GROUPS, page_size=4),
+    "sglang-unified eager": partial(SglangUnified, groups=GROUPS, page_size=4),
+    "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
+    "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "offset": Offset,
     "offset-exact": OffsetExact,
     "tlsf": Tlsf,
@@ -100,6 +109,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
 FINE = (
     "paged 1",
     "radix",
+    "sglang 1",
     "lightllm",
     "llama-contiguous",
     "llama-contiguous that moves little",
