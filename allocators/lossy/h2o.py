@@ -21,7 +21,7 @@ class H2O(Budgeted):
     """Drops older tokens by lot; parameters as of `Budgeted`."""
 
     idea = "the last tokens and the heavy hitters; the rest is dropped"
-    wastes = "holes: blocks of 16 hardly ever get empty; quality not modelled"
+    wastes = "holes: blocks of 16 hardly ever empty; quality not modelled"
     used_by = "none; research code"
     source = "H2O, NeurIPS '23, arXiv 2306.14048"
 

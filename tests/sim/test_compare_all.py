@@ -1,0 +1,34 @@
+"""`--allocator all`: every built-in allocator that fits, slow ones only by name."""
+
+import pytest
+
+from kvsim.allocators import ALLOCATORS
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.run import fitting, left_out, side_by_side
+from kvsim.sim.scenario.registry import allocator_class
+
+SLOW = [name for name in ALLOCATORS if allocator_class(name).slow]
+
+
+def test_all_is_every_allocator_that_fits_and_is_not_slow():
+    deployment = Scenario().deployed()
+    names = [each.engine.allocator for each in side_by_side(deployment, ["all"])]
+    assert names == list(fitting(deployment))
+    assert not set(names) & set(SLOW)
+    assert set(names) | set(left_out(deployment)) == set(ALLOCATORS)
+    assert len(names) > 10
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_a_slow_one_is_left_out_with_advice_and_taken_when_named(slow):
+    deployment = Scenario().deployed()
+    assert left_out(deployment)[slow] == f"it is slow; for short runs: all,{slow}"
+    assert side_by_side(deployment, ["all", slow])[-1].engine.allocator == slow
+
+
+def test_what_does_not_fit_the_model_is_left_out_with_the_reason():
+    deployment = Scenario(enable_prefix_caching=True).deployed()
+    assert "contiguous" not in fitting(deployment)
+    assert left_out(deployment)["contiguous"] == (
+        "enable_prefix_caching must be left out for scheduler orca, got True"
+    )
