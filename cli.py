@@ -25,7 +25,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -295,7 +295,9 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
 def reproduce(  # noqa: PLR0917 - typer passes them by name
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which one: pagedattention.")],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="pagedattention, vattention or offset-allocator.")
+    ],
     figure: Annotated[
         str | None,
         typer.Option(metavar="N,...", help="Its figures, as in 2,12,19a.", show_default="all"),
@@ -595,19 +597,18 @@ def show_trace(  # noqa: PLR0917 - typer passes them by name
     turns: _Turns = "first",
     columns: _Columns = None,
     force: _Force = False,
+    miss_ratio: Annotated[
+        bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit (LRU, exact).")
+    ] = False,
+    block_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of its blocks.", show_default="16, or a few more")
+    ] = None,
 ) -> None:
     """Show a trace in numbers, and draw it."""
-    from kvsim.jobs import opened
-    from kvsim.reports.rundir.writing import write_figures
-    from kvsim.reports.traces import draw, show_table
-    from kvsim.workloads.statistics import QUANTILES, statistics
+    from kvsim.showing import trace_shown
 
-    lengths = opened(Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)).lengths
-    show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
-    if out is not None:
-        drawn = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
-        for path in write_figures(out, lambda part: draw(part, lengths.name, *drawn), force):
-            print(path)
+    described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
+    trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size)
 
 
 @traces_app.command("convert")

@@ -148,10 +148,12 @@ class Allocator(ABC):
     source: ClassVar[str] = ""
     """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
     note: ClassVar[str] = ""
-    """What a reader of every result must know beside the numbers"""
+    """What a reader of every result must know beside the numbers: a sentence"""
 
     scheduler: ClassVar[str] = ""
     """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
+    slow: ClassVar[bool] = False
+    """Whether runs take so long that comparisons of all leave it out, unless it is named too."""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     frees_when_refused: ClassVar[bool] = False
@@ -176,6 +178,12 @@ class Allocator(ABC):
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
     forks: ClassVar[bool] = False
     """Whether `fork`, `swap_out` and `swap_in` work."""
+    chooses_eviction: ClassVar[bool] = False
+    """Whether the option `eviction` has a meaning."""
+    chooses_compaction: ClassVar[bool] = False
+    """Whether the option `compaction` has a meaning."""
+    pools_windows: ClassVar[bool] = False
+    """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     takes_budget: ClassVar[bool] = False

@@ -35,7 +35,13 @@ def mistakes_raise_invariant_error(step: Step) -> str:
 def refusals_change_nothing(step: Step) -> str:
     """Neither a refused call, nor a mistake, nor a question changes anything (1, 7)."""
     refused = step.outcome is False or step.error or step.call.startswith("can_admit")
-    return _difference(step.before, step.after) if refused else ""
+    if not refused:
+        return ""
+    if step.frees_when_refused and step.call.startswith("grow(") and step.after.used < step.before.used:
+        freed, expired = step.before.used - step.after.used, step.after.expired - step.before.expired
+        kept = step.before.capacities == step.after.capacities
+        return "" if kept and freed == expired else f"{freed} slots were freed, {expired} expired"
+    return _difference(step.before, step.after)
 
 
 def slots_add_up(step: Step) -> str:

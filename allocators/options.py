@@ -99,6 +99,10 @@ class Options(NamedTuple):
     """that the engine runs at once"""
     max_model_len: int = 8_192
     """tokens of the longest sequence"""
+    eviction: str = "lru"
+    """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""
+    compaction: str = "eager"
+    """eager or lazy: when holes are closed by moving pages, for those that choose"""
     kv_budget: tuple[int, int] | None = None
     """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
     kv_bits: int = 2

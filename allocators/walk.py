@@ -52,6 +52,7 @@ class Step(NamedTuple):
     capacity_slots: int
     slots_per_token: int = 1
     idles: bool = False
+    frees_when_refused: bool = False
     moves_on_release: bool = False
     most_sequences: int | None = None
     foretold: bool | None = None
@@ -216,6 +217,7 @@ class Walk:
             self._allocator.capacity_slots,
             self._allocator.slots_per_token,
             self._allocator.idles,
+            self._allocator.frees_when_refused,
             self._allocator.moves_on_release,
             self._allocator.most_sequences,
             growth_unit=self._allocator.growth_unit,

@@ -75,8 +75,8 @@ def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Dep
     """The server under each of these allocators; of `all`, those that cannot run it are told."""
     from kvsim.sim.run import EVERY, left_out, side_by_side
 
-    if list(allocators) == [EVERY]:
-        for name, reason in left_out(deployment).items():
+    for name, reason in left_out(deployment).items() if EVERY in allocators else ():
+        if name not in allocators:
             print(f"without {name}: {reason}", file=sys.stderr)
     return side_by_side(deployment, allocators)
 

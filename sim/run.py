@@ -166,7 +166,7 @@ class Simulation:
             )
         told = allocator_class(self.scenario.engine.allocator).note
         if told:
-            notes.append(f"{self.scenario.engine.allocator}: {told}.")
+            notes.append(told)
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -279,12 +279,12 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
 
 
 def fitting(scenario: Deployment) -> dict[str, Deployment]:
-    """Each built-in allocator with which the scenario can be run -> the scenario with it."""
+    """Each built-in allocator with which the scenario can soon be run -> the scenario with it."""
     return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
 
 
 def left_out(scenario: Deployment) -> dict[str, str]:
-    """Each built-in allocator with which it cannot -> why."""
+    """Each built-in allocator with which it cannot, or only slowly -> why."""
     return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
 
 
@@ -293,6 +293,9 @@ def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
     bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
     found: dict[str, Deployment | str] = {}
     for name in ALLOCATORS:
+        if allocator_class(name).slow:
+            found[name] = f"it is slow; for short runs: {EVERY},{name}"
+            continue
         try:
             found[name] = resolved(with_allocator(bare, name))
             build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
@@ -312,8 +315,9 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     KvsimError
         When two are the same, or when one of these is given and no allocator takes it.
     """
-    if list(allocators) == [EVERY]:
-        allocators = list(fitting(scenario))
+    if EVERY in allocators:
+        named = [name for name in allocators if name != EVERY]
+        allocators = [*(name for name in fitting(scenario) if name not in named), *named]
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
     budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
     plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)

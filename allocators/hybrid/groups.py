@@ -101,6 +101,12 @@ class Hybrid(Allocator):
         Tokens of the longest sequence.
     """
 
+    family = "layers"
+    idea = "a table for each group of alike layers, over one pool of pages of equal bytes"
+    wastes = "less than one block in each group; padding of pages and of groups"
+    used_by = "vLLM"
+    source = "vllm/v1/core/kv_cache_utils.py, 0.33.0"
+
     windows = True
     keeps_prefixes = True
     pages = True
@@ -111,7 +117,10 @@ class Hybrid(Allocator):
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "Hybrid":
-        layers = options.hybrid or Layers((LayerGroup("full", options.block_size),), 8_192)
+        size = options.block_size
+        layers = options.hybrid or Layers(
+            (LayerGroup("full", size), LayerGroup("window", size, 2 * size)), options.max_model_len
+        )
         return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
 
     def __init__(self, capacity_slots: int, layers: Layers, caching: bool, max_model_len: int) -> None:

@@ -40,8 +40,8 @@ class Holding:
 
     Attributes
     ----------
-    prompt : int
-        Tokens written before the first decoded one.
+    budget : int
+        Tokens that it may keep.
     capacity : int
         Tokens before the next growth; all those before it count as written.
     blocks : list of int or None
@@ -54,10 +54,10 @@ class Holding:
         All tokens that it dropped.
     """
 
-    __slots__ = ("blocks", "capacity", "dead", "expired", "holes", "prompt")
+    __slots__ = ("blocks", "budget", "capacity", "dead", "expired", "holes")
 
-    def __init__(self, prompt: int) -> None:
-        self.prompt = self.capacity = prompt
+    def __init__(self, prompt: int, budget: int) -> None:
+        self.capacity, self.budget = prompt, budget
         self.blocks: list[int | None] = []
         self.dead: list[int] = []
         self.holes = self.expired = 0
@@ -80,7 +80,7 @@ class Budgeted(Allocator):
     """
 
     family = "lossy"
-    note = "memory only; what the answers lose in quality is not modelled"
+    note = "Memory only: what the answers lose in quality is not modelled."
     takes_budget = True
 
     windows = pages = has_blocks = True
@@ -103,9 +103,9 @@ class Budgeted(Allocator):
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
         """Which `count` of its tokens to drop, now that it will have `tokens`; changes nothing."""
 
-    @abstractmethod
-    def dropped(self, seq: int, held: Holding, tokens: int, victims: list[int]) -> None:
-        """They were dropped."""
+    def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
+        """The same, and remember that they are dropped."""
+        return self.victims(seq, held, tokens, count)
 
     @property
     def block_slots(self) -> int:
@@ -121,7 +121,7 @@ class Budgeted(Allocator):
         self._held.expect_new(seq, tokens)
         if not self.can_admit(tokens, bound):
             return False
-        held = self._held[seq] = Holding(tokens)
+        held = self._held[seq] = Holding(tokens, self.budget.of(tokens))
         self._extend(held, tokens)
         self._plan(held, tokens)
         return True
@@ -139,7 +139,7 @@ class Budgeted(Allocator):
             return True
         if -(-tokens // self.block_size) - len(held.blocks) > self._pool.free:
             return False
-        held.prompt = tokens
+        held.budget = self.budget.of(tokens)
         self._extend(held, tokens)
         self._plan(held, tokens)
         return True
@@ -148,16 +148,17 @@ class Budgeted(Allocator):
         held = self._held[seq]
         if tokens <= held.capacity:
             return True
-        count = tokens - held.expired - self.budget.of(held.prompt)
-        victims = self.victims(seq, held, tokens, min(count, held.capacity)) if count > 0 else []
-        hit = Counter(token // self.block_size for token in victims)
-        freed = [place for place, dead in hit.items() if held.dead[place] + dead == self.block_size]
-        if -(-tokens // self.block_size) - len(held.blocks) > self._pool.free + len(freed):
-            return False
-        if victims:
-            self._drop(held, hit, freed)
-            self.dropped(seq, held, tokens, victims)
-        self._extend(held, tokens)
+        count = min(tokens - held.expired - held.budget, held.capacity)
+        missing = -(-tokens // self.block_size) - len(held.blocks)
+        if missing > self._pool.free:
+            hit = Counter(at // self.block_size for at in self.victims(seq, held, tokens, max(count, 0)))
+            freed = [place for place, dead in hit.items() if held.dead[place] + dead == self.block_size]
+            if missing > self._pool.free + len(freed):
+                return False
+        if count > 0:
+            self._drop(held, self.drop(seq, held, tokens, count))
+        if missing > 0:
+            self._extend(held, tokens)
         self._plan(held, tokens)
         return True
 
@@ -187,18 +188,20 @@ class Budgeted(Allocator):
 
     # -- blocks -------------------------------------------------------------------------------
 
-    def _drop(self, held: Holding, hit: Counter[int], freed: list[int]) -> None:
-        """Drop tokens, so many of each place, and free the blocks in which none is left."""
-        for place, dead in hit.items():
-            held.dead[place] += dead
-            held.holes += dead
-            held.expired += dead
-            self.expired_slots += dead
-        blocks = [held.blocks[place] for place in freed]
-        for place in freed:
-            held.blocks[place] = None
-        held.holes -= len(freed) * self.block_size
-        self._give_back([block for block in blocks if block is not None])
+    def _drop(self, held: Holding, victims: list[int]) -> None:
+        """Drop tokens, and free the blocks in which none is left."""
+        size, dead, count = self.block_size, held.dead, len(victims)
+        held.holes += count
+        held.expired += count
+        self.expired_slots += count
+        for token in victims:
+            place = token // size
+            dead[place] += 1
+            if dead[place] == size:
+                block, held.blocks[place] = held.blocks[place], None
+                held.holes -= size
+                if block is not None:
+                    self._give_back([block])
 
     def _extend(self, held: Holding, tokens: int) -> None:
         missing = -(-tokens // self.block_size) - len(held.blocks)
@@ -209,7 +212,7 @@ class Budgeted(Allocator):
 
     def _plan(self, held: Holding, tokens: int) -> None:
         """Say where a sequence of `tokens` must come back: for a block, or to drop tokens."""
-        room = self.budget.of(held.prompt) + held.expired
+        room = held.budget + held.expired
         held.capacity = max(tokens, min(len(held.blocks) * self.block_size, room))
 
     def _give_back(self, blocks: list[int]) -> None:

@@ -12,7 +12,6 @@ as likely as the others (a hash of the sequence and of how many it has dropped).
 head; blocks would be emptier by none of that.
 """
 
-from kvsim.allocators.base import Holdings
 from kvsim.allocators.lossy.budget import Budget, Budgeted, Holding
 
 MASK = (1 << 64) - 1
@@ -30,36 +29,39 @@ class H2O(Budgeted):
 
     def __init__(self, capacity_slots: int, budget: Budget | None = None, block_size: int = 16) -> None:
         super().__init__(capacity_slots, budget, block_size)
-        self._older: Holdings[list[int]] = Holdings()  # of each sequence that dropped any: those kept
+        self._older: dict[int, list[int]] = {}  # of each sequence that dropped any: those kept
         self._aged: dict[int, int] = {}  # tokens that are no longer recent
 
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        older = self._candidates(seq, held, tokens)
-        chosen = []
-        for drawn in range(min(count, len(older))):
-            at = lot(seq, held.expired + drawn) % len(older)
-            chosen.append(older[at])
-            older[at] = older[-1]
-            older.pop()
-        return chosen
+        aged = range(self._aged.get(seq, 0), _recent_from(held, tokens))
+        return _drawn(seq, held.expired, count, [*self._older.get(seq, ()), *aged])
 
-    def dropped(self, seq: int, held: Holding, tokens: int, victims: list[int]) -> None:
-        gone = set(victims)
-        self._older[seq] = [token for token in self._candidates(seq, held, tokens) if token not in gone]
-        self._aged[seq] = self._recent_from(held, tokens)
+    def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
+        older, recent = self._older.setdefault(seq, []), _recent_from(held, tokens)
+        older += range(self._aged.get(seq, 0), recent)
+        self._aged[seq] = recent
+        return _drawn(seq, held.expired, count, older)
 
     def release(self, seq: int) -> None:
         super().release(seq)
         self._older.pop(seq, None)
         self._aged.pop(seq, None)
 
-    def _recent_from(self, held: Holding, tokens: int) -> int:
-        return max(0, min(tokens - self.budget.of(held.prompt) // 2, held.capacity))
 
-    def _candidates(self, seq: int, held: Holding, tokens: int) -> list[int]:
-        """The older tokens that are kept, those included that are no longer recent."""
-        aged = range(self._aged.get(seq, 0), self._recent_from(held, tokens))
-        return [*self._older.get(seq, ()), *aged]
+def _recent_from(held: Holding, tokens: int) -> int:
+    """The first of the recent tokens, when there are `tokens`."""
+    return max(0, min(tokens - held.budget // 2, held.capacity))
+
+
+def _drawn(seq: int, number: int, count: int, older: list[int]) -> list[int]:
+    """Take so many tokens out, by lot, from a sequence's so many-th on."""
+    chosen = []
+    for drawn in range(min(count, len(older))):
+        at = lot(seq, number + drawn) % len(older)
+        chosen.append(older[at])
+        older[at] = older[-1]
+        older.pop()
+    return chosen
 
 
 def lot(seq: int, number: int) -> int:

@@ -43,7 +43,7 @@ class Kivi(Allocator):
     """
 
     family = "lossy"
-    note = "memory only; what the answers lose in quality is not modelled"
+    note = "Memory only: what the answers lose in quality is not modelled."
     idea = "2 bits an element, but for the last 128 tokens"
     wastes = "nothing; quality is not modelled"
     used_by = "transformers (QuantizedCache, much alike)"

@@ -22,8 +22,5 @@ class StreamingLLM(Budgeted):
     source = "StreamingLLM, ICLR '24, arXiv 2309.17453"
 
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        first = min(SINKS, self.budget.of(held.prompt) - 1) + held.expired
+        first = min(SINKS, held.budget - 1) + held.expired
         return list(range(first, min(first + count, held.capacity)))
-
-    def dropped(self, seq: int, held: Holding, tokens: int, victims: list[int]) -> None:
-        pass

@@ -4,11 +4,19 @@ A figure says `reads = "mechanism"` and `measure = NAME`; the `arguments` of its
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from kvsim.allocators.llama import search
 from kvsim.allocators.llama.defrag import most_moves, moves_of
+from kvsim.allocators.options import Options
+from kvsim.allocators.size_classes.store import Segment
+from kvsim.allocators.size_classes.utilisation import SIZES, Objects, one_by_one, pairs, splitmix64
+from kvsim.sim.scenario.registry import allocator_class
 
+MIB = 1 << 20
+BASE = 0x1000
+"""Where the benchmark's memory begins."""
 Values = dict[str, float | None]
 
 
@@ -52,10 +60,52 @@ def interleaved(
     return {"free": free, "longest": longest, "refused": refused, "rounds": rounds}
 
 
+def kvblock(
+    *, allocator: str, layers: int, kv_heads: int, head_dim: int, dtype_bytes: int, tensor_parallel: int
+) -> Values:
+    """What a sequence of one token gets of vAttention's memory: a page in K and V of each layer.
+
+    Returns
+    -------
+    dict
+        `tokens` that its pages hold, and its MiB on all GPUs, which no sequence wastes (`waste`).
+    """
+    heads = kv_heads // tensor_parallel
+    token_bytes = 2 * layers * heads * head_dim * dtype_bytes
+    options = Options(
+        token_bytes=token_bytes, layers=layers, kv_heads=heads, head_dim=head_dim, dtype_bytes=dtype_bytes
+    )
+    memory = allocator_class(allocator).from_options(1 << 16, options)
+    assert memory.admit(0, 1, 1)
+    lent = memory.used_slots * token_bytes // memory.slots_per_token
+    return {"tokens": memory.capacity(0), "waste": lent * tensor_parallel / MIB}
+
+
+def full_store(*, pool: int, rounds: bool, count: int, seed: int = 7, store: Mapping[str, int]) -> Values:
+    """Mooncake's benchmark: the share of a full store that holds objects, in percent.
+
+    `store` has the `size` of all objects, or `low` and `high`, or `kv`, `indexer` and rounds of `warm_up`;
+    `count` is how many allocations, or rounds, then go into the mean. `rounds`: loans are rounded up.
+    """
+    objects, draws = Objects(Segment(pool, BASE, rounds), seed), splitmix64(seed ^ SIZES)
+    if "kv" in store:
+        sizes = store["kv"], store["indexer"]
+        loop = pairs(objects, *sizes, draws, warm_up=store["warm_up"], rounds=count, share=0.05)
+    elif "size" in store:
+        loop = one_by_one(objects, repeat(store["size"]), pool // store["size"], count)
+    else:
+        low, span = store["low"], store["high"] - store["low"] + 1
+        loop = one_by_one(objects, (low + draw % span for draw in draws), None, count)
+    *_, outcome = loop
+    return {"utilisation": 100 * outcome.mean}
+
+
 MEASURES: dict[str, Callable[..., Values]] = {
     "uniform-waste": uniform_waste,
     "graph-moves": graph_moves,
     "interleaved": interleaved,
+    "kvblock": kvblock,
+    "full-store": full_store,
 }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kvsim.allocators.extents import FITS
+from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
@@ -17,6 +18,7 @@ from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import (
     CAPACITY_POLICIES,
+    COMPACTIONS,
     POLICIES,
     PREEMPTIONS,
     EngineConfig,
@@ -81,6 +83,35 @@ class Scenario:
         value="NAME",
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
+    )
+    schedule_conservativeness: float = option(
+        "Factor of what is set aside for running answers (sglang).",
+        panel=ENGINE,
+        default=EngineConfig.schedule_conservativeness,
+        value="X",
+        doc="`sglang`: factor of the share of answers that is set aside for those who run",
+    )
+    enable_mixed_chunk: bool = option(
+        "Decode in steps that compute prompts, too (sglang).",
+        panel=ENGINE,
+        default=EngineConfig.enable_mixed_chunk,
+        doc="`sglang`: decode in the steps that compute prompts, too",
+    )
+    max_tokens: int | None = option(
+        "Longest answer that clients ask for; sglang reckons with it.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="as long as each will be",
+        doc="`sglang`: the `max_tokens` of every request, of which a share is set aside",
+    )
+    preemption_threshold: int | None = option(
+        "By priority: the difference that preempts others (sglang).",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="never",
+        doc="`sglang`, by priority: a request preempts those that are less urgent by more than this",
     )
     enable_chunked_prefill: bool | None = option(
         "Split prompts to fit a step; --no-...: never.",
@@ -182,6 +213,21 @@ class Scenario:
         value="N",
         shown="16",
         doc="tokens of a KV block, a power of two",
+    )
+    eviction: str = option(
+        "The leaf of the radix tree that goes first (sglang).",
+        panel=MEMORY,
+        default=EngineConfig.eviction,
+        allowed=tuple(STRATEGIES),
+        doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/blocks.md#sglang)",
+    )
+    compaction: str = option(
+        "When pages move to close holes: at once, or when room is short.",
+        panel=MEMORY,
+        default=EngineConfig.compaction,
+        allowed=COMPACTIONS,
+        doc="when pages move to close holes, for [`sglang-unified`](zoo/layers.md#sglang-unified): at every "
+        "release, or when room is short",
     )
     reserve: str | None = option(
         "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",

@@ -6,14 +6,16 @@ Names of allocators and schedulers are not checked here: their registries do tha
 from dataclasses import dataclass
 
 from kvsim.allocators.extents import FITS
-from kvsim.sim.checks import check_int, check_one_of
+from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.sim.checks import check_int, check_number, check_one_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
-POLICIES = ("fcfs", "priority", "sjf")
+COMPACTIONS = ("eager", "lazy")
+POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
 PREEMPTIONS = ("recompute", "swap")
 KV_BITS = (1, 2, 4, 8)
 CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
@@ -71,7 +73,7 @@ class EngineConfig:
     reserve_full_prompt : bool or None
         Whether a request is admitted only when its whole prompt fits, not just the first chunk; None
         means as the scheduler's version does.
-    policy : "fcfs", "priority" or "sjf"
+    policy : one of POLICIES
         The order of the queue (sim/serving/queues.py).
     enable_prefix_caching : bool
         Whether prompts share the memory of what they have in common, with whoever was there before too.
@@ -97,6 +99,18 @@ class EngineConfig:
         tokens too.
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
+    eviction : str
+        Which leaf of a radix tree goes first, for allocators that choose (allocators/sglang/eviction.py).
+    compaction : "eager" or "lazy"
+        When holes are closed by moving pages, for allocators that choose.
+    schedule_conservativeness : float
+        Factor of the share of answers that SGLang sets aside for those who run.
+    enable_mixed_chunk : bool
+        Whether SGLang decodes in the steps that compute prompts, too.
+    max_tokens : int or None
+        The longest answer that clients ask for, by which SGLang reckons; None means as long as it will be.
+    preemption_threshold : int or None
+        SGLang, by priority: the difference above which an urgent request preempts others; None: never.
     """
 
     allocator: str = "paged"
@@ -125,6 +139,12 @@ class EngineConfig:
     mamba_cache_mode: str | None = None
     prefix_cache_retention_interval: int = 0
     disable_hybrid_kv_cache_manager: bool = False
+    eviction: str = "lru"
+    compaction: str = "eager"
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    max_tokens: int | None = None
+    preemption_threshold: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.watermark < 1:
@@ -137,6 +157,8 @@ class EngineConfig:
             check_reserve(self.reserve)
         check_one_of("policy", self.policy, POLICIES)
         check_one_of("fit", self.fit, FITS)
+        check_one_of("eviction", self.eviction, tuple(STRATEGIES))
+        check_one_of("compaction", self.compaction, COMPACTIONS)
         choices = (
             ("preemption", PREEMPTIONS),
             ("mamba_cache_mode", CACHE_MODES),
@@ -158,8 +180,10 @@ class EngineConfig:
                 f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
                 f"got {self.max_num_batched_tokens}"
             )
-        if self.max_model_len is not None:
-            check_int("max_model_len", self.max_model_len)
+        check_number("schedule_conservativeness", self.schedule_conservativeness)
+        for field, least in (("max_tokens", 1), ("preemption_threshold", 0), ("max_model_len", 1)):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field), least)
         self._check_admission()
 
     def _check_admission(self) -> None:

@@ -149,6 +149,11 @@ def _pages(scenario: Deployment, layers: Hybrid, page_bytes: int) -> tuple[int, 
     """Pages, and where the number is from; at least one for each group."""
     least, ranks = len(layers.groups), scenario.data_parallel_size
     if scenario.num_gpu_blocks is not None:
+        if scenario.num_gpu_blocks < least:
+            raise KvsimError(
+                f"num_gpu_blocks must be at least {least}, one of each group of layers, "
+                f"got {scenario.num_gpu_blocks}"
+            )
         pages, reason = scenario.num_gpu_blocks * ranks, "given"
     elif scenario.kv_tokens is not None:
         per_token = sum(1 / group.block_size for group in layers.groups if group.kind != "state")

@@ -22,7 +22,8 @@ from kvsim.sim.workload import Beam
 
 SOME_KNOW = (
     *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
-    *("preemption", "policy", "capacity_policy"),
+    *("preemption", "policy", "schedule_conservativeness", "enable_mixed_chunk", "max_tokens"),
+    *("preemption_threshold", "capacity_policy"),
     *("router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"),
 )
 """Settings that only some schedulers have a use for."""
@@ -45,6 +46,8 @@ class Scheduler(ABC):
     """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
     reserves: ClassVar[bool] = False
     """Whether it counts on a request's reservation, whatever the allocator makes of it."""
+    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
+    """Orders of the queue that it knows."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
     publishes_late: ClassVar[bool] = False
@@ -82,6 +85,9 @@ class Scheduler(ABC):
             raise unknown("scheduler version", version, list(self.VERSIONS))
         self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
         self._refuse_what_it_does_not_use()
+        if config.policy not in self.policies:
+            known = ", ".join(self.policies)
+            raise KvsimError(f"policy must be one of {known} for scheduler {name}, got {config.policy!r}")
 
     def settings(self) -> frozenset[str]:
         """Which of the settings in `SOME_KNOW` its release has a use for."""
@@ -113,6 +119,10 @@ class Scheduler(ABC):
         if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
+
+    def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
+        """Tokens at which the answer to a prompt is cut, if a sequence may have `longest`."""
+        return max(longest - prompt, 1)
 
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, although it was not refused room."""

@@ -99,6 +99,11 @@ class Request:
             raise InvariantError(f"request {self.index} cannot go from {NAMES[self.state]} to {NAMES[state]}")
         self.state = state
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its prompt is computed and its answer is not."""
+        return self.state is State.DECODE
+
     def set_output(self, output_tokens: int) -> None:
         """Say how long the answer is, before the request runs."""
         self.output_tokens = output_tokens

@@ -173,8 +173,10 @@ class Server(Decoding):
 
     def after_step(self) -> None:
         """The allocator works after a step; what it lent ahead may never be written."""
-        allocator = self.allocator
+        allocator, used = self.allocator, self.allocator.used_slots
         allocator.after_step(self.lengths(new=False))
+        if allocator.used_slots == used:  # it lent nothing
+            return
         for request in self.running.values():
             if request.state is not State.FINISHED:
                 self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))

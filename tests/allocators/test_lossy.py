@@ -105,7 +105,7 @@ def test_quantising_must_save_something():
 
 def test_every_result_says_that_quality_is_not_modelled():
     run = simulate(allocator="h2o", kv_budget="50%", num_prompts=5)
-    assert "h2o: memory only; what the answers lose in quality is not modelled." in run.summary.notes
+    assert "Memory only: what the answers lose in quality is not modelled." in run.summary.notes
 
 
 @pytest.mark.parametrize(

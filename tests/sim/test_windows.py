@@ -395,9 +395,9 @@ def test_without_windows_nothing_changes():
     ("arguments", "message"),
     [
         (
-            ["--model", "gemma-3-27b", "--enable-prefix-caching"],
+            ["--model", "gemma-3-27b", "--enable-prefix-caching", "--scheduler", "vllm-v1@0.11.0"],
             "error: enable_prefix_caching must be off for model gemma-3-27b, which frees memory behind its "
-            "sliding window, got on (scheduler vllm-v1); or use --disable-hybrid-kv-cache-manager",
+            "sliding window, got on (scheduler vllm-v1@0.11.0); or use --disable-hybrid-kv-cache-manager",
         ),
         (
             ["--model", "mistral-7b", "--scheduler", "nano-vllm"],
@@ -435,6 +435,7 @@ def test_a_run_tells_its_groups_and_can_be_repeated(tmp_path, capsys):
     first, second = tmp_path / "one", tmp_path / "two"
     plain = ["--no-plots", "-q"]
     arguments = ["--model", "gemma-3-27b", "--gpu", "h100", "--num-prompts", "5", "--num-gpu-blocks", "7000"]
+    arguments += ["--scheduler", "vllm-v1@0.11.0"]
     assert cli.main(["run", *arguments, *plain, "--out", str(first)]) == 0
     assert cli.main(["run", "--config", str(first / "config.json"), *plain, "--out", str(second)]) == 0
     config, summary = (json.loads((first / name).read_text()) for name in ("config.json", "summary.json"))

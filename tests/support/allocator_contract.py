@@ -11,6 +11,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
+from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
@@ -19,11 +20,14 @@ from kvsim.allocators.lossy.h2o import H2O
 from kvsim.allocators.lossy.kivi import Kivi
 from kvsim.allocators.lossy.streaming_llm import StreamingLLM
 from kvsim.allocators.mlc import Mlc
-from kvsim.allocators.options import Options
+from kvsim.allocators.options import Groups, LayerGroup, Options
+from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
 from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.windows import SglangDual, SglangUnified
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
@@ -40,6 +44,8 @@ from kvsim.allocators.virtual_memory.vattention import (
     VAttentionEager,
 )
 
+GROUPS = Groups(full=1, windowed=2, window=32)
+
 
 def sizes(cell: int, block_size: int = 16) -> Options:
     """A model of one layer, whose keys of a token take so many bytes."""
@@ -55,6 +61,23 @@ def sizes(cell: int, block_size: int = 16) -> Options:
     )
 
 
+UNLIKE = Layers(
+    (
+        LayerGroup("full", 4),
+        LayerGroup("window", 4, 10),
+        LayerGroup("chunk", 2, 8),
+        LayerGroup("state", 1 << 20),
+    ),
+    1 << 20,  # prompts come whole
+)
+"""Groups of every kind, of two block sizes."""
+
+
+def hybrid(capacity_slots: int) -> Allocator:
+    """Unlike layers without a prefix cache."""
+    return Hybrid(capacity_slots, UNLIKE, False, 1 << 20)
+
+
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
     "contiguous best fit": partial(Contiguous, fit="best"),
@@ -67,6 +90,12 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "sglang 1": SglangCached,
+    "sglang-dual": partial(SglangDual, groups=GROUPS, page_size=4),
+    "sglang-unified eager": partial(SglangUnified, groups=GROUPS, page_size=4),
+    "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
+    "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
+    "hybrid": hybrid,
     "offset": Offset,
     "offset-exact": OffsetExact,
     "tlsf": Tlsf,
@@ -100,6 +129,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
 FINE = (
     "paged 1",
     "radix",
+    "sglang 1",
     "lightllm",
     "llama-contiguous",
     "llama-contiguous that moves little",
