@@ -153,8 +153,10 @@ def test_no_heading_names_a_command_that_is_not_there():
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
-    text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in SHARING else "")
-    text = (parts["sweep"] if command == "capacity" else "") + text
+    text = (parts[SHARED_OPTIONS] if command in SHARING else "") + (
+        parts["sweep"] if command == "capacity" else ""
+    )
+    text += parts[command.split()[0]]
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
