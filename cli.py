@@ -4,6 +4,7 @@
     sim compare    the same workload under several allocators, side by side
     sim sweep      all combinations of options, into one table
     sim table      the same table of any runs
+    sim capacity   the largest load within an SLO, and why not more
     sim plot       figures of earlier runs, for a screen, a paper or slides
     sim report     one page for the browser: memory map, charts, every request
     sim explain    the life of one request: what happened when, and why it waited
@@ -24,7 +25,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ import typer
 from typer.core import TyperGroup
 
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
-from kvsim.sim import __version__
+from kvsim.sim import __version__, build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -41,7 +42,7 @@ from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.options.sweeps import Swept, Where
+from kvsim.sim.options.sweeps import Sought, Swept, Where
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.scenario.deployment import Deployment
 
@@ -107,7 +108,7 @@ def compare(  # noqa: PLR0917 - typer passes them by name
         typer.Option(
             rich_help_panel="Engine",
             metavar="NAME,...",
-            help="See: sim allocators; each may name its reserve, as in buddy:pow2.",
+            help="See: sim allocators; each may name its reserve, as in buddy:pow2; or all.",
             show_default="contiguous, buddy:pow2, buddy:oracle, paged",
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
@@ -116,10 +117,9 @@ def compare(  # noqa: PLR0917 - typer passes them by name
     output: Output = Output(),
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from kvsim.jobs import carry_out
-    from kvsim.sim.run import side_by_side
+    from kvsim.jobs import carry_out, compared_with
 
-    deployments = side_by_side(server.deployed(), allocator.split(","))
+    deployments = compared_with(server.deployed(), allocator.split(","))
     carry_out(deployments, server.fleet(), traffic, seeds, output, goals, compared=True)
 
 
@@ -139,6 +139,24 @@ def sweep(  # noqa: PLR0917 - typer passes them by name
     from kvsim import sweeping
 
     sweeping.swept(file, {**vars(traffic), **vars(server)}, goals, swept, where)
+
+
+@app.command(short_help="The largest load within an SLO, and why not more.")
+@flat
+def capacity(  # noqa: PLR0917 - typer passes them by name
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
+    ] = None,
+    traffic: TrafficTexts = NO_TRAFFIC,
+    server: ScenarioTexts = NO_SERVER,
+    goals: Goals = Goals(),
+    sought: Sought = Sought(),
+    where: Where = Where(),
+) -> None:
+    """Find the largest load within an SLO, for each combination of options, and say why not more."""
+    from kvsim import sizing
+
+    sizing.sized(file, {**vars(traffic), **vars(server)}, goals, sought, where)
 
 
 @app.command(short_help="The table of a sweep, of any runs.")
@@ -277,7 +295,9 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
 def reproduce(  # noqa: PLR0917 - typer passes them by name
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which one: pagedattention.")],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="pagedattention, vattention or offset-allocator.")
+    ],
     figure: Annotated[
         str | None,
         typer.Option(metavar="N,...", help="Its figures, as in 2,12,19a.", show_default="all"),
@@ -577,19 +597,18 @@ def show_trace(  # noqa: PLR0917 - typer passes them by name
     turns: _Turns = "first",
     columns: _Columns = None,
     force: _Force = False,
+    miss_ratio: Annotated[
+        bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit (LRU, exact).")
+    ] = False,
+    block_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of its blocks.", show_default="16, or a few more")
+    ] = None,
 ) -> None:
     """Show a trace in numbers, and draw it."""
-    from kvsim.jobs import opened
-    from kvsim.reports.rundir.writing import write_figures
-    from kvsim.reports.traces import draw, show_table
-    from kvsim.workloads.statistics import QUANTILES, statistics
+    from kvsim.showing import trace_shown
 
-    lengths = opened(Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)).lengths
-    show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
-    if out is not None:
-        drawn = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
-        for path in write_figures(out, lambda part: draw(part, lengths.name, *drawn), force):
-            print(path)
+    described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
+    trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size)
 
 
 @traces_app.command("convert")
@@ -642,11 +661,13 @@ def fetch_trace(
 @app.callback(invoke_without_command=True)
 def sim(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and the build, and stop.")
+    ] = False,
 ) -> None:
     """Answer what is asked without a command."""
     if version:
-        print(f"kvsim {__version__}")
+        print(f"kvsim {__version__}, {build()}")
     elif ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

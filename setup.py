@@ -1,15 +1,33 @@
-"""The README as a package index shows it: its links and pictures point into the repository.
+"""What pyproject.toml cannot say: the README with whole links, and the modules compiled with mypyc on demand.
 
+    KVSIM_COMPILE=1 pip install .        compiles the modules named in [tool.kvsim] of pyproject.toml
+
+The compiled modules are the same files; without a C compiler, or in an editable install, all stays Python.
 Everything else about the package stands in pyproject.toml.
 """
 
+import os
 import re
+import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+BUILDS = {"build", "build_ext", "bdist_wheel", "install"}
+"""Commands that need the extension modules; others only ask what the package is."""
+TYPES = """
+[mypy]
+ignore_missing_imports = true
+[mypy-kvsim,kvsim.api,kvsim.jobs,kvsim.repeat,kvsim.results,kvsim.reports.*,kvsim.workloads.*]
+follow_imports = skip
+"""
+"""How mypy reads the modules before they are compiled: without the parts above them."""
 
 
 def absolute(text: str, repository: str) -> str:
@@ -18,10 +36,57 @@ def absolute(text: str, repository: str) -> str:
     return re.sub(r"(?<!!)(\[[^\]]*\]\()(?!https?:|#)", rf"\g<1>{repository}/blob/main/", text)
 
 
-project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def compiles() -> bool:
+    """Whether there is a C compiler that finds Python's own headers."""
+    with TemporaryDirectory() as folder:
+        source = Path(folder, "try.c")
+        source.write_text("#include <Python.h>\n")
+        command = (sysconfig.get_config_var("CC") or "cc").split()
+        include = f"-I{sysconfig.get_paths()['include']}"
+        try:
+            made = subprocess.run(
+                [*command, include, "-c", str(source), "-o", str(Path(folder, "try.o"))],
+                capture_output=True,
+                check=False,
+            )
+        except OSError:
+            return False
+        return made.returncode == 0
+
+
+def compiled() -> list[Extension]:
+    """The extension modules; none where nobody asked, or nothing can be compiled, which is said in a line."""
+    if os.environ.get("KVSIM_COMPILE", "0") in ("", "0") or not BUILDS & set(sys.argv):
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        print("kvsim: not compiled, as mypy is not installed: all modules stay Python", file=sys.stderr)
+        return []
+    if not compiles():
+        print("kvsim: not compiled, as no C compiler works here: all modules stay Python", file=sys.stderr)
+        return []
+    os.chdir(ROOT)
+    files = [f"{name.replace('.', '/')}.py" for name in PYPROJECT["tool"]["kvsim"]["compiled"]]
+    with TemporaryDirectory() as folder:
+        config = Path(folder, "mypy.ini")
+        config.write_text(TYPES)
+        level = os.environ.get("KVSIM_COMPILE_LEVEL", "3")
+        return mypycify(
+            [f"--config-file={config}", *files],
+            only_compile_paths=files,
+            opt_level=level,
+            multi_file=True,
+            group_name="kvsim",
+        )
+
+
+asked = os.environ.get("KVSIM_COMPILE", "0") not in ("", "0")
 setup(
     long_description=absolute(
-        (ROOT / "README.md").read_text(encoding="utf-8"), project["urls"]["Repository"]
+        (ROOT / "README.md").read_text(encoding="utf-8"), PYPROJECT["project"]["urls"]["Repository"]
     ),
     long_description_content_type="text/markdown",
+    setup_requires=PYPROJECT["tool"]["kvsim"]["compiler"] if asked else [],
+    ext_modules=compiled(),
 )

@@ -7,6 +7,11 @@ ALLOCATORS: dict[str, str] = {
     "paged": "kvsim.allocators.paged:Paged",
     "hybrid": "kvsim.allocators.hybrid.groups:Hybrid",
     "radix": "kvsim.allocators.radix:Radix",
+    "sglang": "kvsim.allocators.sglang.cached:SglangCached",
+    "sglang-dual": "kvsim.allocators.sglang.windows:SglangDual",
+    "sglang-unified": "kvsim.allocators.sglang.windows:SglangUnified",
+    "mlc": "kvsim.allocators.mlc:Mlc",
+    "tensorrt-llm": "kvsim.allocators.tensorrt_llm:TensorRTLLM",
     "vattention": "kvsim.allocators.virtual_memory.vattention:VAttention",
     "vattention-128k": "kvsim.allocators.virtual_memory.vattention:VAttention128K",
     "vattention-256k": "kvsim.allocators.virtual_memory.vattention:VAttention256K",
@@ -25,6 +30,9 @@ ALLOCATORS: dict[str, str] = {
     "static-cache": "kvsim.allocators.pytorch.static_cache:StaticCache",
     "llama-contiguous": "kvsim.allocators.llama.contiguous:LlamaContiguous",
     "llama-scattered": "kvsim.allocators.llama.scattered:LlamaScattered",
+    "streaming-llm": "kvsim.allocators.lossy.streaming_llm:StreamingLLM",
+    "h2o": "kvsim.allocators.lossy.h2o:H2O",
+    "kivi": "kvsim.allocators.lossy.kivi:Kivi",
 }
 """Name on the command line -> where the class is."""
 

@@ -24,8 +24,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.arena import Layout, Ledger, Region
-from kvsim.allocators.options import Options
+from kvsim.allocators.options import Options, said_by
 
 __all__ = (
     "Allocator",
@@ -48,10 +50,12 @@ Content = tuple[Run, ...]
 """The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
 
 
+@mypyc_attr(native_class=False)
 class InvariantError(RuntimeError):
     """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
 
 
+@mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
     """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
 
@@ -70,6 +74,7 @@ class Holdings(dict[int, T]):
             raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
     """What a caching allocator knows of a prefix: good until its next change.
 
@@ -88,6 +93,7 @@ class Match:
         self.woken_slots = woken_slots
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Allocator(ABC):
     """Lends the slots of one arena to sequences.
 
@@ -141,9 +147,13 @@ class Allocator(ABC):
     """Which engines use it, or did; at most 40 characters"""
     source: ClassVar[str] = ""
     """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
+    note: ClassVar[str] = ""
+    """What a reader of every result must know beside the numbers: a sentence"""
 
     scheduler: ClassVar[str] = ""
     """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
+    slow: ClassVar[bool] = False
+    """Whether runs take so long that comparisons of all leave it out, unless it is named too."""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     frees_when_refused: ClassVar[bool] = False
@@ -168,8 +178,18 @@ class Allocator(ABC):
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
     forks: ClassVar[bool] = False
     """Whether `fork`, `swap_out` and `swap_in` work."""
+    chooses_eviction: ClassVar[bool] = False
+    """Whether the option `eviction` has a meaning."""
+    chooses_compaction: ClassVar[bool] = False
+    """Whether the option `compaction` has a meaning."""
+    pools_windows: ClassVar[bool] = False
+    """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
+    takes_budget: ClassVar[bool] = False
+    """Whether the option `kv_budget` has a meaning: tokens are dropped."""
+    takes_bits: ClassVar[bool] = False
+    """Whether the option `kv_bits` has a meaning: tokens are quantised."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 
@@ -182,6 +202,7 @@ class Allocator(ABC):
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
         self.capacity_slots = capacity_slots
+        self.growth_unit = said_by(type(self), "growth_unit", 0)
         self.used_slots = 0
         self.cached_slots = 0
         self.idle_slots = 0
@@ -269,7 +290,7 @@ class Allocator(ABC):
         """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
-    growth_unit: int = 0
+    growth_unit: int
     """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
 
     def growth_budget(self) -> int:

@@ -3,7 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Claims:
     """References to blocks beyond the first of each.
 

@@ -1,7 +1,9 @@
 """What a run may choose about its allocator: integers and small words; each takes those it knows."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Order(Enum):
@@ -97,3 +99,24 @@ class Options(NamedTuple):
     """that the engine runs at once"""
     max_model_len: int = 8_192
     """tokens of the longest sequence"""
+    eviction: str = "lru"
+    """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""
+    compaction: str = "eager"
+    """eager or lazy: when holes are closed by moving pages, for those that choose"""
+    kv_budget: tuple[int, int] | None = None
+    """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
+    kv_bits: int = 2
+    """of a quantised element, for those that quantise"""
+
+
+def said_by(kind: type, name: str, otherwise: T) -> T:
+    """What the body of a class, or of the nearest one above it that has the name, says of a setting.
+
+    A compiled class has a descriptor there, which says nothing.
+    """
+    for each in kind.__mro__:
+        said = each.__dict__.get(name)
+        if said is not None and not hasattr(said, "__get__"):
+            found: T = said
+            return found
+    return otherwise

@@ -18,6 +18,9 @@ found until they are lent again. Sliding windows are for allocators/windowed.py.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
 from kvsim.allocators.claims import Claims
@@ -29,6 +32,7 @@ from kvsim.allocators.prefix import Known, Prefixes, PrefixMatch
 from kvsim.allocators.windowed import Windowed
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Paged(Allocator):
     """Blocks of `block_size` slots, block tables, reference counts, copy-on-write.
 
@@ -46,15 +50,17 @@ class Paged(Allocator):
         How prefixes are kept; None: not at all.
     """
 
-    family = "blocks"
-    idea = "a block table for each sequence; blocks are shared, copied on write"
-    wastes = "less than one block; nothing between sequences"
-    used_by = "vLLM, nano-vLLM"
-    source = "PagedAttention, SOSP '23"
+    family: ClassVar[str] = "blocks"
+    idea: ClassVar[str] = "a block table for each sequence; blocks are shared, copied on write"
+    wastes: ClassVar[str] = "less than one block; nothing between sequences"
+    used_by: ClassVar[str] = "vLLM, nano-vLLM"
+    source: ClassVar[str] = "PagedAttention, SOSP '23"
 
-    pages = has_blocks = forks = True
-    frees_behind_windows = True
-    keeps_prefixes = True
+    pages: ClassVar[bool] = True
+    has_blocks: ClassVar[bool] = True
+    forks: ClassVar[bool] = True
+    frees_behind_windows: ClassVar[bool] = True
+    keeps_prefixes: ClassVar[bool] = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
@@ -76,9 +82,9 @@ class Paged(Allocator):
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         if capacity_slots < block_size:
             raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        super().__init__(capacity_slots // block_size * block_size)
         self.block_size = self.growth_unit = block_size
         self.num_blocks = capacity_slots // block_size
-        super().__init__(self.num_blocks * block_size)
         self.host_capacity_slots = host_slots // block_size * block_size
         self.order = order
         self.caches = cache is not None
@@ -152,9 +158,10 @@ class Paged(Allocator):
         return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        if self._claims.part_filled or len(seqs) > self._pool.free:
-            raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
-        self.used_slots += len(seqs) * self.block_size
+        count = len(seqs)
+        if count > self._pool.free or self._claims.part_filled:
+            raise InvariantError(f"{count} growths were asked for, {self.growth_budget()} promised")
+        self.used_slots += count * self.block_size
         if self.prefixes is None:
             self._pool.lend_each(seqs, self._tables)
         else:

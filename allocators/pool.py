@@ -5,11 +5,14 @@ A pool knows blocks by their numbers and nothing of who holds them: block tables
 takes either, as both lend and take back alike.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.options import Order
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pool:
     """Blocks 0 to `num_blocks - 1`, at first lent in that order.
 
@@ -36,12 +39,12 @@ class Pool:
         return blocks
 
     def lend_each(
-        self, seqs: Sequence[int], tables: Mapping[int, list[int]], evicted: list[int] | None = None
+        self, seqs: Sequence[int], tables: dict[int, list[int]], evicted: list[int] | None = None
     ) -> None:
         """As `lend`, one block to the table of each of these sequences, in their order."""
-        pop = self._free.pop
-        for seq in seqs:
-            tables[seq].append(pop())
+        free = self._free
+        for table in map(tables.__getitem__, seqs):
+            table.append(free.pop())
         self.free -= len(seqs)
 
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:

@@ -12,7 +12,9 @@ Equal blocks are not merged. Of those with one key a look-up finds the first tha
 behind it (`newest`: it finds the last, and the others are forgotten).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.options import CacheRules
 from kvsim.allocators.pool import Pool
@@ -36,6 +38,7 @@ class Span:
         self.key = key
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPool(Pool):
     """Lends the block that was freed first, and finds those whose text is known."""
 
@@ -194,7 +197,7 @@ class PrefixPool(Pool):
         return lent
 
     def lend_each(
-        self, seqs: Sequence[int], tables: Mapping[int, list[int]], evicted: list[int] | None = None
+        self, seqs: Sequence[int], tables: dict[int, list[int]], evicted: list[int] | None = None
     ) -> None:
         """As in Pool."""
         blocks = self._ends.behind.blocks

@@ -27,6 +27,9 @@ or goes itself; only the order of the free blocks may differ. Ignored: fork, pre
 
 from array import array
 from collections.abc import Iterator
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Order
@@ -60,6 +63,7 @@ class Holding:
         return f"{self.length} blocks in each of {len(self.tables)} groups, {self.behind} behind the window"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Windowed(Allocator):
     """Blocks of `block_size` slots in a table per group of layers; those behind the window are freed.
 
@@ -75,7 +79,7 @@ class Windowed(Allocator):
         Which free block to lend: STACK or QUEUE.
     """
 
-    windows = True
+    windows: ClassVar[bool] = True
 
     def __init__(
         self, capacity_slots: int, groups: Groups, block_size: int = 16, order: Order = Order.STACK

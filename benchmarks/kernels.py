@@ -194,7 +194,10 @@ class Pools:
         keys, values = (pool.view(-1, block_size or 256, *pool.shape[1:]) for pool in buffer)
         if self.shape.chunk == 1:
             longest = max(self.shape.lengths)
-            return decode_attention(self.query, keys, values, self.lengths, longest=longest, **more)
+            tokens = sum(self.shape.lengths)
+            return decode_attention(
+                self.query, keys, values, self.lengths, longest=longest, tokens=tokens, **more
+            )
         return prefill_attention(
             self.query, keys, values, self.lengths, self.first_queries,
             most_queries=self.shape.chunk, **more,

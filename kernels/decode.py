@@ -5,13 +5,13 @@
 
     bytes moved = 2 * sum(tokens seen) * kv_heads * head_dim * bytes of a KV element
                 + 2 * batch * heads * head_dim * bytes of a query element
-                + table entries read + 2 * 4 * (head_dim + 1) bytes per head and piece, when split
+                + table entries read + 2 * 4 * (head_dim + 1) bytes per head and piece, where contexts are cut
 
 It is bound by the first term. Each key and value is read once: the query heads that share a KV head are
-the rows of one tile, padded to 16 rows, which a matrix instruction needs anyway. A context is cut into
-pieces of equal length, one program each, so that a few long sequences fill the GPU as well as many short
-ones; then a second kernel merges the pieces of a head. A sequence has as many pieces as its own length
-needs: a skewed batch costs no empty work but programs that end at once.
+the rows of one tile, padded to 16 rows, which a matrix instruction needs anyway. Contexts are cut into
+pieces of one length, a program each (pieces.py), so that a few long sequences fill the GPU as well as many
+short ones, and one long sequence among many short ones is shared by many programs; then a second kernel
+merges the pieces of a head.
 
 Paged and contiguous are the same kernel with other addresses (see tiles.py). The addresses of the next
 tile are fetched while this one is computed, so that both kinds have equally many loads in flight, and the
@@ -31,34 +31,31 @@ from kvsim.kernels.checks import (
     expect_runnable,
     expect_tensor,
 )
-from kvsim.kernels.launch import (
-    INTERPRETED,
-    Gpu,
-    Launch,
-    Tiling,
-    decode_tiling,
-    gpu_of,
-    next_power_of_2,
-    split_count,
-)
+from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, decode_tiling, gpu_of, next_power_of_2
+from kvsim.kernels.pieces import Pieces, plan_cut
 from kvsim.kernels.tiles import fold, load_rows, scores_of, slots_of
 
 LOG2_E = 1.4426950408889634
+MOST_ROWS = 64
+"""Query rows of a program that the registers of the table's warps hold; more take twice the warps."""
 
 
-@triton.jit(do_not_specialize=["home_stride", "chunk", "window"])
+@triton.jit(do_not_specialize=["home_stride", "batch", "chunk", "window"])
 def decode_kernel(
     q,  # [batch, kv_heads * GROUP, HEAD_DIM]
     k,  # [slots, kv_heads, HEAD_DIM]
     v,
     homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
     lengths,  # [batch]
-    out,  # [batch, kv_heads * GROUP, HEAD_DIM]; SPLIT: float32 [batch, kv_heads * GROUP, pieces, HEAD_DIM]
-    logsum,  # SPLIT: float32 [batch, kv_heads * GROUP, pieces], in base 2
+    before,  # SPLIT: int32 [batch + 1], pieces of the sequences before each
+    out,  # [batch, kv_heads * GROUP, HEAD_DIM]; SPLIT: float32 [pieces, kv_heads * GROUP, HEAD_DIM]
+    logsum,  # SPLIT: float32 [pieces, kv_heads * GROUP], in base 2
     scale_log2,
     value_scale,
     row,  # elements of a slot
     home_stride,
+    kv_heads,
+    batch,
     chunk,  # tokens of a piece, a multiple of TILE
     window,
     GROUP: tl.constexpr,
@@ -73,17 +70,20 @@ def decode_kernel(
     UPCAST: tl.constexpr,
 ):
     """A piece of one sequence's context, for one KV head."""
-    kv_head, piece, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    heads, pieces = tl.num_programs(0) * GROUP, tl.num_programs(1)
+    item, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
+    heads, piece = kv_heads * GROUP, 0
+    seq = item.to(tl.int64)
+    if SPLIT:
+        seq = seq_of(item, before, batch).to(tl.int64)
+        if seq == batch:
+            return
+        piece = item - tl.load(before + seq)
     length = tl.load(lengths + seq).to(tl.int32)
     first = 0
     if WINDOW:
         first = tl.maximum(length - window, 0)
     begin = first // TILE * TILE + piece * chunk
     end = tl.minimum(begin + chunk, length)
-    if SPLIT:
-        if begin >= length:
-            return
 
     r, d, t = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD), tl.arange(0, TILE)
     mine = (r < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
@@ -112,47 +112,51 @@ def decode_kernel(
 
     result = acc * (value_scale / tl.where(denominator > 0, denominator, 1.0))[:, None]
     if SPLIT:
-        at = head * pieces + piece
+        at = item.to(tl.int64) * heads + kv_head * GROUP + r
         tl.store(out + at[:, None] * HEAD_DIM + d[None, :], result, mask=mine)
         tl.store(logsum + at, m + tl.log2(denominator), mask=r < GROUP)
     else:
         tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
 
 
-@triton.jit(do_not_specialize=["pieces", "chunk", "window"])
+@triton.jit
+def seq_of(item, before, batch):
+    """The sequence that a piece belongs to; `batch` for those that are none."""
+    low, high = tl.full([], 0, tl.int32), batch + 1
+    while high - low > 1:  # before[low] <= item
+        middle = (low + high) // 2
+        if tl.load(before + middle) <= item:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
 def reduce_kernel(
-    partial,  # float32 [batch, heads, pieces, HEAD_DIM]
-    logsum,  # float32 [batch, heads, pieces], in base 2
-    lengths,  # [batch]
+    partial,  # float32 [pieces, heads, HEAD_DIM]
+    logsum,  # float32 [pieces, heads], in base 2
+    before,  # int32 [batch + 1]
     out,  # [batch, heads, HEAD_DIM]
-    pieces,
-    chunk,
-    window,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
-    TILE: tl.constexpr,
     PIECES: tl.constexpr,
-    WINDOW: tl.constexpr,
 ):
     """All pieces of one head: out = sum(2^logsum partial) / sum(2^logsum), PIECES at a time."""
     seq, heads = tl.program_id(1).to(tl.int64), tl.num_programs(0)
     head = seq * heads + tl.program_id(0)
-    length = tl.load(lengths + seq).to(tl.int32)
-    begin = 0
-    if WINDOW:
-        begin = tl.maximum(length - window, 0) // TILE * TILE
-    used = tl.cdiv(length - begin, chunk)
+    first, end = tl.load(before + seq), tl.load(before + seq + 1)
 
     d = tl.arange(0, HEAD_PAD)
     m, denominator = -float("inf"), 0.0
     acc = tl.zeros([HEAD_PAD], tl.float32)
-    for start in range(0, used, PIECES):
+    for start in range(first, end, PIECES):
         piece = start + tl.arange(0, PIECES)
-        at = head * pieces + piece
-        weight = tl.load(logsum + at, mask=piece < used, other=-float("inf"))
+        at = piece.to(tl.int64) * heads + tl.program_id(0)
+        weight = tl.load(logsum + at, mask=piece < end, other=-float("inf"))
         part = tl.load(
             partial + at[:, None] * HEAD_DIM + d[None, :],
-            mask=(piece < used)[:, None] & (d < HEAD_DIM)[None, :],
+            mask=(piece < end)[:, None] & (d < HEAD_DIM)[None, :],
             other=0.0,
         )
         m_new = tl.maximum(m, tl.max(weight, 0))
@@ -172,6 +176,7 @@ def decode_attention(
     lengths: torch.Tensor,
     *,
     longest: int,
+    tokens: int | None = None,
     block_table: torch.Tensor | None = None,
     starts: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -180,6 +185,7 @@ def decode_attention(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     splits: int | None = None,
+    pieces: Pieces | None = None,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """Attention of one token per sequence over its cached context, the token itself included.
@@ -195,6 +201,8 @@ def decode_attention(
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     longest : int
         No length is above it. The host knows it; asking the GPU would stall it.
+    tokens : int
+        Nor their sum above this; `batch * longest` when not given, which suits lengths that are alike.
     block_table : Tensor
         [batch, most blocks] int32 or int64: paged addressing. Entries behind a sequence's last block, or
         wholly behind its window, are not read. Either this or `starts`.
@@ -210,6 +218,9 @@ def decode_attention(
         What stored keys and values are multiplied by (8-bit floats).
     splits : int
         Pieces of a context of `longest` tokens; chosen from the GPU and the batch when not given.
+    pieces : Pieces
+        What `kvsim.kernels.pieces.cut` made of these lengths, the same for all layers; computed when not
+        given, by a launch of its own.
     tiling : Tiling
         Instead of the table's.
 
@@ -226,9 +237,9 @@ def decode_attention(
     if out is None and isinstance(query, torch.Tensor):
         out = torch.empty_like(query)
     for launch in plan_decode(
-        query, keys, values, lengths, out, longest=longest, block_table=block_table, starts=starts,
-        scale=scale, window=window, key_scale=key_scale, value_scale=value_scale, splits=splits,
-        tiling=tiling,
+        query, keys, values, lengths, out, longest=longest, tokens=tokens, block_table=block_table,
+        starts=starts, scale=scale, window=window, key_scale=key_scale, value_scale=value_scale,
+        splits=splits, pieces=pieces, tiling=tiling,
     ):  # fmt: skip
         launch.run()
     return out
@@ -242,6 +253,7 @@ def plan_decode(
     out: torch.Tensor,
     *,
     longest: int,
+    tokens: int | None = None,
     block_table: torch.Tensor | None = None,
     starts: torch.Tensor | None = None,
     scale: float | None = None,
@@ -249,10 +261,11 @@ def plan_decode(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     splits: int | None = None,
+    pieces: Pieces | None = None,
     tiling: Tiling | None = None,
     gpu: Gpu | None = None,
 ) -> list[Launch]:
-    """The one or two launches of `decode_attention`; tensors may be on the meta device, for a `gpu` named."""
+    """Its one to three launches; tensors may be on the meta device, for a `gpu` that is named."""
     expect_tensor("query", query, ("batch", "heads", "head_dim"), HALVES)
     expect_runnable(query, INTERPRETED)
     batch, heads, head_dim = query.shape
@@ -266,52 +279,59 @@ def plan_decode(
     expect_between("window", 1 if window is None else window, 1, 2**31 - 1)
 
     tiling = tiling or decode_tiling(head_dim, keys.element_size())
-    seen = longest if window is None else min(longest, window + tiling.tile - 1)
-    if splits is None:
-        splits = split_count(gpu, batch * kv_heads, seen, tiling.tile)
-    expect_between("splits", splits, 1, 65535)
-    chunk = max(1, -(-seen // (splits * tiling.tile))) * tiling.tile
-    pieces = max(1, -(-seen // chunk))
+    launches: list[Launch] = []
+    if pieces is None:
+        pieces, launches = plan_cut(
+            lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
+            tiling=tiling, gpu=gpu,
+        )  # fmt: skip
+    elif pieces.tokens % tiling.tile:
+        raise ValueError(f"pieces must be whole tiles of {tiling.tile} tokens, got {pieces.tokens}")
     group, head_pad = heads // kv_heads, next_power_of_2(head_dim)
-    shared = {
-        "chunk": chunk,
-        "window": window or 0,
-        "HEAD_DIM": head_dim,
-        "HEAD_PAD": head_pad,
-        "TILE": tiling.tile,
-        "WINDOW": window is not None,
-    }
+    split = pieces.before is not None
     target, logsum = out, out
-    if pieces > 1:
-        target = torch.empty((batch, heads, pieces, head_dim), dtype=torch.float32, device=query.device)
-        logsum = torch.empty((batch, heads, pieces), dtype=torch.float32, device=query.device)
-    arguments = shared | {
+    if split:
+        target = torch.empty((pieces.most, heads, head_dim), dtype=torch.float32, device=query.device)
+        logsum = torch.empty((pieces.most, heads), dtype=torch.float32, device=query.device)
+    arguments = {
         "q": query,
         "k": keys,
         "v": values,
         "homes": homes,
         "lengths": lengths,
+        "before": pieces.before if split else lengths,
         "out": target,
         "logsum": logsum,
         "scale_log2": (head_dim**-0.5 if scale is None else scale) * key_scale * LOG2_E,
         "value_scale": value_scale,
         "row": kv_heads * head_dim,
         "home_stride": homes.shape[1] if paged else 0,
+        "kv_heads": kv_heads,
+        "batch": batch,
+        "chunk": pieces.tokens,
+        "window": window or 0,
         "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "HEAD_PAD": head_pad,
         "ROWS": max(16, next_power_of_2(group)),
+        "TILE": tiling.tile,
         "BLOCK_SIZE": block_size if paged else 1,
         "PAGED": paged,
-        "SPLIT": pieces > 1,
+        "WINDOW": window is not None,
+        "SPLIT": split,
         "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # whose products are wrong there
     }
-    launches = [Launch(decode_kernel, (kv_heads, pieces, batch), arguments, tiling.warps, tiling.stages)]
-    if pieces > 1:
-        arguments = shared | {
+    grid = (kv_heads * (pieces.most if split else batch), 1, 1)
+    warps = tiling.warps * (2 if arguments["ROWS"] > MOST_ROWS else 1)
+    launches.append(Launch(decode_kernel, grid, arguments, warps, tiling.stages))
+    if split:
+        arguments = {
             "partial": target,
             "logsum": logsum,
-            "lengths": lengths,
+            "before": pieces.before,
             "out": out,
-            "pieces": pieces,
+            "HEAD_DIM": head_dim,
+            "HEAD_PAD": head_pad,
             "PIECES": 16,
         }
         launches.append(Launch(reduce_kernel, (heads, batch, 1), arguments, 1, 2))

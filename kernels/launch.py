@@ -1,4 +1,4 @@
-"""How kernels are launched: tile sizes, warps and stages from an explicit table, the number of splits,
+"""How kernels are launched: tile sizes, warps and stages from an explicit table, the length of a piece,
 and a launch as a value that can be run, or compiled without a GPU.
 
 No autotuning: it needs a GPU, its choice differs from run to run, and a captured graph must not change.
@@ -85,7 +85,7 @@ DECODE: Mapping[tuple[int, int], Tiling] = {
     (64, 1): Tiling(128, 4, 3),
     (64, 2): Tiling(64, 4, 3),
     (128, 1): Tiling(64, 4, 3),
-    (128, 2): Tiling(64, 4, 3),
+    (128, 2): Tiling(64, 4, 2),
     (256, 1): Tiling(64, 8, 3),
     (256, 2): Tiling(32, 4, 3),
 }
@@ -132,24 +132,30 @@ def prefill_tiling(head_dim: int, element_bytes: int, gpu: Gpu) -> Tiling:
     return table[next_power_of_2(head_dim), element_bytes]
 
 
-def split_count(gpu: Gpu, sequence_heads: int, tokens: int, tile: int) -> int:
-    """Into how many pieces to cut the longest context.
+def piece_tokens(gpu: Gpu, token_heads: int, longest: int, tile: int) -> int:
+    """How long a piece of a context should be.
 
     Parameters
     ----------
     gpu : Gpu
         Where it runs.
-    sequence_heads : int
-        Sequences x KV heads: the programs there are without splitting.
-    tokens : int
+    token_heads : int
+        Tokens of all contexts x KV heads.
+    longest : int
         The longest context, or what of it lies in the window.
     tile : int
         Tokens of one loop iteration: a piece is a whole number of them.
+
+    Returns
+    -------
+    int
+        Such that the pieces of the longest context are even, and all pieces together about as many as the
+        programs that the GPU holds at once.
     """
-    wanted = gpu.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR
-    pieces = round(wanted / max(sequence_heads, 1))
-    least = max(LEAST_CHUNK_TOKENS, tile)
-    return max(1, min(pieces, tokens // least))
+    programs = gpu.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR
+    pieces = round(longest * programs / max(token_heads, 1))
+    pieces = max(1, min(pieces, longest // max(LEAST_CHUNK_TOKENS, tile)))
+    return max(1, -(-longest // (pieces * tile))) * tile
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kvsim.sim.options.traffic import Traffic
     from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
+    from kvsim.sizing import capacity
     from kvsim.sweeping import sweep
 
 _WHERE = {
@@ -46,6 +47,7 @@ _WHERE = {
     "Scheduler": "sim.schedulers.base",
     "Summary": "sim.record.summary",
     "Traffic": "sim.options.traffic",
+    "capacity": "sizing",
     "check_allocator": "api",
     "check_scheduler": "api",
     "compare": "api",
@@ -69,6 +71,7 @@ __all__ = [
     "Summary",
     "Traffic",
     "__version__",
+    "capacity",
     "check_allocator",
     "check_scheduler",
     "compare",

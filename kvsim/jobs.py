@@ -71,6 +71,16 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
     _report(output, found, compare_table if compared else run_table, held)
 
 
+def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
+    """The server under each of these allocators; of `all`, those that cannot run it are told."""
+    from kvsim.sim.run import EVERY, left_out, side_by_side
+
+    for name, reason in left_out(deployment).items() if EVERY in allocators else ():
+        if name not in allocators:
+            print(f"without {name}: {reason}", file=sys.stderr)
+    return side_by_side(deployment, allocators)
+
+
 def opened(traffic: Traffic) -> "Source":
     """The traffic with its trace read; counting its texts, where it holds some, shows how far it is."""
     from kvsim.reports.progress import progress
@@ -171,13 +181,18 @@ def _prepared(  # noqa: PLR0917
 
     output.check()
     _pace(output)
+    told = output.result_format is not None
+    if told and fleet.replicas > 1:
+        raise KvsimError(
+            f"result_format must be left out with replicas {fleet.replicas}: it tells of one server"
+        )
     return prepare(
         deployment,
         workload,
         source.as_json(),
-        step_log=output.step_log,
+        step_log=output.step_log or told,
         step_mode=output.step_mode,
-        events=output.record_map is not None,
+        events=output.record_map is not None or told,
         map_instants=output.record_map or 0,
         fleet=replace(fleet, seed=source.traffic.seed),
         goals=goals,
@@ -299,7 +314,19 @@ def _write_run(
     if target is None:
         found: dict[str, Any] = plain(outcome.summary)
         return found
-    return write_run(target, **vars(outcome), draw=not output.no_plots).summary.as_json()
+    return write_run(target, **_parts(outcome, output), draw=not output.no_plots).summary.as_json()
+
+
+def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:
+    """What is written of a run: what was asked for, and the result as a benchmark tool would write it."""
+    parts = dict(vars(outcome))
+    if output.result_format is not None:
+        from kvsim.sim.bench.write import result_files
+
+        parts["files"] = result_files(outcome, output.result_format)
+    return (
+        parts | ({} if output.step_log else {"steps": None}) | ({} if output.record_map else {"events": None})
+    )
 
 
 def _write_comparison(
@@ -319,7 +346,7 @@ def _write_comparison(
     configs = {str(outcome.summary["label"]): outcome.config for outcome in outcomes}
     written = write_comparison(
         target,
-        [vars(outcome) for outcome in outcomes],
+        [_parts(outcome, output) for outcome in outcomes],
         config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
         draw=not output.no_plots,
     )

@@ -30,6 +30,9 @@ from kvsim.sim.options.sweeps import Swept, Where
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_LABELS = 4
+"""Of the settings that cannot be for one reason, how many are named."""
+
 PILOT_REQUESTS = 200
 """Requests of the short runs from which the time of a sweep is estimated."""
 
@@ -60,9 +63,17 @@ class Sweep:
         return [*named, *(name for name in varying(self.points) if name != "seed")]
 
     @property
-    def impossible(self) -> dict[str, str]:
-        """The label of each point that cannot be -> why."""
-        return {run.point.label: run.reason for run in self.runs if run.reason}
+    def impossible(self) -> list[str]:
+        """A line for each reason why points cannot be, with some of those points."""
+        by_reason: dict[str, dict[str, None]] = {}
+        for run in self.runs:
+            if run.reason:
+                by_reason.setdefault(run.reason, {})[run.point.label(self.names)] = None
+        lines = []
+        for reason, labels in by_reason.items():
+            more = f" and {len(labels) - MOST_LABELS:,} more" if len(labels) > MOST_LABELS else ""
+            lines.append(f"impossible: {'; '.join([*labels][:MOST_LABELS])}{more}: {reason}")
+        return lines
 
     @property
     def keys(self) -> dict[str, Run]:
@@ -174,8 +185,7 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
     sweep = planned(given)
     path = options.out or Path("runs", f"sweep-{_name(sweep)}")
     if sweep.impossible:
-        for label, reason in sweep.impossible.items():
-            print(f"impossible: {label}: {reason}", file=sys.stderr)
+        print(*sweep.impossible, sep="\n", file=sys.stderr)
         if not sweep.keys:
             raise KvsimError(f"none of the {len(sweep.points):,} settings of the sweep can be")
     if options.dry_run:
@@ -201,7 +211,7 @@ def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, opti
     said |= goals.as_json()
     if options.zip is not None:
         said["zip"] = options.zip
-    if options.seeds != 1 or "seeds" not in given:
+    if options.seeds != type(options)().seeds or "seeds" not in given:
         said["seeds"] = options.seeds
     if not given and not [name for name in said if name != "seeds"] and options.seeds == 1:
         raise KvsimError("a sweep needs lists of options, as in --request-rate 1:8:1, or a file")

@@ -108,12 +108,12 @@ def _local(function: Callable[..., Any], jobs: int) -> Once:
     return once
 
 
-def _through_joblib(function: Callable[..., Any], jobs: int, name: str, **options: Any) -> Once:  # noqa: ANN401
-    """Hand out through a registered backend of joblib."""
+def _through_joblib(function: Callable[..., Any], cores: Callable[[], int], name: str) -> Once:
+    """Hand out through a registered backend of joblib, to as many cores as there are at the time."""
     from joblib import Parallel, delayed, parallel_config
 
     def once(todo: Sequence[tuple[int, tuple[Any, ...]]]) -> Generator[tuple[int, Any], None, None]:
-        with parallel_config(backend=name, n_jobs=jobs, **options):
+        with parallel_config(backend=name, n_jobs=max(cores(), 1)):
             hand_out = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
             yield from hand_out(delayed(_numbered)(function, number, each) for number, each in todo)
 
@@ -136,8 +136,7 @@ def _dask(function: Callable[..., Any], jobs: int, address: str | None) -> Itera
                 LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None, silence_logs=50)
             )
         client = held.enter_context(Client(address, set_as_default=True))
-        cores = max(sum(client.ncores().values()), 1)
-        yield _through_joblib(function, cores, "dask")
+        yield _through_joblib(function, lambda: sum(client.ncores().values()), "dask")
 
 
 @contextmanager
@@ -160,8 +159,7 @@ def _ray(function: Callable[..., Any], jobs: int, address: str | None) -> Iterat
         here = {"num_cpus": jobs, "include_dashboard": False} if address is None else {"address": address}
         ray.init(**here, logging_level="error", log_to_driver=False)
     try:
-        cores = max(int(ray.cluster_resources().get("CPU", jobs)), 1)
-        yield _through_joblib(function, cores, "kvsim-ray")
+        yield _through_joblib(function, lambda: int(ray.cluster_resources().get("CPU", 1)), "kvsim-ray")
     finally:
         if started:
             ray.shutdown()

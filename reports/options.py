@@ -13,11 +13,11 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.option import Named, options_of
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.options.sweeps import Swept, Where
+from kvsim.sim.options.sweeps import Sought, Swept, Where
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.schedulers import SCHEDULERS
 
-GROUPS = (Traffic, Seeds, Scenario, Goals, Swept, Where, Output)
+GROUPS = (Traffic, Seeds, Scenario, Goals, Swept, Where, Sought, Output)
 LONGEST = 2048
 """The longest sequence for which defaults that depend on it are told."""
 
@@ -25,7 +25,8 @@ LONGEST = 2048
 def option_rows(panel: str) -> list[str]:
     """The rows of a panel: option, default, meaning."""
     described = (each for group in GROUPS for each in options_of(group))
-    return [_row(each) for each in described if each.about.panel == panel]
+    rows = {each.name: _row(each) for each in described if each.about.panel == panel}
+    return list(rows.values())
 
 
 def _row(named: Named) -> str:

@@ -64,7 +64,8 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
     """
     costs = {str(summary["cost"]["source"]): None for summary in summaries}
     parts: list[RenderableType] = overload_lines(overloads([[summary] for summary in summaries]))
-    parts += [Comparison(summaries), "", Text(verdict(summaries), style="bold"), ""]
+    table = Ranking(summaries) if len(summaries) > MANY else Comparison(summaries)
+    parts += [table, "", Text(verdict(summaries), style="bold"), ""]
     parts += [Text(f"cost: {cost}", style="dim") for cost in costs]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(summaries)))
 
@@ -256,6 +257,38 @@ _ROWS = (
     Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
     *goal_rows(),
 )
+
+
+MANY = 8
+"""Runs of a comparison that have a column each; more have a row each."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Many runs, a row each, the one that finishes most requests a second first."""
+
+    summaries: Sequence[Summary]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """One table of numbers; a star marks the best of each column."""
+        speed = _of("throughput", "requests_per_s")
+        columns = (
+            Row("req/s", speed, figures, max),
+            Row("at once", _of("engine", "mean_running"), figures),
+            Row("tokens", share_of("token"), percent_text, max),
+            Row("waste", waste_of, percent_text, min),
+            Row("TTFT p50", _point("ttft_s", "p50"), seconds, min),
+            Row("preempted", _preemptions, count, min),
+        )
+        ordered = sorted(self.summaries, key=lambda summary: -(speed(summary) or 0.0))
+        table, cells = ruled_table(""), Comparison(ordered).cells
+        for column in columns:
+            table.add_column(column.name, justify="right", no_wrap=True)
+        by_column = [cells(column) for column in columns]
+        for place, summary in enumerate(ordered):
+            table.add_row(Text(str(summary["label"])), *(column[place] for column in by_column))
+        yield table
+        yield Text("* best of its column; memory: means of the whole run", style="dim")
 
 
 def marked(text: str, best: bool) -> Text:

@@ -52,7 +52,10 @@ class FamilyTree:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         start = max(map(len, ALLOCATORS)) + 5
         for family, names in families().items():
-            yield Text.assemble((family.ljust(start), "bold"), (FAMILIES[family], "italic"))
+            head = family
+            for line in wrap(FAMILIES[family], max(20, options.max_width - start)):
+                yield Text.assemble((head.ljust(start), "bold"), (line, "italic"))
+                head = ""
             for name in names:
                 found, last = allocator_class(name), name == names[-1]
                 stem, left = ("   " if last else "│  "), f"{'└─ ' if last else '├─ '}{name}"

@@ -17,7 +17,7 @@ from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.engine import EngineConfig, split_budget
 from kvsim.sim.scenario.hybrid import HybridMemory, hybrid_memory, is_hybrid
 from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
@@ -73,7 +73,7 @@ def hybrid_groups(scenario: Deployment) -> HybridMemory | None:
     """How unlike layers are kept over one pool; None where they are not."""
     found, scheduler = allocator_class(scenario.engine.allocator), build_scheduler(scenario)
     hybrid = is_hybrid(scenario.served_model) and scheduler.keeps_groups and found.frees_behind_windows
-    if not (found.keeps_groups or hybrid):
+    if not (found.keeps_groups or (hybrid and not found.pools_windows)):
         return None
     return hybrid_memory(scenario, scheduler.asynchronous)
 
@@ -111,6 +111,20 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         raise KvsimError(
             f"fit must be left out for allocator {engine.allocator}, which has no extents to choose"
         )
+    if engine.eviction != EngineConfig.eviction and not found.chooses_eviction:
+        raise KvsimError(
+            f"eviction must be left out for allocator {engine.allocator}, which has one of its own"
+        )
+    if engine.compaction != EngineConfig.compaction and not found.chooses_compaction:
+        raise KvsimError(f"compaction must be left out for allocator {engine.allocator}, which moves nothing")
+    if engine.kv_budget and not found.takes_budget:
+        raise KvsimError(
+            f"kv_budget must be left out for allocator {engine.allocator}, which keeps all tokens"
+        )
+    if engine.kv_bits and not found.takes_bits:
+        raise KvsimError(
+            f"kv_bits must be left out for allocator {engine.allocator}, which quantises nothing"
+        )
     if scheduler.cache and not found.keeps_prefixes:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
@@ -138,6 +152,10 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
         max_sequences=engine.max_num_seqs,
         max_model_len=scenario.max_model_len,
+        eviction=engine.eviction,
+        compaction=engine.compaction,
+        kv_budget=split_budget(engine.kv_budget) if engine.kv_budget else None,
+        kv_bits=engine.kv_bits or 2,
     )
     try:
         capacity = hybrid.capacity if hybrid else kv_capacity(scenario, groups)

@@ -1,5 +1,6 @@
 """Numbers that a record of settings takes: real ones, within their limits."""
 
+from collections.abc import Iterable
 from math import isfinite
 
 from kvsim.sim.errors import KvsimError
@@ -17,3 +18,10 @@ def check_number(field: str, value: object, most: float | None = None) -> None:
     if not number or (most is not None and isinstance(value, int | float) and value > most):
         limit = "" if most is None else f" and at most {most:g}"
         raise KvsimError(f"{field} must be a finite number above 0{limit}, got {value!r}")
+
+
+def check_one_of(field: str, value: object, allowed: Iterable[object]) -> None:
+    """Raise unless value is one of those allowed."""
+    known = list(allowed)
+    if value not in known:
+        raise KvsimError(f"{field} must be one of {', '.join(map(str, known))}, got {value!r}")

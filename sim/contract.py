@@ -14,13 +14,14 @@ step by step, with the memory recounted from scratch at every step. The rules:
 5. Decisions depend on the state alone: spans and single steps give the same run.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from random import Random
 
 import numpy as np
 
 from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError
@@ -64,30 +65,24 @@ class CountedCost(CostModel):
         return 900_000_001 + moved + work
 
 
-@dataclass
-class Moved:
-    """What an allocator moved, counted where it happens."""
+class CountedPaged(Paged):
+    """Counts the blocks that it swaps, where that happens."""
 
-    blocks_in: int = 0
-    blocks_out: int = 0
+    blocks_in = blocks_out = 0
 
-    def watch(self, allocator: Allocator) -> None:
-        """Count the swaps of an allocator from now on."""
-        swap_in, swap_out, unit = allocator.swap_in, allocator.swap_out, allocator.block_slots
+    def swap_in(self, seqs: Sequence[int]) -> bool:
+        """As in `Paged`."""
+        blocks = self.slots_held(seqs) // self.block_slots
+        done = super().swap_in(seqs)
+        self.blocks_in += blocks * done
+        return done
 
-        def counted_in(seqs: list[int]) -> bool:
-            blocks = allocator.slots_held(seqs) // unit
-            done = swap_in(seqs)
-            self.blocks_in += blocks * done
-            return done
-
-        def counted_out(seqs: list[int]) -> bool:
-            blocks = allocator.slots_held(seqs) // unit
-            done = swap_out(seqs)
-            self.blocks_out += blocks * done
-            return done
-
-        allocator.swap_in, allocator.swap_out = counted_in, counted_out  # type: ignore[method-assign, assignment]
+    def swap_out(self, seqs: Sequence[int]) -> bool:
+        """As in `Paged`."""
+        blocks = self.slots_held(seqs) // self.block_slots
+        done = super().swap_out(seqs)
+        self.blocks_out += blocks * done
+        return done
 
 
 RULES = {
@@ -137,7 +132,8 @@ def _scenario(scheduler: type[Scheduler], version: str, rng: Random) -> Deployme
     budget = LONGEST * rng.randint(1, 3)
     usual = {"block_size": rng.choice([1, 4, 16]), "max_num_seqs": rng.randint(2, 12)}
     own = {**scheduler.defaults(version, LONGEST), **usual, "max_num_batched_tokens": budget}
-    engine = EngineConfig(scheduler=f"check@{version}", max_model_len=LONGEST, **own)  # type: ignore[arg-type]
+    named = {"scheduler": f"check@{version}", "allocator": f"{__name__}:CountedPaged"}
+    engine = EngineConfig(max_model_len=LONGEST, **named, **own)  # type: ignore[arg-type]
     blocks = -(-LONGEST // engine.block_size) * rng.randint(2, 5)
     return Deployment(
         model=model_named("opt-13b"), gpu=gpu_named("h100"), engine=engine, num_gpu_blocks=blocks
@@ -161,8 +157,7 @@ def _served(scheduler: type[Scheduler], scenario: Deployment, work: Workload, ma
     chosen = scheduler(scenario.engine, LONGEST)
     allocator = build_allocator(scenario, chosen)
     server = chosen.new_server(allocator, reservation("max", LONGEST))
-    cost, moved, log = CountedCost(), Moved(), RequestLog(work)
-    moved.watch(allocator)
+    cost, log = CountedCost(), RequestLog(work)
     _limit(chosen)
     rows = 8  # of the timeline: each ends a span
     replica = Replica(server, chosen, cost, log, max_span=max_span, timeline_rows=rows, check=True)
@@ -175,7 +170,7 @@ def _served(scheduler: type[Scheduler], scenario: Deployment, work: Workload, ma
     for rule in (
         _every_request_ends(result, replica),
         _memory_is_given_back(replica),
-        _what_is_moved_costs_time(allocator, moved, cost),
+        _what_is_moved_costs_time(allocator, cost),
         _late_tokens_are_late(result),
     ):
         if rule:
@@ -217,10 +212,11 @@ def _memory_is_given_back(replica: Replica) -> str:
     return f"memory_is_given_back: at the end there are {kept}" if kept else ""
 
 
-def _what_is_moved_costs_time(allocator: Allocator, moved: Moved, cost: CountedCost) -> str:
+def _what_is_moved_costs_time(allocator: Allocator, cost: CountedCost) -> str:
+    assert isinstance(allocator, CountedPaged)
     pairs = {
-        "swapped out": (moved.blocks_out, cost.blocks_out),
-        "swapped in": (moved.blocks_in, cost.blocks_in),
+        "swapped out": (allocator.blocks_out, cost.blocks_out),
+        "swapped in": (allocator.blocks_in, cost.blocks_in),
         "copied": (allocator.copied_slots, cost.copied),
     }
     wrong = [f"{done} {what}, {paid} paid for" for what, (done, paid) in pairs.items() if done != paid]

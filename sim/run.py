@@ -11,8 +11,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from kvsim.allocators import ALLOCATORS
 from kvsim.sim import __version__
 from kvsim.sim.build import (
+    build_allocator,
     build_engine,
     build_scheduler,
     capacity_of,
@@ -45,6 +47,8 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
 
+EVERY = "all"
+"""What stands for all allocators in a comparison."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -172,6 +176,9 @@ class Simulation:
                 f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
+        told = allocator_class(self.scenario.engine.allocator).note
+        if told:
+            notes.append(told)
         groups = self.capacity.groups
         if groups is not None:
             notes.append(
@@ -284,23 +291,63 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
-def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator.
+def fitting(scenario: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the scenario can soon be run -> the scenario with it."""
+    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
 
-    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents.
+
+def left_out(scenario: Deployment) -> dict[str, str]:
+    """Each built-in allocator with which it cannot, or only slowly -> why."""
+    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+
+
+def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
+    """The scenario with each built-in allocator, or why it cannot be run."""
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    found: dict[str, Deployment | str] = {}
+    for name in ALLOCATORS:
+        if allocator_class(name).slow:
+            found[name] = f"it is slow; for short runs: {EVERY},{name}"
+            continue
+        try:
+            found[name] = resolved(with_allocator(bare, name))
+            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+        except KvsimError as error:
+            found[name] = str(error)
+    return found
+
+
+def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
+    """The scenario under each allocator; `all` stands for those that are built in and fit it.
+
+    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
+    `kv_budget` and `kv_bits` for those that drop or quantise tokens.
 
     Raises
     ------
     KvsimError
-        When two are the same, or when a reserve or a fit is given and no allocator takes it.
+        When two are the same, or when one of these is given and no allocator takes it.
     """
+    if EVERY in allocators:
+        named = [name for name in allocators if name != EVERY]
+        allocators = [*(name for name in fitting(scenario) if name not in named), *named]
     reserve, fit = scenario.engine.reserve, scenario.engine.fit
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
+    plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)
+    bare = replace(scenario, engine=plain)
     scenarios, taken = [], False
     for text in allocators:
         chosen = with_allocator(bare, text)
-        if allocator_class(chosen.engine.allocator).chooses_extents:
+        found = allocator_class(chosen.engine.allocator)
+        if found.chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
+        if found.takes_budget or found.takes_bits:
+            own = replace(
+                chosen.engine,
+                kv_budget=budget if found.takes_budget else None,
+                kv_bits=bits if found.takes_bits else None,
+            )
+            chosen = replace(chosen, engine=own)
         if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
@@ -309,6 +356,9 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
     if fit not in (EngineConfig.fit, *(each.engine.fit for each in scenarios)):
         raise KvsimError(f"fit must be left out: none of {names} takes it, got {fit!r}")
+    for name, value in (("kv_budget", budget), ("kv_bits", bits)):
+        if value is not None and all(getattr(each.engine, name) is None for each in scenarios):
+            raise KvsimError(f"{name} must be left out: none of {names} takes it, got {value!r}")
     labels = [label(each.engine) for each in scenarios]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:

@@ -33,6 +33,7 @@ TRACES: dict[str, str] = {
     "sharegpt": "kvsim.workloads.sharegpt:load_lengths",
     "alpaca": "kvsim.workloads.histogram:load_alpaca",
     "sharegpt-paper": "kvsim.workloads.histogram:load_sharegpt_paper",
+    "agents": "kvsim.workloads.agents:load_lengths",
     "synthetic": "kvsim.workloads.synthetic:load_lengths",
 }
 """Name of a trace -> `module:function` that returns its Lengths; imported only when asked for."""

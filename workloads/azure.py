@@ -1,11 +1,14 @@
-"""Azure's LLM inference traces of 2023 and 2024: arrival, tokens of the prompt, tokens of the answer.
+"""Azure's LLM inference traces of 2023, 2024 and 2025: arrival, tokens of the prompt, tokens of the answer.
 
     TIMESTAMP,ContextTokens,GeneratedTokens
     2023-11-16 18:15:46.6805900,374,44               2023: seven digits
     2024-05-12 00:00:00.001163+00:00,1452,3          2024: a time zone, the fraction may be absent
+    TIMESTAMP,NumImages,ContextTokens,GeneratedTokens                 2025, multimodal: one column more
 
 Arrivals count from the earliest row. Says nothing of what the prompts have in common.
 """
+
+import numpy as np
 
 from kvsim.workloads.delimited import read_csv
 from kvsim.workloads.lengths import Lengths
@@ -21,5 +24,9 @@ def load_azure(path: str) -> Lengths:
         A file that cannot be read, or a cell that is no date and time or no number.
     """
     kinds = {"TIMESTAMP": "time", "ContextTokens": "tokens", "GeneratedTokens": "tokens"}
-    arrival_s, prompt_tokens, output_tokens = read_csv(path, kinds).values()
-    return requests(path, "Azure", prompt_tokens, output_tokens, arrival_s)
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        images = "NumImages" in [name.strip() for name in file.readline().split(",")]
+    found = read_csv(path, kinds | ({"NumImages": "tokens"} if images else {}))
+    arrival_s, prompt_tokens, output_tokens = (found[name] for name in kinds)
+    labels = {"images": np.nan_to_num(found["NumImages"]).astype(np.int64)} if images else {}
+    return requests(path, "Azure", prompt_tokens, output_tokens, arrival_s, labels=labels)

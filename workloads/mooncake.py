@@ -4,15 +4,29 @@
 
 Timestamps are milliseconds from the start, in some files rounded to about three seconds: many requests
 then come at once, which is no property of the traffic. A note says so.
+
+AIPerf and Dynamo write a dialect with sessions, in which a later turn has a delay in place of a time:
+
+    {"session_id": "a", "timestamp": 0, "input_length": 6955, "output_length": 52, "hash_ids": [...]}
+    {"session_id": "a", "delay": 1500, "input_length": 7100, "output_length": 80, "hash_ids": [...]}
+
+`delay` (or `delay_ms`) is the time from the answer before, in milliseconds: what --closed-sessions waits.
+Without it such a turn comes so long after the turn before it came. `created_time`, in seconds, stands for a
+timestamp. `block_size` in the first row names another size of blocks.
 """
+
+import json
 
 import numpy as np
 
+from kvsim.sim.errors import KvsimError
 from kvsim.workloads.hashed import read_hash_rows
 from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.usable import FloatColumn, requests
+from kvsim.workloads.values import shown
 
 BLOCK_TOKENS = 512
+MOST_BLOCK_TOKENS = 1 << 20
 
 FEWEST_ROWS = 100
 """Fewer say nothing of how arrivals are rounded."""
@@ -27,17 +41,64 @@ def load_mooncake(path: str) -> Lengths:
         A file that cannot be read, or a value that is no number or no list of ids.
     """
     numbers = {"timestamp": False, "input_length": True, "output_length": True}
-    rows = read_hash_rows(path, numbers, "input_length", BLOCK_TOKENS)
-    arrival_s = rows.numbers["timestamp"] / 1000
+    dialect = {"delay": False, "delay_ms": False, "created_time": False}
+    rows = read_hash_rows(path, numbers | dialect, "input_length", _block_tokens(path), names=("session_id",))
+    found = rows.numbers
+    arrival_s = found["timestamp"] / 1000
+    created = np.isnan(arrival_s) & ~np.isnan(found["created_time"])
+    arrival_s = np.where(
+        created, found["created_time"] - np.nanmin([*found["created_time"], np.inf]), arrival_s
+    )
+    delay_s = np.where(np.isnan(found["delay"]), found["delay_ms"], found["delay"]) / 1000
+    sessions, labels, notes = rows.names["session_id"], {}, []
+    if any(each is not None for each in sessions):
+        arrival_s, late = _after_the_turn_before(sessions, arrival_s, np.nan_to_num(delay_s))
+        labels = {"session": np.array(sessions, dtype=object), "delay_s": np.nan_to_num(delay_s)}
+        if late:
+            notes.append(
+                f"{late:,} turns have a delay and no time: they come so long after the turn before came; "
+                "after its answer with --closed-sessions."
+            )
     return requests(
         path,
         "Mooncake",
-        rows.numbers["input_length"],
-        rows.numbers["output_length"],
+        found["input_length"],
+        found["output_length"],
         arrival_s,
         texts=rows.blocks.texts(),
-        notes=[*rows.blocks.notes(), *rounded(arrival_s)],
+        labels=labels,
+        notes=[*rows.blocks.notes(), *rounded(arrival_s), *notes],
     )
+
+
+def _after_the_turn_before(
+    sessions: list[str | None], arrival_s: FloatColumn, delay_s: FloatColumn
+) -> tuple[FloatColumn, int]:
+    """The arrivals, those of turns without a time as long after the turn before as their delay."""
+    last: dict[str, float] = {}
+    found, late = arrival_s.copy(), 0
+    for row, name in enumerate(sessions):
+        if name is None:
+            continue
+        if np.isnan(found[row]) and name in last:
+            found[row] = last[name] + delay_s[row]
+            late += 1
+        last[name] = float(found[row])
+    return found, late
+
+
+def _block_tokens(path: str) -> int:
+    """What the first row says, else Mooncake's."""
+    try:
+        with open(path, "rb") as file:
+            first = json.loads(file.readline() or b"{}")
+    except (OSError, ValueError, RecursionError):
+        return BLOCK_TOKENS  # the reader of the rows says it better
+    stated = first.get("block_size", BLOCK_TOKENS) if isinstance(first, dict) else BLOCK_TOKENS
+    if type(stated) is not int or not 1 <= stated <= MOST_BLOCK_TOKENS:
+        must = f"a whole number from 1 to {MOST_BLOCK_TOKENS:,}"
+        raise KvsimError(f"trace {path}, line 1: block_size must be {must}, got {shown(stated)}")
+    return stated
 
 
 def rounded(arrival_s: FloatColumn) -> list[str]:

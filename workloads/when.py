@@ -16,7 +16,7 @@ import numpy as np
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column
 from kvsim.workloads.arrivals import PROCESSES, arrival_times_ps
-from kvsim.workloads.closed import USUAL_THINK_TIME, closed_loop, closed_sessions, in_words
+from kvsim.workloads.closed import TOLD, USUAL_THINK_TIME, closed_loop, closed_sessions, in_words
 from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.replay import replayed
 
@@ -71,8 +71,12 @@ class When:
             "arrivals": process,
             "request_rate": rate,
             "burstiness": burstiness,
-            "think_time": USUAL_THINK_TIME if waits else None,
+            "think_time": self._usual_think_time(lengths) if waits else None,
         }
+
+    def _usual_think_time(self, lengths: Lengths) -> str:
+        """The trace's own delays where it has some; clients do not wait for them."""
+        return TOLD if self.clients is None and "delay_s" in lengths.labels else USUAL_THINK_TIME
 
     def check(self, lengths: Lengths) -> None:
         """Raise KvsimError where two choices exclude each other, for the trace they are for."""
@@ -117,7 +121,8 @@ class When:
             loop = closed_loop(self.clients, self.think_time, n, think_rng)
             return Arrivals(np.zeros(n, dtype=np.int64), loop, (in_words(loop, self.think_time),))
         chain = closed_sessions(lengths, self.think_time, think_rng) if self.closed_sessions else None
-        notes: tuple[str, ...] = () if chain is None else (in_words(chain, self.think_time),)
+        told = self.think_time in (None, TOLD) and "delay_s" in lengths.labels
+        notes: tuple[str, ...] = () if chain is None else (in_words(chain, self.think_time, told),)
         if lengths.arrival_s is not None:
             return Arrivals(np.rint(lengths.arrival_s * PS_PER_S).astype(np.int64), chain, notes)
         first = np.ones(n, dtype=bool) if chain is None else chain.after < 0

@@ -59,14 +59,6 @@ class Block:
         """Whether its segment has other blocks too."""
         return self.prev is not None or self.next is not None
 
-    def fields(self) -> tuple[int, int, int, int, bool, "Block | None", "Block | None"]:
-        """What changes in a block that is not in an expandable segment."""
-        return self.addr, self.size, self.requested, self.born, self.allocated, self.prev, self.next
-
-    def become(self, fields: tuple[int, int, int, int, bool, "Block | None", "Block | None"]) -> None:
-        """Be what `fields` said once."""
-        self.addr, self.size, self.requested, self.born, self.allocated, self.prev, self.next = fields
-
     def cut(self, size: int) -> "Block":
         """Split `size` bytes off its low end: returns them as a block of their own."""
         low = Block(self.pool, self.stream, self.addr, size, self.range)
@@ -99,6 +91,27 @@ class Block:
                 self.next.prev = self
         self.size += other.size
         return other.size
+
+
+class Journal:
+    """What blocks were when they were first touched; of those outside expandable segments."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Block, tuple[int, int, int, int, bool, Block | None, Block | None]] = {}
+
+    def touch(self, *blocks: Block | None) -> None:
+        """These are about to change."""
+        seen = self._seen
+        for block in blocks:
+            if block is not None and block not in seen:
+                numbers = block.addr, block.size, block.requested, block.born
+                seen[block] = *numbers, block.allocated, block.prev, block.next
+
+    def restore(self) -> None:
+        """They are again what they were."""
+        for block, was in self._seen.items():
+            block.addr, block.size, block.requested, block.born = was[:4]
+            block.allocated, block.prev, block.next = was[4:]
 
 
 class Pool:

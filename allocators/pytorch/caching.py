@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvsim.allocators.pytorch import expandable
-from kvsim.allocators.pytorch.blocks import Block, Pool
+from kvsim.allocators.pytorch.blocks import Block, Journal, Pool
 from kvsim.allocators.pytorch.card import Card
 from kvsim.allocators.pytorch.counters import Counters
 from kvsim.allocators.pytorch.settings import (
@@ -28,7 +28,6 @@ from kvsim.allocators.pytorch.settings import (
     Settings,
     segment_bytes,
 )
-from kvsim.allocators.pytorch.undo import Checkpoint
 
 
 class Segment(NamedTuple):
@@ -63,6 +62,8 @@ class CachingAllocator:
         The small and the large one.
     lent : set of Block
         Blocks that tensors have.
+    journal : Journal or None
+        Where blocks are written down before they change.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class CachingAllocator:
         self.allowed_bytes = None if fraction is None else int(fraction * total_bytes)
         self._small, self._large = self.pools = Pool(small=True), Pool(small=False)
         self.lent: set[Block] = set()
-        self.witness: Checkpoint | None = None
+        self.journal: Journal | None = None
         self._ages = fraction is not None and self.settings.collect_above > 0
 
     # -- lending ------------------------------------------------------------------------------
@@ -93,8 +94,8 @@ class CachingAllocator:
         """Take a block back and merge it with its free neighbours."""
         counters, small = self.counters, block.pool.small
         before, after = block.prev, block.next
-        if self.witness is not None:
-            self.witness.touch(block, before, after, before and before.prev, after and after.next)
+        if self.journal is not None:
+            self.journal.touch(block, before, after, before and before.prev, after and after.next)
         self.lent.remove(block)
         block.allocated = False
         counters.allocated.add(-block.size, small)
@@ -189,8 +190,8 @@ class CachingAllocator:
     def _lend(self, block: Block, size: int, requested: int) -> Block:
         """Split what is too much off a block that is in no pool, and lend the rest."""
         counters, pool = self.counters, block.pool
-        if self.witness is not None:
-            self.witness.touch(block, block.prev)
+        if self.journal is not None:
+            self.journal.touch(block, block.prev)
         left, was_split = block.size - size, block.is_split
         if left >= GRAIN and self._worth_splitting(pool, size, left):
             rest, block = block, block.cut(size)

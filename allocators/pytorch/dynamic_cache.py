@@ -15,6 +15,7 @@ from kvsim.allocators.pytorch.undo import Checkpoint
 class DynamicCache(TensorCache):
     """Tensors that are made anew for every token; parameters as of `TensorCache`."""
 
+    slow = True
     idea = "new tensors for every token, each a copy of the last one"
     wastes = "rounding; a tensor twice; freed blocks a little too small"
     used_by = "Hugging Face transformers (DynamicCache)"

@@ -47,6 +47,7 @@ class TensorCache(Allocator):
     """
 
     family = "tensors"
+    note = "Each request has tensors of its own (batch size 1, no padding); activations are left out."
 
     idles = True
     windows = True

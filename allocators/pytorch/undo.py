@@ -4,14 +4,8 @@ Lists are copied whole, blocks are written down when they are first touched. Exp
 undone.
 """
 
-from typing import TYPE_CHECKING
-
-from kvsim.allocators.pytorch.blocks import Block
-
-if TYPE_CHECKING:
-    from kvsim.allocators.pytorch.caching import CachingAllocator
-
-Fields = tuple[int, int, int, int, bool, Block | None, Block | None]
+from kvsim.allocators.pytorch.blocks import Journal
+from kvsim.allocators.pytorch.caching import CachingAllocator
 
 
 class Checkpoint:
@@ -23,32 +17,23 @@ class Checkpoint:
         Writes down every block that it touches from now on, until `keep` or `restore`.
     """
 
-    def __init__(self, allocator: "CachingAllocator") -> None:
+    def __init__(self, allocator: CachingAllocator) -> None:
         self._allocator = allocator
-        self._blocks: dict[Block, Fields] = {}
+        self._blocks = allocator.journal = Journal()
         self._pools = [pool.saved() for pool in allocator.pools]
         self._card = allocator.card.saved()
         self._counters = allocator.counters.saved()
         self._lent = allocator.lent.copy()
-        allocator.witness = self
-
-    def touch(self, *blocks: Block | None) -> None:
-        """These are about to change."""
-        seen = self._blocks
-        for block in blocks:
-            if block is not None and block not in seen:
-                seen[block] = block.fields()
 
     def keep(self) -> None:
         """What was done since stays."""
-        self._allocator.witness = None
+        self._allocator.journal = None
 
     def restore(self) -> None:
         """Come back to what was."""
         allocator = self._allocator
-        allocator.witness = None
-        for block, fields in self._blocks.items():
-            block.become(fields)
+        allocator.journal = None
+        self._blocks.restore()
         for pool, saved in zip(allocator.pools, self._pools, strict=True):
             pool.restore(saved)
         allocator.card.restore(self._card)

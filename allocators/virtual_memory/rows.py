@@ -21,7 +21,8 @@ takes the row with the fewest pages that suffice, else the one with the most.
 Source: microsoft/vattention ef3fff2 (arXiv 2405.04437).
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import insort
+from collections.abc import Sequence
 
 NONE = -1
 EAGER_STEPS = 10
@@ -97,6 +98,7 @@ class Rows:
         self.blocks: list[list[int]] = [[] for _ in range(rows)]
         self.mapped = [0] * rows
         self.lengths = [0] * rows
+        self._active: list[int] = []  # rows that have a sequence
         self.maps = 0
         self.unmaps = 0
 
@@ -128,6 +130,7 @@ class Rows:
         row = self.row_for(self.needed(tokens))
         if row != NONE:
             self.lengths[row] = tokens
+            insort(self._active, row)
         return row
 
     def row_for(self, need: int) -> int:
@@ -145,10 +148,11 @@ class Rows:
     def leave(self, row: int) -> None:
         """The row's sequence is gone; its pages stay."""
         self.lengths[row] = 0
+        self._active.remove(row)
 
     def before_step(self, lengths: Sequence[int]) -> bool:
         """Map what sequences of these lengths lack, row by row; False: out of memory on the way."""
-        self.lengths[:] = lengths
+        self._set(lengths)
         return all(self.map_for(row) for row in range(len(self.mapped)))
 
     def map_for(self, row: int) -> bool:
@@ -162,13 +166,22 @@ class Rows:
 
     def after_step(self) -> None:
         """Map ahead for the next step, as the thread does; then perhaps unmap one kvblock."""
-        rows = [row for row, length in enumerate(self.lengths) if length]
-        wanted = sum(self._lacks(row, 1) for row in rows)
-        if self.pool < wanted:
+        size, most = self.page_tokens, self.most_mapped
+        mapped, lengths = self.mapped, self.lengths
+        rows, left, wanted = [], [], 0
+        for row in self._active:
+            tokens = mapped[row] * size - lengths[row]
+            if tokens < EAGER_STEPS - 1 and mapped[row] != most:
+                rows.append(row)
+                left.append(tokens)
+                if tokens < 1:
+                    wanted += self._lacks(row, 1)
+        if len(self._pool) < wanted:
             self.reclaim(wanted)
-            if self.pool < wanted:
+            if len(self._pool) < wanted:
                 return
-        self._map_ahead(rows)
+        if rows:
+            self._map_ahead(rows, left)
         if not wanted and not self.deferred:
             self._unmap_one()
 
@@ -181,7 +194,7 @@ class Rows:
 
     def step_at_once(self, lengths: Sequence[int]) -> bool:
         """The mode without a thread: rows without a sequence give everything up, then `before_step`."""
-        self.lengths[:] = lengths
+        self._set(lengths)
         for row, length in enumerate(lengths):
             if not length:
                 self._unmap(row, self.mapped[row])
@@ -189,15 +202,30 @@ class Rows:
                 return False
         return True
 
-    def _map_ahead(self, rows: Iterable[int]) -> None:
+    def _set(self, lengths: Sequence[int]) -> None:
+        self.lengths[:] = lengths
+        self._active = [row for row, length in enumerate(lengths) if length]
+
+    def _map_ahead(self, rows: Sequence[int], left: Sequence[int]) -> None:
+        """Map for lengths 1 to 9 tokens longer; these rows, which have so many tokens left, may need any.
+
+        Two kvblocks are enough, but that is asked only after a row: so row 0 gets what it lacks even then.
+        """
         done = 0
         for ahead in range(1, EAGER_STEPS):
-            for row in rows:
+            if done >= EAGER_KVBLOCKS:
+                if rows[0] == 0:
+                    self._map(0, self._lacks(0, ahead))
+                return
+            for row, tokens in zip(rows, left, strict=True):
+                if tokens >= ahead:
+                    continue
                 lacks = self._lacks(row, ahead)
-                self._map(row, lacks)
-                done += lacks
-                if ahead > 1 and done >= EAGER_KVBLOCKS:
-                    return
+                if lacks:
+                    self._map(row, lacks)
+                    done += lacks
+                    if ahead > 1 and done >= EAGER_KVBLOCKS:
+                        return
 
     def _lacks(self, row: int, ahead: int) -> int:
         """Kvblocks that a row will lack when its sequence is `ahead` tokens longer."""

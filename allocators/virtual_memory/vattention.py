@@ -11,8 +11,9 @@ tensors: no block tables. Waste of a sequence: less than a kvblock, `2 * layers 
 pages of 64 KiB and Llama-3-8B, 128 MiB with those of 2 MiB. What is mapped beyond need is idle: whoever asks
 for memory can have it, but a map takes time, `2 * layers` calls for a kvblock.
 
-Where a page is no multiple of a token's bytes (OPT-13B: 6.4 tokens in 64 KiB), its rest is internal waste
-too, so slots are then grains of bytes that divide both. The arena has one address per physical kvblock.
+Where a page is no multiple of a token's bytes (OPT-13B: 6.4 tokens in 64 KiB), vAttention counts whole
+tokens for a page, 6, and maps more than it needs: internal waste. Slots are then grains of bytes that
+divide both. The arena has one address per physical kvblock.
 
 Time per call, in microseconds (the paper's table, pages of 64, 128, 256 KiB and 2 MiB): map 8, 8.5, 9, and
 2 plus 38 to set the access; unmap: nothing with the small pages, as their driver only forgets them; 34.
@@ -82,6 +83,7 @@ class VAttention(Allocator):
         self.calls = tensors
         self.map_ns, self.unmap_ns = MAP_NS[self.page_bytes], UNMAP_NS.get(self.page_bytes, 0)
         self.page_tokens = self.page_bytes // cell
+        self.longest = model.max_model_len
         self.rows = Rows(
             model.max_sequences,
             kvblocks,
@@ -93,26 +95,26 @@ class VAttention(Allocator):
         self._row: Holdings[int] = Holdings()
 
     def slots_needed(self, tokens: int, bound: int) -> int:
-        return self.rows.needed(tokens) * self.kvblock_slots
+        return self._need(tokens) * self.kvblock_slots
 
     def fits(self, tokens: int, bound: int) -> bool:
-        return self.rows.needed(tokens) <= min(self.rows.kvblocks, self.rows.most_mapped)
+        return tokens <= self.longest and self._need(tokens) <= self.rows.kvblocks
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        need = self.rows.needed(tokens)
-        room = len(self._row) < self.rows.count and need <= self.rows.most_mapped
-        return room and need * self.kvblock_slots <= self.free_slots
+        room = len(self._row) < self.rows.count and tokens <= self.longest
+        return room and self._need(tokens) * self.kvblock_slots <= self.free_slots
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         self._row.expect_new(seq, tokens)
         if not self.can_admit(tokens, bound):
             return False
-        row = self._row[seq] = self.rows.place(tokens)
-        self._map(row, self.rows.needed(tokens))
+        row = self._row[seq] = self.rows.place(self._within(tokens))
+        self._map(row, self._need(tokens))
         return True
 
     def capacity(self, seq: int) -> int:
-        return self.rows.needed(self.rows.lengths[self._row[seq]]) * self.page_tokens
+        need = self.rows.needed(self.rows.lengths[self._row[seq]])
+        return self.longest if need == self.rows.most_mapped else need * self.page_tokens
 
     def surplus(self, seq: int, tokens: int) -> int:
         need = self.rows.needed(self.rows.lengths[self._row[seq]])
@@ -120,12 +122,12 @@ class VAttention(Allocator):
 
     def grow(self, seq: int, tokens: int) -> bool:
         rows, row = self.rows, self._row[seq]
-        more = rows.needed(tokens) - rows.needed(rows.lengths[row])
+        more = self._need(tokens) - rows.needed(rows.lengths[row])
+        if more * self.kvblock_slots > self.free_slots or tokens > self.longest:
+            return False
         if more <= 0:
             return True
-        if more * self.kvblock_slots > self.free_slots or rows.needed(tokens) > rows.most_mapped:
-            return False
-        rows.lengths[row] = tokens
+        rows.lengths[row] = self._within(tokens)
         self._map(row, more)
         return True
 
@@ -137,12 +139,12 @@ class VAttention(Allocator):
         self._count()
 
     def after_step(self, lengths: Mapping[int, int]) -> None:
-        rows = self.rows
+        row_of, held, most = self._row, self.rows.lengths, self.rows.most_mapped * self.page_tokens
         for seq, tokens in lengths.items():
-            row = self._row[seq]
-            if tokens > rows.lengths[row]:
-                rows.lengths[row] = tokens
-        rows.after_step()
+            row = row_of[seq]
+            if tokens > held[row]:
+                held[row] = tokens if tokens < most else most
+        self.rows.after_step()
         self._count()
 
     def retire(self, seq: int) -> int:
@@ -152,12 +154,21 @@ class VAttention(Allocator):
         where: dict[int, tuple[tuple[int, ...], int]] = {}
         for seq, row in self._row.items():
             for place in range(self.rows.needed(self.rows.lengths[row])):
-                where[self.rows.blocks[row][place]] = ((seq,), place * self.page_tokens)
+                first = place * self.kvblock_slots // self.slots_per_token
+                where[self.rows.blocks[row][place]] = ((seq,), first)
         free, size = set(self.rows.unmapped()), self.kvblock_slots
         for block in range(self.rows.kvblocks):
             owners, first = where.get(block, ((), 0))
             idle = not owners and block not in free
             yield Region(block * size, size, owners, first, idle=idle, per_token=self.slots_per_token)
+
+    def _within(self, tokens: int) -> int:
+        """So many tokens, or fewer where they have all that a row can have."""
+        return min(tokens, self.rows.most_mapped * self.page_tokens)
+
+    def _need(self, tokens: int) -> int:
+        """Kvblocks of a sequence: all that a row has addresses for hold the longest."""
+        return self.rows.needed(self._within(tokens))
 
     def _map(self, row: int, more: int) -> None:
         """Let a row have so many kvblocks more, of which some may be mapped already."""

@@ -15,6 +15,7 @@ from kvsim.kernels.calibration.points import BYTES, Arguments, Point, lengths_of
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.pieces import cut
 from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
 from kvsim.kernels.write import write_kv
@@ -48,6 +49,10 @@ def decode(room: Room, x: Arguments) -> list[Call]:
     lengths = lengths_of(x)
     table, blocks = block_tables(room, lengths, x["block_size"])
     on_device, longest = room.integers(lengths), max(lengths)
+    pieces = cut(
+        on_device, longest=longest, tokens=sum(lengths), kv_heads=x["kv_heads"], head_dim=x["head_dim"],
+        element_bytes=x["element_bytes"],
+    )  # fmt: skip
     query = room.normal(len(lengths), x["kv_heads"] * x["group"], x["head_dim"])
     out = torch.empty_like(query)
     count = room.launches(2 * sum(lengths) * x["kv_heads"] * x["head_dim"] * x["element_bytes"])
@@ -56,7 +61,7 @@ def decode(room: Room, x: Arguments) -> list[Call]:
 
     def one(keys: torch.Tensor, values: torch.Tensor) -> Call:
         return lambda: decode_attention(
-            query, keys, values, on_device, longest=longest, block_table=table, out=out
+            query, keys, values, on_device, longest=longest, block_table=table, out=out, pieces=pieces
         )
 
     return [one(*buffers[i % len(buffers)]) for i in range(count)]

@@ -14,6 +14,7 @@ from kvsim.kernels.calibration.launches import Call, block_tables, pools, sample
 from kvsim.kernels.calibration.points import Arguments, Point, lengths_of, useful
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.pieces import cut
 from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.write import write_kv
 
@@ -98,6 +99,13 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
     query = flat[:queries].view(tokens, heads, head_dim)
     key = flat[queries:].view(tokens, kv_heads, head_dim)
 
+    pieces = None
+    if decoding:
+        longest, together = max(batch.decoding), sum(batch.decoding)
+        pieces = cut(
+            batch.lengths[:decoding], longest=longest, tokens=together, kv_heads=kv_heads, head_dim=head_dim
+        )
+
     def run() -> None:
         layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()
         torch.mm(batch.normed, to_qkv, out=batch.qkv)
@@ -105,7 +113,7 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
         write_kv(key, value, keys, values, batch.slots)
         if decoding:
             decode_attention(
-                query[:decoding], keys, values, batch.lengths[:decoding], longest=max(batch.decoding),
+                query[:decoding], keys, values, batch.lengths[:decoding], longest=longest, pieces=pieces,
                 block_table=batch.table[:decoding], out=batch.attended[:decoding],
             )  # fmt: skip
         if x["sequences"]:

@@ -8,7 +8,17 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from kvsim.reports.figures import arena, latency, ledger, lengths, occupancy, requests, seeds, sweeps
+from kvsim.reports.figures import (
+    arena,
+    latency,
+    ledger,
+    lengths,
+    occupancy,
+    ranking,
+    requests,
+    seeds,
+    sweeps,
+)
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import check_format, save
 from kvsim.reports.figures.systems import System, systems
@@ -31,6 +41,7 @@ FIGURES: dict[str, Entry] = {
     "utilisation": Entry(occupancy.utilisation, "which share of the memory holds tokens, over time"),
     "fragmentation": Entry(occupancy.fragmentation, "what is free over time, and its largest piece"),
     "waste": Entry(ledger.waste, "the ledger as one bar per system"),
+    "ranking": Entry(ranking.ranking, "many systems, the fastest first: the ledger and three numbers each"),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
@@ -47,6 +58,8 @@ _SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
 
 USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
+MANY, OF_MANY = 8, ("ranking",)
+"""A comparison of more systems gets these instead: so many curves cannot be told apart."""
 
 
 def check(fmt: str | None, names: Sequence[str] | None) -> None:
@@ -94,6 +107,8 @@ def draw(
     fmt = choices.style.usual_format if fmt is None else fmt
     check(fmt, names)
     found = systems(runs)
+    if names is USUAL and len(found) > MANY:
+        names = OF_MANY
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():

@@ -7,6 +7,7 @@ Nothing else knows a paper.
     declared.py   the files -> Paper, Figure
     cells.py      one simulation: a dict of settings -> a dict of numbers, kept in a cache
     series.py     what is read off: single values, the rate at which a latency is reached, sweeps
+    mechanisms.py closed forms and single mechanisms, where a paper needs no server
     running.py    all series of the figures, in several processes
     checks.py     published beside simulated: rows, bands, verdicts
     report.py     report.md, results.json

@@ -221,7 +221,7 @@ def _internal(scenario: Deployment, result: Result, internal: float | None) -> N
     bound = reservation(policy, scenario.max_model_len)
     prompts, outputs = result.workload.prompt_tokens.tolist(), result.output_tokens.tolist()
     pairs = zip(prompts, outputs, strict=True)
-    lent = [bound(Request(0, p, o)) - (p + o - 1) for p, o in pairs]
+    lent = [bound(Request(row, p, o)) - (p + o - 1) for row, (p, o) in enumerate(pairs)]
     end = result.saturated.time_ps
     stay = np.minimum(result.requests["finish_ps"], end) - result.requests["first_scheduled_ps"]
     held = _dot(np.array(lent), np.maximum(stay, 0))

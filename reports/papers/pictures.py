@@ -48,7 +48,7 @@ def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> 
     if "stack" in settings:
         systems = {(row.panel, row.system) for row in judged.rows}
         return partial(_stacks, judged=judged), 1.4 + 0.72 * len(systems)
-    if reads == "value" or (reads == "crossing" and settings.get("plot", True) is False):
+    if reads in ("value", "mechanism") or (reads == "crossing" and settings.get("plot", True) is False):
         headings = panels if _has_headings(judged) else 0
         return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings
     columns = min(panels, 3)

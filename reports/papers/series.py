@@ -5,6 +5,7 @@ crossing   the request rate at which the mean normalised latency reaches a thres
            straight lines between the rates that the paper ran, `beyond` the last that its plot shows
 sweep      the latency at each value of one setting, at a given rate or the one where a latency is reached
 swap       what the cost profile takes to move or recompute so many tokens: no run
+mechanism  a closed form, or one mechanism of an allocator (reports/papers/mechanisms.py): no run
 """
 
 import math
@@ -14,6 +15,7 @@ from itertools import pairwise
 
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, scenario_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
+from kvsim.reports.papers.mechanisms import measured
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.published import AnalyticProfile
 from kvsim.sim.cost.step_cost import StepShape
@@ -46,7 +48,7 @@ class Series:
     @property
     def weight(self) -> int:
         """About how many requests its runs serve."""
-        if self.reads == "swap":
+        if self.reads in ("swap", "mechanism"):
             return 1
         if self.reads == "value":
             return int(_count(self.cell, self.settings))
@@ -290,4 +292,15 @@ def _swap(series: Series, bench: _Counter) -> Found:
     return bench.found
 
 
-READINGS = {"value": _value, "crossing": _crossing, "sweep": _sweep, "swap": _swap}
+def _mechanism(series: Series, bench: _Counter) -> Found:
+    bench.found.values = measured(series.settings["measure"], series.cell["arguments"])
+    return bench.found
+
+
+READINGS = {
+    "value": _value,
+    "crossing": _crossing,
+    "sweep": _sweep,
+    "swap": _swap,
+    "mechanism": _mechanism,
+}

@@ -26,16 +26,18 @@ def write_run(
     samples: Columns | None = None,
     events: Table | None = None,
     map: Table | None = None,
+    files: Mapping[str, str] | None = None,
     draw: bool = True,
     force: bool = False,
 ) -> Run:
     """Write one run, whole or not at all, and return it as `read_run` would.
 
+    `files` are further ones: their names and texts.
     With `force` it takes the place of what kvsim alone wrote, or of an empty directory, never of else.
     """
     run = _run(_path(directory), config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
-        _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map})
+        _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map}, files)
         if draw:
             _draw(run.replicas or [run], part)
     return run
@@ -55,10 +57,11 @@ def write_comparison(
         for parts in runs:
             columns = dict(parts)
             extra = {name: columns.pop(name, None) for name in ("steps", "samples", "events", "map")}
+            files = columns.pop("files", None)
             label = str(parts["summary"]["label"])
             written.append(_run(_path(directory) / label, **columns))
             (part / label).mkdir()
-            _fill(part / label, written[-1], extra)
+            _fill(part / label, written[-1], extra, files)
             mark(part / label, "run")
         write_json(plain(config), part / "config.json")
         write_json([run.summary.as_json() for run in written], part / "summary.json")
@@ -78,7 +81,9 @@ def _run(
     return Run(path, str(summary["label"]), plain(config), Summary(plain(summary)), columns)
 
 
-def _fill(part: Path, run: Run, extra: Mapping[str, Table | None]) -> None:
+def _fill(
+    part: Path, run: Run, extra: Mapping[str, Table | None], files: Mapping[str, str] | None = None
+) -> None:
     """Write the files of one run, all but the figures."""
     write_json(run.config, part / "config.json")
     write_json(run.summary.as_json(), part / "summary.json")
@@ -87,6 +92,8 @@ def _fill(part: Path, run: Run, extra: Mapping[str, Table | None]) -> None:
     for name, columns in extra.items():
         if columns is not None:
             write_columns(columns, part / f"{name}.parquet")
+    for name, text in (files or {}).items():
+        (part / name).write_text(text, encoding="utf-8")
 
 
 def _draw(runs: Sequence[Run], part: Path) -> None:

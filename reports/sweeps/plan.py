@@ -47,11 +47,10 @@ class Point:
     case: str | None
     settings: Mapping[str, Any]
 
-    @property
-    def label(self) -> str:
-        """For a message."""
-        said = [f"{name}={shown(value)}" for name, value in self.settings.items()]
-        return " ".join([*([self.case] if self.case else []), *said]) or "defaults"
+    def label(self, names: Sequence[str]) -> str:
+        """For a message: the case, and the settings of these names."""
+        said = [f"{name}={shown(setting(self, name))}" for name in names if name in SWEPT]
+        return " ".join([*([self.case] if self.case else []), *said]) or "all settings"
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def load_of(names: Sequence[str]) -> str | None:
 def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
     """The systems of these rows, in their order; `names` are the settings that vary, `case` included."""
     load = load_of(names)
-    apart = [name for name in names if name not in (load, "seed", *_ALONG)]
+    apart = [name for name in names if name not in (load, "seed", *_ALONG) and not _told(name, names, rows)]
     apart = apart or [name for name in names if name in _ALONG and load is None]
     groups: dict[str, tuple[dict[str, Any], dict[float, list[Row]]]] = {}
     for row in rows:
@@ -85,6 +85,13 @@ def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
         if at is not None and row.get("status", FINISHED) == FINISHED:
             points.setdefault(at, []).append(row)
     return [System(name_of(own), own, dict(sorted(points.items()))) for own, points in groups.values()]
+
+
+def _told(name: str, names: Sequence[str], rows: Sequence[Row]) -> bool:
+    """Whether the case says a setting already: in no case has it two values."""
+    if name == "case" or "case" not in names:
+        return False
+    return len({(row["case"], repr(row.get(name))) for row in rows}) == len({row["case"] for row in rows})
 
 
 def name_of(settings: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
             times += ends[chosen[kept]].tolist()
         if len(times) != tokens[row]:
             raise KvsimError(
-                f"result_format: request {row} has {tokens[row]} tokens, the log tells {len(times)}: "
+                f"result_format: request {row} has {tokens[row]} tokens, of which {len(times)} are told: "
                 "leave it out with this scheduler, or with several answers to a prompt"
             )
         found.append(np.diff(times).tolist())
@@ -61,7 +61,7 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
 
 
 def _spans(events: Table) -> dict[int, list[tuple[bool, int, int]]]:
-    """Request -> (begins with a prompt's token, first step, step after the last) of its decoding."""
+    """Request -> (begins with a prompt's token, first step, step after the last), in turn."""
     found: dict[int, list[tuple[bool, int, int]]] = {}
     open_: dict[int, tuple[bool, int]] = {}
     for event, request, step in _rows(events):

@@ -4,11 +4,15 @@ It is linear in the contexts, with an integer slope, so the durations of a whole
 in O(1).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.cost.host import Host
-from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape, ends_until
 from kvsim.sim.models.catalog import gpu_named, gpu_names
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.workload import PS_PER_S
@@ -43,6 +47,7 @@ TRANSFER_LATENCY_S = 5e-6
 """Start of one copy between GPU and host (cudaMemcpyAsync)."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Roofline(CostModel):
     """Analytic time of a step on `tp` GPUs that share every layer.
 
@@ -134,14 +139,14 @@ class Roofline(CostModel):
             moved = ranks * model.hidden_size * model.dtype_bytes
             self._fixed_ps += model.layers * least_s * PS_PER_S
             self._token_ps += model.layers * moved * each_s * PS_PER_S
-        self._least = (0.0, 0.0)
-        self._row_ps = 0.0
+        self._least, self._row_ps = (0.0, 0.0), 0.0
         if host is not None:
             each = host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S
             if host.overlapped:
                 self._least = each
             else:
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], each[1]
+        self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
         self._decode_ps: dict[int, int] = {}
 
     def step_ps(self, shape: StepShape) -> int:
@@ -159,17 +164,42 @@ class Roofline(CostModel):
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
-        found = self._gpu_ps(decode_seqs, context_tokens, steps)
+        first, delta = self._first_ps(decode_seqs, context_tokens), self._context_ps * decode_seqs
+        if not self._shaped:
+            return _progression(first, delta, steps)
+        found = self._with_windows(first, delta, decode_seqs, context_tokens, steps)
         least = int(self._least[0] + self._least[1] * decode_seqs)
         return [max(each, least) for each in found] if least else found
 
-    def _gpu_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+    def span_ends(
+        self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
+    ) -> list[int]:
+        """As in `CostModel`; of a plain progression, only as many steps as may be needed."""
+        delta = self._context_ps * decode_seqs
+        if self._shaped or not delta:
+            return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
+        first = self._first_ps(decode_seqs, context_tokens)
+        most = limit_ps // first + 1
+        if steps == 1 or most == 1:
+            return [first]
+        if most > steps:
+            most = steps
+        ends = list(accumulate(range(first, first + most * delta, delta)))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        return ends
+
+    def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
+        """A decode step, sliding windows and the host's least time left out."""
         constant = self._decode_ps.get(decode_seqs)
         if constant is None:
             constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
-        first, delta = constant + self._context_ps * context_tokens, self._context_ps * decode_seqs
-        if not self._window_ps:
-            return range(first, first + steps * delta, delta) if delta else [first] * steps
+        return constant + self._context_ps * context_tokens
+
+    def _with_windows(
+        self, first: int, delta: int, decode_seqs: int, context_tokens: int, steps: int
+    ) -> Sequence[int]:
+        """The same progression, and what the layers with a sliding window add to it."""
         seen = self._window * decode_seqs
         if context_tokens >= seen:
             return _progression(first + self._window_ps * min(context_tokens, seen), delta, steps)

@@ -8,8 +8,10 @@ sequence and step, so a span of decode steps is asked for at once. sim/cost/name
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import NamedTuple
+
+from mypy_extensions import mypyc_attr
 
 
 class StepShape(NamedTuple):
@@ -51,6 +53,7 @@ class Spread(NamedTuple):
     """their sum in the first step, each rounded up to whole tiles; then a token a sequence more in each"""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CostModel(ABC):
     """The duration of a step.
 
@@ -106,12 +109,19 @@ class CostModel(ABC):
         The contexts are as in `span_ps`; `spread` is given to models with a `context_tile`. As contexts grow,
         no later step may be shorter than the first.
         """
-        durations = self.span_ps(decode_seqs, context_tokens, steps)
-        first = durations[0]
-        most = limit_ps // first + 1
-        if steps == 1 or most == 1:
-            return [first]
-        ends = list(accumulate(islice(durations, most)))
-        if ends[-1] > limit_ps:
-            del ends[bisect_left(ends, limit_ps) + 1 :]
-        return ends
+        return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
+
+
+def ends_until(limit_ps: int, durations: Sequence[int]) -> list[int]:
+    """When steps end that take so long, up to the first that ends at or after the limit.
+
+    No later step may be shorter than the first.
+    """
+    first = durations[0]
+    most = limit_ps // first + 1
+    if most == 1:
+        return [first]
+    ends = list(accumulate(durations if most >= len(durations) else durations[:most]))
+    if ends[-1] > limit_ps:
+        del ends[bisect_left(ends, limit_ps) + 1 :]
+    return ends

@@ -16,6 +16,7 @@ from kvsim.sim.errors import KvsimError, unknown
 
 PANELS = (
     *("Replay", "Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Fleet", "Goals", "Sweep"),
+    "Search",
     "Output",
 )
 """Groups of options, in the order in which they are shown."""

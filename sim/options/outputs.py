@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import option
+from kvsim.sim.options.option import check_allowed, option
 
 PANEL = "Output"
 MAP_INSTANTS = 240
 """Instants of the memory map where it is asked for without a number."""
+
+
+RESULT_FORMATS = ("vllm", "aiperf", "guidellm")
+"""Benchmark tools whose results can be written (sim/bench/write.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,15 @@ class Output:
         doc=f"also write `map.parquet`, what lies where at about N instants ({MAP_INSTANTS}), and "
         "`events.parquet`, what happens to each request",
     )
+    result_format: str | None = option(
+        "Also write the result as a benchmark tool would.",
+        panel=PANEL,
+        default=None,
+        allowed=RESULT_FORMATS,
+        shown="no",
+        doc="also write the result [as a benchmark tool would](output.md#results-of-benchmark-tools), "
+        "each number by that tool's definition",
+    )
     live: bool = option(
         "Watch the run in the terminal.",
         panel=PANEL,
@@ -87,10 +100,11 @@ class Output:
 
     def check(self) -> None:
         """Raise KvsimError for options that exclude each other, or are out of their range."""
+        check_allowed(self)
         if self.record_map is not None and self.record_map < 1:
             raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
         if self.no_out:
-            for name in ("out", "force", "step_log", "record_map"):
+            for name in ("out", "force", "step_log", "record_map", "result_format"):
                 if getattr(self, name):
                     raise KvsimError(f"{name} must be left out with no_out, which writes nothing")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kvsim.allocators.extents import FITS
+from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
@@ -17,9 +18,9 @@ from kvsim.sim.options.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import (
     CAPACITY_POLICIES,
+    COMPACTIONS,
     POLICIES,
     PREEMPTIONS,
-    RESERVES,
     EngineConfig,
     check_reserve,
     split_reserve,
@@ -78,11 +79,41 @@ class Scenario:
         doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
     )
     policy: str = option(
-        "Who is next: the first to come, by priority, the shortest.",
+        "Who is next: fcfs (the first to come), priority, sjf (the shortest).",
         panel=ENGINE,
         default=EngineConfig.policy,
+        value="NAME",
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
+    )
+    schedule_conservativeness: float = option(
+        "Factor of what is set aside for running answers (sglang).",
+        panel=ENGINE,
+        default=EngineConfig.schedule_conservativeness,
+        value="X",
+        doc="`sglang`: factor of the share of answers that is set aside for those who run",
+    )
+    enable_mixed_chunk: bool = option(
+        "Decode in steps that compute prompts, too (sglang).",
+        panel=ENGINE,
+        default=EngineConfig.enable_mixed_chunk,
+        doc="`sglang`: decode in the steps that compute prompts, too",
+    )
+    max_tokens: int | None = option(
+        "Longest answer that clients ask for; sglang reckons with it.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="as long as each will be",
+        doc="`sglang`: the `max_tokens` of every request, of which a share is set aside",
+    )
+    preemption_threshold: int | None = option(
+        "By priority: the difference that preempts others (sglang).",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="never",
+        doc="`sglang`, by priority: a request preempts those that are less urgent by more than this",
     )
     enable_chunked_prefill: bool | None = option(
         "Split prompts to fit a step; --no-...: never.",
@@ -145,9 +176,10 @@ class Scenario:
         doc="host memory for swapped requests, in blocks (`vllm-v0`)",
     )
     capacity_policy: str | None = option(
-        "Whom tensorrt-llm admits.",
+        "Whom tensorrt-llm admits: guaranteed-no-evict, max-utilization, static-batch.",
         panel=ENGINE,
         default=None,
+        value="NAME",
         allowed=CAPACITY_POLICIES,
         shown="guaranteed-no-evict",
         doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
@@ -184,19 +216,53 @@ class Scenario:
         shown="16",
         doc="tokens of a KV block, a power of two",
     )
+    eviction: str = option(
+        "The leaf of the radix tree that goes first (sglang).",
+        panel=MEMORY,
+        default=EngineConfig.eviction,
+        allowed=tuple(STRATEGIES),
+        doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/blocks.md#sglang)",
+    )
+    compaction: str = option(
+        "When pages move to close holes: at once, or when room is short.",
+        panel=MEMORY,
+        default=EngineConfig.compaction,
+        allowed=COMPACTIONS,
+        doc="when pages move to close holes, for [`sglang-unified`](zoo/layers.md#sglang-unified): at every "
+        "release, or when room is short",
+    )
     reserve: str | None = option(
-        "What those that reserve set aside: the maximum, a power of two, the exact length, a prediction.",
+        "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
         panel=MEMORY,
         default=None,
-        value="|".join((*RESERVES, "predicted:MODEL")),
+        value="NAME",
         shown="max",
-        doc="what those that reserve set aside; [predictors](allocators.md)",
+        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
+        "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     fit: str = option(
-        "The hole that a contiguous reservation takes.",
+        "The hole that a contiguous reservation takes: first, best, next, worst.",
         panel=MEMORY,
         default=EngineConfig.fit,
+        value="NAME",
         allowed=FITS,
+    )
+    kv_budget: str | None = option(
+        "Tokens that a sequence keeps, for those that drop some.",
+        panel=MEMORY,
+        default=None,
+        value="N|P%",
+        shown="1024; h2o 20%",
+        doc="tokens that a sequence keeps, or a share of its prompt, for allocators that drop tokens "
+        "(`streaming-llm`, `h2o`); quality is not modelled",
+    )
+    kv_bits: int | None = option(
+        "Bits of an element, for those that quantise.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="2",
+        doc="bits of an element of keys and values: 1, 2, 4 or 8 (`kivi`); quality is not modelled",
     )
     data_parallel_size: int = option(
         "Ranks of attention that share the experts.",

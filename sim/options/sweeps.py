@@ -10,6 +10,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.option import check_allowed, option
 
 PANEL = "Sweep"
+SEARCH = "Search"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,3 +88,59 @@ class Swept:
         also=("-q",),
         doc="print nothing but the path of the directory",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sought(Swept):
+    """What a search for the capacity looks for, beside what a sweep has."""
+
+    seeds: int = option(
+        "K searches of each system, for the interval.",
+        panel=SEARCH,
+        default=3,
+        value="K",
+        doc="K searches of each system, with the seeds N, N + 1, ...: the interval is theirs",
+    )
+    find: str = option(
+        "What is to be as large as can be.",
+        panel=SEARCH,
+        default="rate",
+        allowed=("rate", "clients", "rate-scale"),
+        doc="what is to be as large as can be: requests per second, clients of a closed loop, or the "
+        "speed of a trace's own arrivals",
+    )
+    tolerance: float = option(
+        "How near below the true limit, as a share.",
+        panel=SEARCH,
+        default=0.02,
+        value="X",
+        doc="the answer is less than this share below a load that misses the SLO",
+    )
+    for_rate: float | None = option(
+        "The cheapest fleet for so many requests per second.",
+        panel=SEARCH,
+        default=None,
+        value="R",
+        shown="not asked",
+        doc="also the fleet that serves R requests per second with each system, the cheapest first "
+        "(with `--gpu-price`, else the one with the fewest GPUs)",
+    )
+    more_kv: float | None = option(
+        "What GIB more of KV memory per GPU would be worth.",
+        panel=SEARCH,
+        default=None,
+        value="GIB",
+        shown="not asked",
+        doc="also by how much the answer grows with so many GiB of KV memory more on each GPU",
+    )
+
+    def __post_init__(self) -> None:
+        check_allowed(self)
+        if not 0.0005 <= self.tolerance <= 0.5:
+            raise KvsimError(f"tolerance must be a share from 0.0005 to 0.5, got {self.tolerance:g}")
+        for name in ("for_rate", "more_kv"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e9:
+                raise KvsimError(f"{name} must be above 0, got {value:g}")
+        if self.for_rate is not None and self.find != "rate":
+            raise KvsimError("for_rate must be left out unless the rate is sought")

@@ -180,7 +180,8 @@ class Traffic:
         default=None,
         value="S",
         shown="0",
-        doc="seconds from an answer to the next request, or `exponential:MEAN_S`",
+        doc="seconds from an answer to the next request, or `exponential:MEAN_S`; `trace`: the delays "
+        "that it tells, which is the default where it does",
     )
     closed_sessions: bool = option(
         "A turn of a session waits for the answer before it.",

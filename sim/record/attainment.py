@@ -46,7 +46,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
     """
     found: dict[str, object] = {}
     if slo is not None:
-        found["slo"] = _judged(slo, table, duration_s, gpus)
+        found["slo"] = judged(slo, table, duration_s, gpus)
     if slo is not None or price is not None:
         found["per_gpu"] = {"gpus": gpus} | {
             name: None if value is None else value / gpus for name, value in throughput.items()
@@ -61,7 +61,8 @@ def attained(  # noqa: PLR0917 - the parts of a run
     return found
 
 
-def _judged(slo: Slo, table: Numbers, duration_s: float, gpus: int) -> dict[str, object]:
+def judged(slo: Slo, table: Numbers, duration_s: float, gpus: int) -> dict[str, object]:
+    """The section `slo` of a summary, over the requests of a table."""
     done = table["status"] != "rejected"
     good = done.copy()
     for limit in slo.of_each:

@@ -6,7 +6,7 @@ largest.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def _waits_of(waits: Chain | Clients, rows: Int64Column) -> Chain | Clients:
 
 
 def _sum(parts: Sequence[Integrals]) -> Integrals:
-    return Integrals(**{name: sum(getattr(each, name) for each in parts) for name in vars(parts[0])})
+    return Integrals(**{name: sum(getattr(each, name) for each in parts) for name in asdict(parts[0])})
 
 
 def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:

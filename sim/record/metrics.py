@@ -6,6 +6,7 @@ delay: arrival to first being scheduled. Memory shares are time-weighted percent
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -213,7 +214,7 @@ LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token", "queueing_s"
 
 
 def _added(a: Integrals, b: Integrals) -> Integrals:
-    return Integrals(**{name: value + getattr(b, name) for name, value in vars(a).items()})
+    return Integrals(**{name: value + getattr(b, name) for name, value in asdict(a).items()})
 
 
 def _ratio(part: float, whole: float) -> float | None:

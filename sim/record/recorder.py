@@ -6,11 +6,11 @@ The timeline holds instants: every step at first; whenever `timeline_rows` are f
 is dropped and the spacing doubles. So a run of any length has between half that number and all of it.
 """
 
-from dataclasses import dataclass
-from operator import add, mul, sub
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
 from kvsim.sim.record.histogram import Histogram
@@ -22,7 +22,6 @@ from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE = 1024
-NOTHING = (0, 0, 0, 0)
 
 STEP_COLUMNS = (
     "step",
@@ -52,25 +51,45 @@ STEP_COLUMNS = (
 )
 
 
-class Span(NamedTuple):
+class Span:
     """Steps without a decision, and what the memory held: planned, perhaps cut, then carried out.
 
     `held` slots hold a token in the first step, those of `decoding` tokens more in each later one; `used`
     and `internal` are those before any growth in the span.
+
+    Attributes
+    ----------
+    ends : list of int
+        When each step ends, in picoseconds from the start of the span.
+    decoding : int
+        Sequences that get a token in each step, none of them late.
+    held_by : str
+        The limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited.
+    rest : tuple or None
+        External, cached and idle slots, and tokens saved by sharing; None for allocators without any.
     """
 
-    ends: list[int]
-    """when each step ends, in picoseconds from the start of the span"""
-    decoding: int
-    """sequences that get a token in each step, none of them late"""
-    running: int
-    held: int
-    used: int
-    internal: int
-    held_by: str
-    """the limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited"""
-    rest: tuple[int, int, int, int]
-    """external, cached and idle slots, and tokens saved by sharing: what most allocators never have"""
+    __slots__ = ("decoding", "ends", "held", "held_by", "internal", "rest", "running", "used")
+
+    def __init__(  # noqa: PLR0917 - made for every span, and by position it is quick
+        self,
+        ends: list[int],
+        decoding: int,
+        running: int,
+        held: int,
+        used: int,
+        internal: int,
+        held_by: str,
+        rest: tuple[int, int, int, int] | None,
+    ) -> None:
+        self.ends = ends
+        self.decoding = decoding
+        self.running = running
+        self.held = held
+        self.used = used
+        self.internal = internal
+        self.held_by = held_by
+        self.rest = rest
 
 
 class Instant(NamedTuple):
@@ -110,6 +129,10 @@ class Integrals:
     idle: int = 0
     shared: int = 0
 
+    def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
+        """For processes that hand it on: a compiled class cannot be pickled otherwise."""
+        return Integrals, astuple(self)
+
     def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""
         self.external += external * duration_ps
@@ -118,6 +141,7 @@ class Integrals:
         self.shared += shared * duration_ps
 
 
+@mypyc_attr(native_class=False)
 @dataclass(frozen=True)
 class Result:
     """What a run leaves behind: integers, as numpy columns, and sums.
@@ -199,8 +223,8 @@ class Recorder:
         self.rejected: dict[str, int] = {}
         self.truncated = 0
         self.finished_count = 0
-        self._saturated_spans: list[Span] = []
-        self._unsaturated_spans: list[Span] = []
+        self._ends: list[list[int]] = []  # of the last spans
+        self._decoding: list[int] = []
         self._late_gaps: list[tuple[int, int]] = []
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
@@ -241,20 +265,35 @@ class Recorder:
         `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
         and of those that were cached before.
         """
+        ends, decoding, held, sums = span.ends, span.decoding, span.held, self.unsaturated
+        total, steps = ends[-1], len(ends)
         if span.held_by:
-            spans, sums = self._saturated_spans, self.saturated
-            self.held_ps[span.held_by] += span.ends[-1]
-        else:
-            spans, sums = self._unsaturated_spans, self.unsaturated
-        if span.rest is not NOTHING:
-            sums.add_rest(span.ends[-1], *span.rest)
+            sums = self.saturated
+            self.held_ps[span.held_by] += total
+        more = decoding * self.slots_per_token
+        # step i holds i * more slots than the first, and sum(i * duration) = steps * total - sum(ends)
+        later = more * (steps * total - sum(ends)) if steps > 1 else 0
+        sums.time_ps += total
+        sums.token += held * total + later
+        sums.used += span.used * total
+        sums.internal += span.internal * total
+        sums.running += span.running * total
+        if span.rest is not None:
+            external, cached, idle, shared = span.rest
+            sums.add_rest(total, external, cached, idle, shared)
         if grown is not None:
             used, internal, evicted = grown
             sums.used += used
             sums.internal += internal
             sums.cached -= evicted
-        spans.append(span)
-        if len(spans) == SPANS_AT_ONCE:
+        peak = held + more * (steps - 1)
+        if peak > self.peak_used_slots:
+            self.peak_used_slots = peak
+        if span.running > self.max_running:
+            self.max_running = span.running
+        self._ends.append(ends)
+        self._decoding.append(decoding)
+        if len(self._ends) == SPANS_AT_ONCE:
             self.flush()
 
     def late(self, gap_ps: int, count: int) -> None:
@@ -262,32 +301,14 @@ class Recorder:
         self._late_gaps.append((gap_ps, count))
 
     def flush(self) -> None:
-        """Add up the spans collected so far."""
-        self._add_up(self._saturated_spans, self.saturated)
-        self._add_up(self._unsaturated_spans, self.unsaturated)
+        """Count the gaps between tokens of the spans collected so far."""
+        if self._ends:
+            self.token_gaps.add_spans(self._ends, self._decoding)
+            self._ends, self._decoding = [], []
         if self._late_gaps:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
             self._late_gaps.clear()
-
-    def _add_up(self, spans: list[Span], sums: Integrals) -> None:
-        if not spans:
-            return
-        ends, decoding, running, held, used, internal, _, _ = zip(*spans, strict=True)
-        spans.clear()
-        totals, steps = [last[-1] for last in ends], list(map(len, ends))
-        sums.time_ps += sum(totals)
-        sums.token += sum(map(mul, held, totals))
-        more = decoding if self.slots_per_token == 1 else [self.slots_per_token * n for n in decoding]
-        # step i of a span holds i * more slots, and sum(i * duration) = steps * total - sum(ends)
-        sums.token += sum(map(mul, more, map(sub, map(mul, steps, totals), map(sum, ends))))
-        sums.used += sum(map(mul, used, totals))
-        sums.internal += sum(map(mul, internal, totals))
-        sums.running += sum(map(mul, running, totals))
-        peak = max(map(add, map(sub, held, more), map(mul, more, steps)))
-        self.peak_used_slots = max(self.peak_used_slots, peak)
-        self.max_running = max(self.max_running, *running)
-        self.token_gaps.add_spans(ends, decoding)
 
     def sample(self, row: Instant) -> None:
         """Add a row to the timeline; thin it when it is full."""

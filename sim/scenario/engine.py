@@ -6,15 +6,18 @@ Names of allocators and schedulers are not checked here: their registries do tha
 from dataclasses import dataclass
 
 from kvsim.allocators.extents import FITS
-from kvsim.sim.checks import check_int
+from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.sim.checks import check_int, check_number, check_one_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
-POLICIES = ("fcfs", "priority", "sjf")
+COMPACTIONS = ("eager", "lazy")
+POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
 PREEMPTIONS = ("recompute", "swap")
+KV_BITS = (1, 2, 4, 8)
 CAPACITY_POLICIES = ("guaranteed-no-evict", "max-utilization", "static-batch")
 
 
@@ -35,6 +38,14 @@ def split_reserve(text: str) -> tuple[str, str | None]:
     return (name, last) if name and last in RESERVES else (text.strip(), None)
 
 
+def split_budget(text: str) -> tuple[int, int]:
+    """`1024` or `20%` as (tokens, percent); KvsimError for anything else."""
+    number, share = text.removesuffix("%"), text.endswith("%")
+    if not number.isdecimal() or not (1 <= int(number) <= 100 if share else int(number) >= 2):
+        raise KvsimError(f"kv_budget must be a number of tokens from 2 on, or 1% to 100%, got {text!r}")
+    return (0, int(number)) if share else (int(number), 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The engine's settings, named as vLLM names its flags.
@@ -49,6 +60,10 @@ class EngineConfig:
         What allocators that reserve ahead set aside; None leaves it to the allocator.
     fit : "first", "best", "next" or "worst"
         Which free extent a contiguous reservation takes.
+    kv_budget : "N", "P%" or None
+        Tokens of a sequence that those keep that drop some, or a share of its prompt; None means their own.
+    kv_bits : int or None
+        Bits of an element, for those that quantise; None means 2.
     max_num_seqs, max_num_batched_tokens : int
         At most so many sequences run, and at most so many tokens are computed, in a step.
     max_model_len : int or None
@@ -58,7 +73,7 @@ class EngineConfig:
     reserve_full_prompt : bool or None
         Whether a request is admitted only when its whole prompt fits, not just the first chunk; None
         means as the scheduler's version does.
-    policy : "fcfs", "priority" or "sjf"
+    policy : one of POLICIES
         The order of the queue (sim/serving/queues.py).
     enable_prefix_caching : bool
         Whether prompts share the memory of what they have in common, with whoever was there before too.
@@ -84,6 +99,18 @@ class EngineConfig:
         tokens too.
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
+    eviction : str
+        Which leaf of a radix tree goes first, for allocators that choose (allocators/sglang/eviction.py).
+    compaction : "eager" or "lazy"
+        When holes are closed by moving pages, for allocators that choose.
+    schedule_conservativeness : float
+        Factor of the share of answers that SGLang sets aside for those who run.
+    enable_mixed_chunk : bool
+        Whether SGLang decodes in the steps that compute prompts, too.
+    max_tokens : int or None
+        The longest answer that clients ask for, by which SGLang reckons; None means as long as it will be.
+    preemption_threshold : int or None
+        SGLang, by priority: the difference above which an urgent request preempts others; None: never.
     """
 
     allocator: str = "paged"
@@ -91,6 +118,8 @@ class EngineConfig:
     block_size: int = 16
     reserve: str | None = None
     fit: str = "first"
+    kv_budget: str | None = None
+    kv_bits: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
@@ -110,6 +139,12 @@ class EngineConfig:
     mamba_cache_mode: str | None = None
     prefix_cache_retention_interval: int = 0
     disable_hybrid_kv_cache_manager: bool = False
+    eviction: str = "lru"
+    compaction: str = "eager"
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    max_tokens: int | None = None
+    preemption_threshold: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.watermark < 1:
@@ -120,35 +155,39 @@ class EngineConfig:
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
         if self.reserve is not None:
             check_reserve(self.reserve)
-        if self.policy not in POLICIES:
-            raise KvsimError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
-        if self.preemption is not None and self.preemption not in PREEMPTIONS:
-            raise KvsimError(f"preemption must be one of {', '.join(PREEMPTIONS)}, got {self.preemption!r}")
-        if self.mamba_cache_mode not in (None, *CACHE_MODES):
-            raise KvsimError(
-                f"mamba_cache_mode must be one of {', '.join(CACHE_MODES)}, got {self.mamba_cache_mode!r}"
-            )
+        check_one_of("policy", self.policy, POLICIES)
+        check_one_of("fit", self.fit, FITS)
+        check_one_of("eviction", self.eviction, tuple(STRATEGIES))
+        check_one_of("compaction", self.compaction, COMPACTIONS)
+        choices = (
+            ("preemption", PREEMPTIONS),
+            ("mamba_cache_mode", CACHE_MODES),
+            ("kv_bits", KV_BITS),
+            ("capacity_policy", CAPACITY_POLICIES),
+        )
+        for field, allowed in choices:
+            if getattr(self, field) is not None:
+                check_one_of(field, getattr(self, field), allowed)
         if self.mamba_cache_mode in ("align", "all") and not self.enable_prefix_caching:
             raise KvsimError(f"mamba_cache_mode {self.mamba_cache_mode} needs enable_prefix_caching")
         check_int("prefix_cache_retention_interval", self.prefix_cache_retention_interval, least=-1)
         if self.num_cpu_blocks is not None:
             check_int("num_cpu_blocks", self.num_cpu_blocks, least=0)
-        if self.fit not in FITS:
-            raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {self.fit!r}")
+        if self.kv_budget is not None:
+            split_budget(self.kv_budget)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise KvsimError(
                 f"max_num_batched_tokens must be at least max_num_seqs ({self.max_num_seqs}), "
                 f"got {self.max_num_batched_tokens}"
             )
-        if self.max_model_len is not None:
-            check_int("max_model_len", self.max_model_len)
+        check_number("schedule_conservativeness", self.schedule_conservativeness)
+        for field, least in (("max_tokens", 1), ("preemption_threshold", 0), ("max_model_len", 1)):
+            if getattr(self, field) is not None:
+                check_int(field, getattr(self, field), least)
         self._check_admission()
 
     def _check_admission(self) -> None:
-        """What says whom TensorRT-LLM and LightLLM admit."""
-        if self.capacity_policy is not None and self.capacity_policy not in CAPACITY_POLICIES:
-            known = ", ".join(CAPACITY_POLICIES)
-            raise KvsimError(f"capacity_policy must be one of {known}, got {self.capacity_policy!r}")
+        """What says whom LightLLM admits."""
         if self.router_token_ratio is not None and not self.router_token_ratio >= 0:
             raise KvsimError(f"router_token_ratio must be at least 0, got {self.router_token_ratio!r}")
         for field in ("router_max_new_token_len", "router_max_wait_tokens"):

@@ -3,6 +3,7 @@
 SCHEDULERS: dict[str, str] = {
     "vllm-v1": "kvsim.sim.schedulers.vllm_v1:VllmV1",
     "vllm-v0": "kvsim.sim.schedulers.vllm_v0:VllmV0",
+    "sglang": "kvsim.sim.schedulers.sglang:Sglang",
     "nano-vllm": "kvsim.sim.schedulers.nano_vllm:NanoVllm",
     "lightllm": "kvsim.sim.schedulers.lightllm:LightLLM",
     "past-future": "kvsim.sim.schedulers.past_future:PastFuture",

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
-from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.request import Request
@@ -20,7 +22,8 @@ from kvsim.sim.workload import Beam
 
 SOME_KNOW = (
     *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
-    *("preemption", "policy", "capacity_policy"),
+    *("preemption", "policy", "schedule_conservativeness", "enable_mixed_chunk", "max_tokens"),
+    *("preemption_threshold", "capacity_policy"),
     *("router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"),
 )
 """Settings that only some schedulers have a use for."""
@@ -28,6 +31,7 @@ WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": Fal
 """What may be asked of a scheduler that knows nothing else."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(ABC):
     """Decides each step; all state is in the server.
 
@@ -42,21 +46,23 @@ class Scheduler(ABC):
     """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
     reserves: ClassVar[bool] = False
     """Whether it counts on a request's reservation, whatever the allocator makes of it."""
+    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
+    """Orders of the queue that it knows."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
     publishes_late: ClassVar[bool] = False
     """Whether a prefix can be found only after the step that computes it."""
     limits_length: ClassVar[bool] = True
     """Whether an answer ends at the maximum length."""
-    asynchronous: bool = False
-    """Whether a step is decided before the one before it has ended."""
-    order: Order = Order.STACK
-    """The free block that the engine lends first."""
-    keeps_groups: bool = False
+    asynchronous: bool
+    """Whether a step is decided before the one before it has ended; not, unless a class says so."""
+    order: Order
+    """The free block that the engine lends first; the one freed last."""
+    keeps_groups: bool
     """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
-    cache: CacheRules | None = None
+    cache: CacheRules | None
     """How the engine keeps prefixes; None: it does not."""
-    max_chunk: int | None = None
+    max_chunk: int | None
     """Most tokens of one prompt that a step computes; None: all of it."""
 
     @classmethod
@@ -67,6 +73,11 @@ class Scheduler(ABC):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config = config
         self.max_model_len = max_model_len
+        self.asynchronous = said_by(type(self), "asynchronous", False)
+        self.order = said_by(type(self), "order", Order.STACK)
+        self.keeps_groups = said_by(type(self), "keeps_groups", False)
+        self.cache = said_by(type(self), "cache", None)
+        self.max_chunk = said_by(type(self), "max_chunk", None)
         name, _, version = (config.scheduler or "").partition("@")
         if version and not self.VERSIONS:
             raise KvsimError(f"scheduler {name} has no releases, got {version!r}")
@@ -74,6 +85,9 @@ class Scheduler(ABC):
             raise unknown("scheduler version", version, list(self.VERSIONS))
         self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
         self._refuse_what_it_does_not_use()
+        if config.policy not in self.policies:
+            known = ", ".join(self.policies)
+            raise KvsimError(f"policy must be one of {known} for scheduler {name}, got {config.policy!r}")
 
     def settings(self) -> frozenset[str]:
         """Which of the settings in `SOME_KNOW` its release has a use for."""
@@ -105,6 +119,10 @@ class Scheduler(ABC):
         if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
+
+    def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
+        """Tokens at which the answer to a prompt is cut, if a sequence may have `longest`."""
+        return max(longest - prompt, 1)
 
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, although it was not refused room."""

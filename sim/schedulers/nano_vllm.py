@@ -11,6 +11,9 @@ Prefixes can be found from the end of the step that computes them. An answer doe
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
@@ -20,14 +23,13 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
-    uses = frozenset({"policy", "enable_prefix_caching"})
-    publishes_late = True
-    limits_length = False
-    order = Order.QUEUE
-    cache = CacheRules(newest=True)
+    uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching"})
+    publishes_late: ClassVar[bool] = True
+    limits_length: ClassVar[bool] = False
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
@@ -41,6 +43,8 @@ class NanoVllm(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
+        self.order = Order.QUEUE
+        self.cache = CacheRules(newest=True)
         if not config.enable_prefix_caching:
             raise KvsimError(
                 "enable_prefix_caching must be on for scheduler nano-vllm, which has no switch for it"
@@ -66,7 +70,7 @@ class NanoVllm(Scheduler):
         if not server.prefill_held:
             return None
         last = next(reversed(server.running.values()))
-        return last if last.computed < last.known_tokens and last.state is State.PREFILL else None
+        return last if last.computed < last.known_tokens and last.state == State.PREFILL else None
 
     def counted_as_waiting(self, server: Server) -> int:
         """A cut prompt stays at the head of nano-vLLM's queue."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.engine import EngineConfig
@@ -21,6 +23,7 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Orca(Scheduler):
     """First come first served, whole prompts, reservations held to the end."""
 

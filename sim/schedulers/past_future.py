@@ -14,7 +14,6 @@ It admits more than `lightllm` does, which expects the longest of all, and pause
 
 from bisect import bisect_right, insort
 from collections import deque
-from random import Random
 
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.lightllm import LightLLM
@@ -23,6 +22,14 @@ from kvsim.sim.serving.server import Server
 
 PAST = 1000
 """Answers that are remembered: the paper's window."""
+
+
+def drawn(number: int) -> int:
+    """A number below 2**64 that looks random: splitmix64 of another."""
+    mixed = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return mixed ^ mixed >> 31
 
 
 class PastFuture(LightLLM):
@@ -42,8 +49,7 @@ class PastFuture(LightLLM):
         longer = len(self._sorted) - start
         if not longer:
             return most
-        draw = Random(request.own).random()
-        return min(most, self._sorted[start + int(draw * longer)])
+        return min(most, self._sorted[start + (drawn(request.own) * longer >> 64)])
 
     def finish(self, server: Server, request: Request) -> None:
         """Remember how long the answer was."""

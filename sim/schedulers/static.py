@@ -5,11 +5,14 @@ length; prefill them together and run until the *longest* is done. Who finishes 
 memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
 """
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Static(Scheduler):
     """Batches of whole requests, closed until the longest ends."""
 

@@ -23,6 +23,8 @@ budget); 0.1.7: prompts apart; neither has chunked prefill or a prefix cache; 0.
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
@@ -38,6 +40,7 @@ from kvsim.sim.workload import Beam
 EARLY = ("0.1.0", "0.1.7")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV0(Scheduler):
     """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
 
@@ -45,7 +48,7 @@ class VllmV0(Scheduler):
     uses: ClassVar[frozenset[str]] = frozenset(
         {"policy", "enable_prefix_caching", "watermark", "num_cpu_blocks", "preemption"}
     )
-    forks = True
+    forks: ClassVar[bool] = True
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
@@ -204,7 +207,7 @@ class VllmV0(Scheduler):
             for group in list(server.groups):
                 request = group.sequences[0]
                 chunk = min(request.known_tokens - request.computed, budget)
-                if request.state is State.PREFILL and chunk > 0:
+                if request.state == State.PREFILL and chunk > 0:
                     server.continue_prefill(request, chunk)
                     budget -= chunk
         return budget
@@ -221,14 +224,14 @@ class VllmV0(Scheduler):
                     break
             else:
                 for request in group.sequences:
-                    if request.state is State.DECODE:
+                    if request.state == State.DECODE:
                         server.write(request)
         server.written()
 
     def _preempt(self, server: GroupServer, group: Group, by: Request) -> None:
         first = group.sequences[0]
         alone = group.seats == 1 and self.config.preemption != "swap"
-        if alone or first.state is State.PREFILL:
+        if alone or first.state == State.PREFILL:
             server.evict(first, not self._chunked, by)
             if self._chunked:
                 self._evicted.append(first)
@@ -269,7 +272,7 @@ class VllmV0(Scheduler):
             group.lengths = []
             return super().start_decode(server, request)
         server.start_group(request)
-        return [sequence for sequence in group.sequences if sequence.state is State.PREFILL]
+        return [sequence for sequence in group.sequences if sequence.state == State.PREFILL]
 
     def choose_beams(self, server: Server) -> None:
         """Draw the survivors of the groups that decoded in this step."""

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
@@ -72,6 +74,7 @@ POLICIES = {
 }
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
@@ -128,9 +131,9 @@ class VllmV1(Scheduler):
             server.release_departed()
 
     def _continue_last(self, server: Server, budget: int) -> int:
-        request = next(r for r in reversed(server.running.values()) if r.state is not State.FINISHED)
+        request = next(r for r in reversed(server.running.values()) if r.state != State.FINISHED)
         chunk = min(request.known_tokens - request.computed, budget)
-        if request.state is not State.PREFILL or chunk < 1:
+        if request.state != State.PREFILL or chunk < 1:
             return 0
         return chunk if server.continue_prefill(request, chunk) else 0
 

@@ -90,6 +90,7 @@ class Arrivals:
             self._next_row = next(self._rows, NOBODY)
             self.next_ps = self._next_row[1]
             plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
+            plain = plain and door.scheduler.longest_answer(door.server, 1, longest) == longest - 1
             if len(doors) == 1 and plain and door.server.allocator.fits(longest, longest):
                 self._plain = door.server.waiting
             if len(doors) > 1:
@@ -105,6 +106,10 @@ class Arrivals:
                     self._arrive_at(row, arrival_ps)
                 else:
                     self._followers.setdefault(leader, []).append(row)
+
+    def end(self) -> None:
+        """Nobody comes any more: let go of the replicas, which know of these arrivals."""
+        self._doors, self._choose = (), None
 
     def answered(self, row: int, now_ps: int) -> None:
         """A request has all its answers, or will never have them: who waited for it asks later."""
@@ -173,7 +178,8 @@ class Arrivals:
     def _accept(self, index: int, prompt: int, output: int) -> None:
         """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
         longest, door = self.longest, self._doors[0]
-        kept = min(output, max(longest - prompt, 1))
+        most = door.scheduler.longest_answer(door.server, prompt, longest)
+        kept = min(output, most)
         request = Request(index, prompt, kept)
         if self._choose is not None:
             if self.workload.content is not None:
@@ -188,7 +194,7 @@ class Arrivals:
             return
         if kept < output:
             door.recorder.truncate(index, kept)
-        for sample in self._samples(request, door.scheduler.forks):
+        for sample in self._samples(request, door.scheduler.forks, most):
             door.server.waiting.append(sample)
         door.arrived()
 
@@ -204,8 +210,8 @@ class Arrivals:
         door.arrived()
         self.answered(row, self.now_ps)
 
-    def _samples(self, request: Request, forks: bool) -> list[Request]:
-        """What waits for a request: one object for each answer, or a group that will fork."""
+    def _samples(self, request: Request, forks: bool, most: int) -> list[Request]:
+        """What waits for a request: one object for each answer of at most so many tokens, or a group."""
         workload, index = self.workload, request.index
         if workload.content is not None:
             request.write(workload.content[index])
@@ -214,8 +220,7 @@ class Arrivals:
         lengths = [request.output_tokens]
         if workload.samples is not None:
             first, end = workload.samples.offsets[index : index + 2].tolist()
-            room = self.longest - request.prompt_tokens
-            lengths = [min(length, room) for length in workload.samples.tokens[first:end].tolist()]
+            lengths = [min(length, most) for length in workload.samples.tokens[first:end].tolist()]
             request.own = first
         if forks:
             request.group = Group(request, lengths, workload.beam.width if workload.beam else 1)

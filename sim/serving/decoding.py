@@ -6,7 +6,8 @@ somebody may have to make room.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
 from kvsim.sim.serving.growth import GrowthCalendar
@@ -15,6 +16,7 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Decoding(ABC):
     """Who runs, who decodes, and the memory that decoding takes.
 
@@ -112,7 +114,7 @@ class Decoding(ABC):
                 return self._growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
 
-    def grow_within(self, ends: Sequence[int]) -> tuple[int, int, int]:
+    def grow_within(self, ends: list[int]) -> tuple[int, int, int]:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
 
         The first step has its memory already. Returns the integrals, from then to the end of the span, of

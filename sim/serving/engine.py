@@ -86,6 +86,7 @@ class Engine:
             self.env.run()
         for replica in self.replicas:
             replica.end()
+        self.arrivals.end()
         self.results = [replica.result() for replica in self.replicas]
         if len(self.results) == 1:
             return self.results[0]

@@ -7,12 +7,15 @@ in the calendar of growth.
 
 from collections.abc import Callable, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator, InvariantError
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Group, Request, State
 from kvsim.sim.serving.server import Server
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GroupServer(Server):
     """What vLLM V0 needs beyond a Server.
 
@@ -119,7 +122,7 @@ class GroupServer(Server):
 
     def _fork(self, parent: Request, child: Request) -> None:
         """Let a new sequence share all that its parent holds."""
-        decodes = parent.state is State.DECODE
+        decodes = parent.state == State.DECODE
         child.computed = self.progress.stored(parent) if decodes else parent.computed
         child.generated, child.known_tokens = parent.generated, parent.known_tokens
         child.reached, child.last_token_ps = parent.reached, parent.last_token_ps

@@ -8,7 +8,6 @@ Irregular growth (`unit` = 0, e.g. doubling): the next growth is known only when
 """
 
 from bisect import insort
-from collections.abc import Sequence
 
 
 class GrowthCalendar:
@@ -66,7 +65,7 @@ class GrowthCalendar:
         return steps
 
     def growth_within(
-        self, clock: int, ends: Sequence[int], lefts: list[tuple[int, int]] | None = None
+        self, clock: int, ends: list[int], lefts: list[tuple[int, int]] | None = None
     ) -> tuple[list[int], int, list[tuple[int, int, int]]]:
         """Who grows in a span of steps, the i-th of which ends at `ends[i]`; its first step has its memory.
 

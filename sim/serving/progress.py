@@ -21,6 +21,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.spread import Contexts
 
@@ -30,6 +32,7 @@ SEQ_MASK = (1 << SEQ_BITS) - 1
 NEVER = 1 << 62
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Progress(ABC):
     """The sequences that decode, and how many tokens each has after every step.
 
@@ -192,10 +195,11 @@ class Progress(ABC):
         return [(when, count) for when, count in last.items() if count] if late else []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Lockstep(Progress):
     """One token a step for every sequence."""
 
-    linear = True
+    linear: ClassVar[bool] = True
 
     def stored(self, request: Request) -> int:
         return request.base + self.clock
@@ -226,6 +230,7 @@ class Lockstep(Progress):
         request.finish_clock = self.clock + request.output_tokens - request.generated
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Counted(Progress):
     """As many tokens a step as `counts` says of a sequence, at least one; the last step adds what is missing.
 
@@ -233,7 +238,7 @@ class Counted(Progress):
     joins, for all steps to its end.
     """
 
-    linear = False
+    linear: ClassVar[bool] = False
 
     def __init__(self, counts: Callable[[Request], Iterator[int]]) -> None:
         super().__init__()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.errors import unknown
 from kvsim.sim.scenario.engine import POLICIES
 from kvsim.sim.serving.request import Request
@@ -25,6 +27,7 @@ class Queue(Protocol):
     def __iter__(self) -> Iterator[Request]: ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ordered:
     """A queue whose head is the request with the smallest key; ties go to the one that arrived first."""
 
@@ -36,7 +39,9 @@ class Ordered:
         """Put a request where it belongs."""
         heappush(self._heap, (self._key(request), request.index, request.sample, request))
 
-    appendleft = append
+    def appendleft(self, request: Request) -> None:
+        """Likewise: the queue has an order of its own."""
+        self.append(request)
 
     def popleft(self) -> Request:
         """Take the head."""

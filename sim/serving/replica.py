@@ -27,7 +27,7 @@ from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.record.events import NO_ROOM, Events
 from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
-from kvsim.sim.record.recorder import NOTHING, TIMELINE_ROWS, Instant, Recorder, Result, Span
+from kvsim.sim.record.recorder import TIMELINE_ROWS, Instant, Recorder, Result, Span
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
@@ -83,12 +83,16 @@ class Replica:
         self.max_span = 1 if step_log or server.allocator.works_after_steps else max_span
         self.check = check
         self._wait: Callable[[int], None] | None = None
+        self._hears = cost.flags
+        self._linear = server.progress.linear
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
         works = server.allocator.works_after_steps
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
         server.watch(events, cost.context_tile)
+        self._process: simpy.Process | None = None
+        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._current: Span | None = None  # the plan it sleeps on
         self._last_ends = [0]  # of the plan that it carried out last
         self._may_be_cut = False
@@ -105,15 +109,15 @@ class Replica:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
         if self._bell is not None and self._bell.callbacks is not None:
             self._bell.callbacks.clear()
-        del self._env, self._arrivals, self._process, self._bell
+        self._bell = self._process = None
 
     # -- on the clock -------------------------------------------------------------------------
 
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
         """Start to serve; `alone`: all that arrives comes here."""
         self._env, self._arrivals, self._alone = env, arrivals, alone
-        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._schedule = self.scheduler.schedule  # looked up once
         self._looked_on = self.check or self.events is not None or self.memory_map is not None
         self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
@@ -213,7 +217,12 @@ class Replica:
             last = bisect_left(ends, int(self._env.now) - self.server.now_ps)
             if last + 1 < len(ends):
                 del ends[last + 1 :]
-                self._process.interrupt()
+                self._wake()
+
+    def _wake(self) -> None:
+        """The plan that it sleeps on is another one now."""
+        if self._process is not None:
+            self._process.interrupt()
 
     def catch_up(self) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
@@ -228,7 +237,7 @@ class Replica:
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
-            self._process.interrupt()
+            self._wake()
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
@@ -256,7 +265,7 @@ class Replica:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
         step.repeats = 0
-        self.scheduler.schedule(server)
+        self._schedule(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
@@ -274,7 +283,8 @@ class Replica:
             ends = [self._step_ps(contexts, due)]
         else:
             return None
-        allocator, internal, rest = server.allocator, server.internal, NOTHING
+        allocator, internal = server.allocator, server.internal
+        rest: tuple[int, int, int, int] | None = None
         if allocator.shared_tokens or allocator.cached_slots or server.has_external or allocator.idle_slots:
             rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
@@ -282,14 +292,13 @@ class Replica:
         running = len(server.running) - server.seats.count
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         decoding = 0 if late else decodes
-        plan = (ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
-        return tuple.__new__(Span, plan)  # what Span(*plan) does, at a quarter of its price
+        return Span(ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
 
     def _step_ps(self, contexts: int, due: bool) -> int:
         """The duration of the step that was decided, with what it waits for where that is `due`."""
         shape = self.server.work(contexts)
         duration = self.cost.step_ps(shape)
-        if self.cost.flags:
+        if self._hears:
             self.cost.carried_out(shape, duration)
         return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
@@ -309,11 +318,11 @@ class Replica:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
-        if not progress.linear:
+        if not self._linear:
             return self._unlike_ends(steps, limit_ps - now_ps)
         spread = None if apart is None else apart.spread(progress.clock + 1, steps)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
-        if self.cost.flags:
+        if self._hears:
             self._span_priced = seats, contexts
         return ends
 
@@ -333,7 +342,16 @@ class Replica:
         others = plan.held - later(0) * (not self.server.step.paused)
         for step, end in enumerate(plan.ends):
             held = plan.held if not step else others + later(step)
-            yield plan._replace(ends=[end - before], held=held)
+            yield Span(
+                [end - before],
+                plan.decoding,
+                plan.running,
+                held,
+                plan.used,
+                plan.internal,
+                plan.held_by,
+                plan.rest,
+            )
             before = end
 
     def _note_late(self, now_ps: int) -> bool:
@@ -345,12 +363,12 @@ class Replica:
 
     def _commit(self, plan: Span) -> None:
         """The steps of a plan are over: memory, tokens, finishes."""
-        server, step, recorder, ends = self.server, self.server.step, self.recorder, plan.ends
-        progress = server.progress
+        server, step, recorder = self.server, self.server.step, self.recorder
+        ends, progress = plan.ends, server.progress
         if self.memory_map:
             decoded = 0 if step.paused else progress.added(len(ends))
             self.memory_map.passed(decoded + step.prefill_tokens)
-        if progress.linear:
+        if self._linear:
             recorder.add(plan, server.grow_within(ends) if len(ends) > 1 else None)
         else:
             self._record_unlike(plan)

@@ -5,29 +5,32 @@ several answers is several objects, one for each: its *samples*. Engines that fo
 as a Group.
 """
 
-from enum import Enum
+from typing import Final
 
 from kvsim.allocators.base import Content, InvariantError
 
 
-class State(Enum):
-    """Where a request stands."""
+class State:
+    """Where a request stands: small integers, which are read several times a request."""
 
-    WAITING = "waiting"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    SWAPPED = "swapped"
-    FINISHED = "finished"
-
-    successors: tuple["State", ...]
-    """Allowed moves; back to WAITING is preemption."""
+    WAITING: Final = 0
+    PREFILL: Final = 1
+    DECODE: Final = 2
+    SWAPPED: Final = 3
+    FINISHED: Final = 4
 
 
-State.WAITING.successors = (State.PREFILL,)
-State.PREFILL.successors = (State.DECODE, State.FINISHED, State.WAITING)
-State.DECODE.successors = (State.FINISHED, State.WAITING, State.SWAPPED)
-State.SWAPPED.successors = (State.DECODE, State.FINISHED)
-State.FINISHED.successors = ()
+NAMES = ("waiting", "prefill", "decode", "swapped", "finished")
+SUCCESSORS = (
+    (State.PREFILL,),
+    (State.DECODE, State.FINISHED, State.WAITING),
+    (State.FINISHED, State.WAITING, State.SWAPPED),
+    (State.DECODE, State.FINISHED),
+    (),
+)
+"""By state, the allowed moves; back to WAITING is preemption."""
+MOVES: Final = frozenset(10 * state + after for state, moves in enumerate(SUCCESSORS) for after in moves)
+"""The same as 10 * from + to."""
 
 
 class Request:
@@ -90,11 +93,16 @@ class Request:
         self.first_scheduled_ps: int | None = None
         self.first_token_ps: int | None = None
 
-    def move(self, state: State) -> None:
-        """Change the state, along the allowed transitions only."""
-        if state not in self.state.successors:
-            raise InvariantError(f"request {self.index} cannot go from {self.state.value} to {state.value}")
+    def move(self, state: int) -> None:
+        """Change the `State`, along the allowed transitions only."""
+        if 10 * self.state + state not in MOVES:
+            raise InvariantError(f"request {self.index} cannot go from {NAMES[self.state]} to {NAMES[state]}")
         self.state = state
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its prompt is computed and its answer is not."""
+        return self.state is State.DECODE
 
     def set_output(self, output_tokens: int) -> None:
         """Say how long the answer is, before the request runs."""

@@ -11,6 +11,8 @@ request never comes back, and the last of `running` is the latest admission.
 from collections.abc import Callable
 from itertools import islice
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.base import Allocator, InvariantError, Match
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.record.events import Events, Refusal
@@ -24,6 +26,7 @@ from kvsim.sim.serving.spread import Contexts
 from kvsim.sim.serving.step import Step, Totals
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Server(Decoding):
     """The state of one simulated engine.
 
@@ -63,6 +66,7 @@ class Server(Decoding):
         self.steps = 0  # engine steps executed
         self.totals = Totals()
         self.events: Events | None = None
+        self._windows = allocator.windows
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
         self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
         self._next_seq = 0
@@ -79,8 +83,9 @@ class Server(Decoding):
 
     def begin_step(self) -> Step:
         """Another step than the last is to be decided: returns it."""
-        self.step = Step(self.allocator.copied_slots, self.allocator.cow_copies)
-        return self.step
+        step = self.step
+        step.begin(self.allocator.copied_slots, self.allocator.cow_copies)
+        return step
 
     def wait(self, until_ps: int) -> None:
         """Time passes without a step."""
@@ -112,7 +117,7 @@ class Server(Decoding):
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
         held += self.prefill_held
-        if allocator.shared_tokens or allocator.windows:
+        if allocator.shared_tokens or self._windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
         return held, contexts
@@ -121,9 +126,9 @@ class Server(Decoding):
         """The tokens of each living sequence in the step, its `new` ones included; from scratch."""
         of_decoding = self.progress.tokens if new and not self.step.paused else self.progress.stored
         return {
-            seq: of_decoding(r) if r.state is State.DECODE else r.computed
+            seq: of_decoding(r) if r.state == State.DECODE else r.computed
             for seq, r in self.running.items()
-            if r.state is not State.FINISHED
+            if r.state != State.FINISHED
         }
 
     def work(self, contexts: int) -> StepShape:
@@ -168,8 +173,10 @@ class Server(Decoding):
 
     def after_step(self) -> None:
         """The allocator works after a step; what it lent ahead may never be written."""
-        allocator = self.allocator
+        allocator, used = self.allocator, self.allocator.used_slots
         allocator.after_step(self.lengths(new=False))
+        if allocator.used_slots == used:  # it lent nothing
+            return
         for request in self.running.values():
             if request.state is not State.FINISHED:
                 self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
@@ -433,18 +440,18 @@ class Server(Decoding):
 
     def _may_be_evicted(self, request: Request) -> bool:
         """Finished seats of a static batch stay; who is not known to be finished is evicted like others."""
-        return request.state is not State.FINISHED or request.seq in self.departed
+        return request.state != State.FINISHED or request.seq in self.departed
 
     def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
         """Preempt by recomputation, for the room that `by` needs: free everything.
 
         If `requeue`, put the request back at the head of the queue.
         """
-        if request.state is State.FINISHED:
+        if request.state == State.FINISHED:
             self._evict_departed(request)
             return
         unknown = 0
-        if request.state is State.DECODE:
+        if request.state == State.DECODE:
             known_before = request.known_tokens
             self._leave_decode(request)
             unknown = int(self.known_late and request.computed > known_before)

@@ -70,7 +70,11 @@ class Step:
         "swapped_out_blocks",
     )
 
-    def __init__(self, copied_before: int = 0, cow_copies_before: int = 0) -> None:
+    def __init__(self) -> None:
+        self.begin(0, 0)
+
+    def begin(self, copied_before: int, cow_copies_before: int) -> None:
+        """Forget the last step: another one is to be decided."""
         self.changed = self.paused = self.no_room = self.asks_by_cached = False
         self.chunks: list[Request] = []
         self.prefill_tokens = self.prefill_pairs = self.recomputed_tokens = 0

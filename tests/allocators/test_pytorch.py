@@ -7,6 +7,7 @@ import pytest
 
 from kvsim.allocators.pytorch import CachingAllocator, Settings
 from kvsim.allocators.pytorch.settings import MIB, segment_bytes
+from kvsim.allocators.pytorch.undo import Checkpoint
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,39 @@ def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
     allocator.empty_cache()
     assert allocator.segments() == []
     assert allocator.card.used_bytes == 0
+
+
+@pytest.mark.parametrize("conf", ["", "max_split_size_mb:30"])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_undone_leaves_no_trace(conf, seed):
+    random, allocator = Random(seed), CachingAllocator(128 * MIB, Settings.from_conf(conf))
+    lent = []
+
+    def some_calls(count, lent):
+        for _ in range(count):
+            if lent and random.random() < 0.45:
+                allocator.free(lent.pop(random.randrange(len(lent))))
+            elif random.random() < 0.02:
+                allocator.empty_cache()
+            else:
+                block = allocator.malloc(int(2 ** random.uniform(0, 25)))
+                lent += [block] if block else []
+
+    def everything():
+        card = {name: value for name, value in vars(allocator.card).items() if not name.startswith("_")}
+        segments = [
+            (
+                segment[:5],
+                [(b.addr, b.size, b.requested, b.allocated, b.born, id(b)) for b in segment.blocks],
+            )
+            for segment in allocator.segments()
+        ]
+        free = [pool.saved() for pool in allocator.pools]
+        return segments, card, allocator.counters.saved(), free, {id(block) for block in allocator.lent}
+
+    for _ in range(20):
+        some_calls(40, lent)
+        before, checkpoint = everything(), Checkpoint(allocator)
+        some_calls(60, lent.copy())
+        checkpoint.restore()
+        assert everything() == before

@@ -17,11 +17,13 @@ import pytest
 import typer
 
 from kvsim import cli
+from kvsim.allocators import ALLOCATORS
 from kvsim.reports import progress
 from kvsim.reports.rundir import claims, writing
-from kvsim.sim import __version__
-from kvsim.sim.errors import KvsimError
+from kvsim.sim import __version__, build
+from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.models.catalog import model_names
+from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 
 ROOT = Path(cli.__file__).resolve().parent
@@ -399,20 +401,21 @@ def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
 
 # -- mistakes -------------------------------------------------------------------------------------
 
-MODELS = ", ".join(model_names())
+MODELS = listed(model_names())
+ALLOCATOR_NAMES = listed(list(ALLOCATORS))
+SCHEDULER_NAMES = listed(list(SCHEDULERS))
 GPUS = (
     "a100-40gb, a100-80gb, h100, h100-pcie, h100-nvl, h200, h20, b200, b300, gb200, l4, l40s, a10g, a10, t4, "
-    "rtx-4090, rtx-5090, rtx-pro-6000, mi300x, mi325x"
 )
 MISTAKES = {
-    "run --allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
-    "(known: contiguous, dynamic, buddy, paged, radix)",
+    "run --allocator pagd": f"allocator 'pagd' is unknown; did you mean 'paged'? (known: {ALLOCATOR_NAMES})",
     "run --allocator no_module:Mine": "allocator 'no_module:Mine' cannot be imported: "
     "No module named 'no_module'",
     "run --trace sharegtp": f"trace 'sharegtp' is unknown; did you mean 'sharegpt'? "
-    f"(known: {', '.join(TRACES)})",
+    f"(known: {listed(list(TRACES))})",
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
-    "run --gpu a100-40": f"gpu 'a100-40' is unknown; did you mean 'a100-40gb'? (known: {GPUS})",
+    "run --gpu a100-40": "gpu 'a100-40' is unknown; did you mean 'a100-40gb'? "
+    f"(known: {GPUS}rtx-4090 and 4 more)",
     "run --cost calibrated": "cost calibrated needs a measured profile of gpu 'a100-40gb', and there is "
     "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
     "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
@@ -423,8 +426,7 @@ MISTAKES = {
     "'prompt_tokens=isl'",
     "run --gpu no/profile.json": "gpu 'no/profile.json' cannot be read: No such file or directory",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
-    "check-allocator pagd": "allocator 'pagd' is unknown; did you mean 'paged'? "
-    "(known: contiguous, dynamic, buddy, paged, radix)",
+    "check-allocator pagd": f"allocator 'pagd' is unknown; did you mean 'paged'? (known: {ALLOCATOR_NAMES})",
     "check-allocator paged --calls 0": "calls must be at least 1, got 0",
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
@@ -467,7 +469,7 @@ MISTAKES = {
     "probability from 0 to 1, got 'replace:2'",
     "run --fit best": "fit must be left out for allocator paged, which has no extents to choose",
     "run --scheduler vllm": "scheduler 'vllm' is unknown; did you mean 'vllm-v1'? "
-    "(known: vllm-v1, vllm-v0, nano-vllm, orca, static)",
+    f"(known: {SCHEDULER_NAMES})",
     "run --block-size 0": "block_size must be a whole number of at least 1, got 0",
     "run --block-size 24": "block_size must be a power of two, got 24",
     "run --model llama-2-70b": "model llama-2-70b does not fit on 1 x a100-40gb: weights 128.5 GiB + "
@@ -494,7 +496,7 @@ MISTAKES = {
     "compare --allocator buddy,paged --fit best": "fit must be left out: none of buddy, paged takes it, "
     "got 'best'",
     "compare --allocator paged,paged": "allocators to compare must differ, got paged 2 times",
-    "compare --allocator paged,": "allocator '' is unknown (known: contiguous, dynamic, buddy, paged, radix)",
+    "compare --allocator paged,": f"allocator '' is unknown (known: {ALLOCATOR_NAMES})",
     "run --kv-tokens 8": "kv_tokens must be at least one block (16 tokens), got 8",
     "run --config none.json": "config none.json cannot be read: No such file or directory",
     "run --config none.json --seed 1 --gpu l4": "config none.json holds every choice: "
@@ -509,7 +511,7 @@ MISTAKES = {
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
     "fragmentation, waste, batched, requests, latency, throughput, block-size, lengths, seeds, map)",
     "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
-    "calibrate show none": "profile 'none' is unknown (known: a100-40gb-sosp23, " + f"{GPUS})",
+    "calibrate show none": f"profile 'none' is unknown (known: a100-40gb-sosp23, {GPUS[:-2]} and 5 more)",
     "calibrate show none.json": "profile none.json cannot be read: No such file or directory",
     "calibrate show h200 --style grey": "style 'grey' is unknown (known: paper, screen, dark)",
     "calibrate show h200 --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
@@ -734,7 +736,7 @@ def test_lists_fit_in_80_columns(sim, command):
 def test_the_version_is_that_of_the_project(sim):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project.get("version", __version__) == __version__
-    assert sim("--version") == (0, f"kvsim {__version__}", "")
+    assert sim("--version") == (0, f"kvsim {__version__}, {build()}", "")
 
 
 def test_help_imports_nothing_slow():

@@ -18,6 +18,7 @@ from support.paged_case import (
 
 from kvsim.kernels.decode import decode_attention
 from kvsim.kernels.launch import Tiling
+from kvsim.kernels.pieces import cut
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,34 @@ def test_however_the_context_is_split(splits, dtype):
     batch = shuffled([0, 1, 64, 65, 450], dtype=dtype)
     query = batch.queries(5)
     assert_right(batch, query, decoded(batch, query, splits=splits))
+
+
+@pytest.mark.parametrize("window", [None, 300])
+def test_a_long_sequence_among_short_ones_is_shared_by_many_programs(window):
+    lengths = [20, 0, 33, 1400, 5, 0]
+    batch = shuffled(lengths, heads=4, kv_heads=2, window=window)
+    query = batch.queries(len(lengths))
+    out = decoded(batch, query, tokens=sum(lengths), splits=7, tiling=Tiling(64, 4, 1))
+    assert_right(batch, query, out)
+
+
+def test_pieces_are_cut_once_for_all_layers():
+    lengths = [0, 700, 3, 64, 65]
+    batch = shuffled(lengths)
+    numbers = batch.integers(lengths)
+    pieces = cut(numbers, longest=700, tokens=sum(lengths), kv_heads=2, head_dim=64, splits=11)
+    assert pieces.tokens == 64
+    assert pieces.before.tolist() == [0, 0, 11, 12, 13, 15]
+    assert pieces.before[-1] <= pieces.most
+    query = batch.queries(len(lengths))
+    assert_right(batch, query, decoded(batch, query, pieces=pieces))
+
+
+def test_more_sequences_than_are_counted_at_once():
+    lengths = torch.arange(2500, dtype=torch.int32, device=DEVICE) % 7 * 40
+    pieces = cut(lengths, longest=240, kv_heads=1, head_dim=64, splits=2, tiling=Tiling(32, 4, 1))
+    each = (lengths.long() + pieces.tokens - 1) // pieces.tokens
+    assert torch.equal(pieces.before[1:].long(), each.cumsum(0))
 
 
 def test_more_pieces_than_the_reduction_takes_at_once():

@@ -154,6 +154,7 @@ def test_no_heading_names_a_command_that_is_not_there():
 def test_every_option_has_help_and_is_described_with_its_default(command):
     parts = sections(named("commands"))
     text = parts[command.split()[0]] + (parts[SHARED_OPTIONS] if command in SHARING else "")
+    text = (parts["sweep"] if command == "capacity" else "") + text
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(
@@ -203,6 +204,7 @@ def test_no_option_is_described_that_is_not_there():
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {"--fuzz"}  # one of pytest's here
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
+    there |= {"--defrag-thold"}  # one of llama.cpp's
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
@@ -240,7 +242,7 @@ def test_the_tables_and_pictures_of_the_zoo_are_made_by_the_program(page):
 
 def test_every_allocator_has_one_card_and_a_line_in_its_list(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    assert cards().keys() - {"Your own"} == set(ALLOCATORS)
+    assert cards().keys() - {"Predicted lengths", "Your own"} == set(ALLOCATORS)
     listed = carry_out("sim allocators", capsys)
     for name in ALLOCATORS:
         assert any(re.match(rf"[│├└─ ]*{re.escape(name)} +\w", line) for line in listed), name
@@ -255,7 +257,8 @@ def test_the_card_of_each_allocator_shows_its_memory_and_what_it_wastes(name):
 
 def test_every_reservation_and_fit_is_described():
     text = named("allocators")
-    assert [name for names in first_column(text)[: len(RESERVES)] for name in names] == list(RESERVES)
+    described = [name for names in first_column(text)[: len(RESERVES) + 1] for name in names]
+    assert described == [*RESERVES, "predicted:MODEL"]
     assert all(f"--fit {fit}" in text for fit in FITS)
 
 
@@ -288,16 +291,28 @@ def columns_of(path):
     return parquet.ParquetFile(path).schema_arrow.names
 
 
+@pytest.fixture(scope="module")
+def working(tmp_path_factory):
+    """A run of an allocator that keeps idle memory, and works beside the steps."""
+    directory = tmp_path_factory.mktemp("docs") / "run"
+    small = ["--num-prompts", "20", "--cost", "constant:0.03", "-q", "--no-plots"]
+    assert cli.main(["run", "--out", str(directory), "--allocator", "vattention", *small]) == 0
+    return directory
+
+
 @pytest.mark.parametrize("file", ["requests.parquet", "samples.parquet", "timeline.parquet", "steps.parquet"])
-def test_every_column_is_described_in_order_with_its_unit(file, result):
+def test_every_column_is_described_in_order_with_its_unit(file, result, working):
     text = sections(named("output"))[file]
-    assert [name for (name,) in first_column(text)] == columns_of(result / file)
+    run = working if file == "timeline.parquet" else result
+    assert [name for (name,) in first_column(text)] == columns_of(run / file)
     units = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", text, flags=re.MULTILINE))
     assert all(units[name] == "s" for name in units if name.endswith("_s"))
 
 
-def test_every_key_of_the_summary_is_described_in_order(result):
+def test_every_key_of_the_summary_is_described_in_order(result, working):
     summary = json.loads((result / "summary.json").read_text())
+    upkeep = json.loads((working / "summary.json").read_text())["upkeep"]
+    assert all(f"`{key}`" in named("output") for key in upkeep)
     keys = []
     for section, value in summary.items():
         keys += [f"{section}.{key}" for key in value] if isinstance(value, dict) else [section]
@@ -346,6 +361,8 @@ def shortened(command):
     """A command of a page with few requests and no figures."""
     short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
     whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
+    if re.match(r"sim (sweep|capacity)", command):
+        return f"{command} --num-prompts 40 --seeds 1 --no-plots"
     return command + short + (" --num-prompts 20" if short and not whole else "")
 
 

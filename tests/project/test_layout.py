@@ -35,8 +35,14 @@ OTHERS = {
     "cli": {"typer", "rich"},
     "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle", "joblib", "ray", "distributed"},
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
-    "sim": {"numpy", "platformdirs", "pyarrow", "simpy"},  # pyarrow: sim/files/tables.py, which all may use
-    "allocators": set(),
+    "sim": {
+        "mypy_extensions",
+        "numpy",
+        "platformdirs",
+        "pyarrow",
+        "simpy",
+    },  # pyarrow: sim/files/tables.py, which all may use
+    "allocators": {"mypy_extensions"},
     "kernels": {"numpy", "torch", "triton"},
 }
 """Top-level package -> what it may import of others, beside the standard library."""

@@ -307,7 +307,7 @@ def test_a_range_over_open_choices_makes_no_miss_good():
 
 
 def test_every_figure_of_the_issue_is_there_and_can_be_carried_out():
-    assert paper_names() == ["pagedattention"]
+    assert "pagedattention" in paper_names()
     assert list(PAPER.figures) == ["2", "12", "13", "14", "15", "16", "17", "18b", "19a", "19b"]
     for figure in PAPER.figures.values():
         for series in all_series(PAPER, figure, quick=False):

@@ -211,6 +211,17 @@ def test_rows_that_differ_in_load_and_seed_are_one_system():
     assert [(at, each.mean) for at, each in found[0].numbers("throughput.requests_per_s")] == [(1, 1), (2, 2)]
 
 
+def test_a_case_tells_the_settings_that_it_sets():
+    rows = [
+        row("h100", rate, 0, rate, 1.0) | {"case": case, "trace": trace, "allocator": name}
+        for case, trace in (("chat", "sharegpt"), ("fixed", "synthetic"))
+        for name in ("paged", "radix")
+        for rate in (1, 2)
+    ]
+    found = systems(rows, ["case", "trace", "allocator", "request_rate"])
+    assert [system.name for system in found] == ["chat, paged", "chat, radix", "fixed, paged", "fixed, radix"]
+
+
 def test_the_knee_is_where_throughput_over_latency_is_largest():
     latencies = {1: 1.0, 2: 1.1, 3: 1.5, 4: 4.0}
     rows = [row("h100", rate, 0, rate, e2e) for rate, e2e in latencies.items()]

@@ -22,6 +22,7 @@ NAMES = {
     "buddy",
     "contiguous",
     "tgi",
+    "mlc",
     "vllm-v0",
     "vllm-v1",
     "lightllm",

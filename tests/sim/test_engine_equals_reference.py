@@ -1,5 +1,7 @@
 """Fast-forward, step mode and the naive reference agree in every integer, for every pair of parts."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -128,7 +130,7 @@ def integers(result) -> dict[str, object]:
     return {
         **{name: column.tolist() for name, column in result.requests.items()},
         **{f"timeline {name}": column.tolist() for name, column in result.timeline.items()},
-        "integrals": (vars(result.saturated), vars(result.unsaturated)),
+        "integrals": (asdict(result.saturated), asdict(result.unsaturated)),
         "gaps": (result.token_gaps.bins(), result.token_gaps.total, result.token_gaps.maximum),
         "finished": result.finished.tolist(),
         "rejected": result.rejected,

@@ -88,9 +88,9 @@ class Books:
         server, allocator = self.server, self.allocator
         clock = server.progress.clock + (not server.step.paused)
         lengths = {
-            seq: r.base + clock if r.state is State.DECODE else r.computed
+            seq: r.base + clock if r.state == State.DECODE else r.computed
             for seq, r in server.running.items()
-            if r.state is not State.FINISHED
+            if r.state != State.FINISHED
         }
         used, cached = allocator.used_slots, allocator.cached_slots
         token = sum(lengths.values()) - allocator.shared_tokens
@@ -101,12 +101,12 @@ class Books:
             assert token == sum(lengths.values()) - allocator.shared_tokens
             rooms = self.count_rooms(lengths)
         reserved = sum(min(rooms[seq], server.running[seq].final_tokens) - lengths[seq] for seq in lengths)
-        assert server.decoding == sum(r.state is State.DECODE for r in server.running.values())
+        assert server.decoding == sum(r.state == State.DECODE for r in server.running.values())
         if isinstance(server, GroupServer):
             living = [request.seq for group in server.groups for request in group.sequences]
             assert sorted(living) == sorted(server.running)
         self.close(server.now_ps)
-        departed = sum(r.state is State.FINISHED for r in server.running.values())
+        departed = sum(r.state == State.FINISHED for r in server.running.values())
         if isinstance(self.engine.replica.scheduler, Static):
             running = len(server.running) - departed
         else:

@@ -4,6 +4,7 @@ The scheduler draws for every sequence how many tokens each of its steps adds, f
 decoding does. Nothing else in the engine knows of it.
 """
 
+from dataclasses import asdict
 from random import Random
 
 import numpy as np
@@ -80,7 +81,7 @@ def facts(result):
     return {
         **{name: column.tolist() for name, column in result.requests.items()},
         **{f"timeline {name}": column.tolist() for name, column in result.timeline.items()},
-        "integrals": (vars(result.saturated), vars(result.unsaturated)),
+        "integrals": (asdict(result.saturated), asdict(result.unsaturated)),
         "gaps": (result.token_gaps.bins(), result.token_gaps.total, result.token_gaps.count),
         "counts": (result.end_ps, result.step_count, result.max_running, result.peak_used_tokens),
         "preemptions": result.preemptions,

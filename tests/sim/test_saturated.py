@@ -3,6 +3,7 @@
 All requests arrive at once. "Saturated" is the time during which somebody waits.
 """
 
+from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_orca_max_agrees_with_the_closed_forms(allocator):
 def test_with_equal_steps_the_memory_integral_is_a_sum_over_requests(allocator, reserve):
     result = run(allocator, reserve, n=300, cost="constant:1")
     prompt, output = result.workload.prompt_tokens, result.output_tokens
-    whole = {k: v + getattr(result.unsaturated, k) for k, v in vars(result.saturated).items()}
+    whole = {k: v + getattr(result.unsaturated, k) for k, v in asdict(result.saturated).items()}
     assert result.preemptions == 0
     assert whole["running"] == int(output.sum()) * PS_PER_S
     assert whole["token"] == int((prompt * output + output * (output - 1) // 2).sum()) * PS_PER_S

@@ -226,9 +226,9 @@ class Books:
             tables = allocator.block_tables(seq)
             mine = sum(block is not None for table in tables for block in table)
             blocks += mine
-            if request.state is State.FINISHED:
+            if request.state == State.FINISHED:
                 continue
-            decodes = request.state is State.DECODE
+            decodes = request.state == State.DECODE
             tokens = now[seq] = request.base + server.progress.clock + 1 if decodes else request.computed
             computed = tokens - 1 if decodes else self.before.get(seq, 0)
             if decodes or computed < tokens:

@@ -145,6 +145,9 @@ def variants(gpu):
             **{f" fp8 head {size}": {"head_dim": size, "kv": fp8} for size in (32, 64, 128, 256)},
         }.items():
             found[kind + what] = partial(make, gpu, **more)
+    found["decode multi-query"] = partial(decode, gpu, heads=32, kv_heads=1)
+    found["decode 64 heads on one"] = partial(decode, gpu, heads=64, kv_heads=1)
+    found["decode 128 heads on one"] = partial(decode, gpu, heads=128, kv_heads=1)
     found["decode split"] = partial(decode, gpu, splits=8)
     found["decode split window"] = partial(decode, gpu, splits=8, window=4096)
     return found

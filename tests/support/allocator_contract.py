@@ -15,16 +15,24 @@ from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
+from kvsim.allocators.lossy.budget import Budget
+from kvsim.allocators.lossy.h2o import H2O
+from kvsim.allocators.lossy.kivi import Kivi
+from kvsim.allocators.lossy.streaming_llm import StreamingLLM
+from kvsim.allocators.mlc import Mlc
+from kvsim.allocators.options import Groups, LayerGroup, Options
 from kvsim.allocators.options import Hybrid as Layers
-from kvsim.allocators.options import LayerGroup, Options
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
 from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.windows import SglangDual, SglangUnified
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
 from kvsim.allocators.size_classes.tlsf import Tlsf
+from kvsim.allocators.tensorrt_llm import TensorRTLLM
 from kvsim.allocators.tgi import Tgi
 from kvsim.allocators.virtual_memory.kvcached import Kvcached
 from kvsim.allocators.virtual_memory.vattention import (
@@ -35,6 +43,8 @@ from kvsim.allocators.virtual_memory.vattention import (
     VAttentionBestFit,
     VAttentionEager,
 )
+
+GROUPS = Groups(full=1, windowed=2, window=32)
 
 
 def sizes(cell: int, block_size: int = 16) -> Options:
@@ -80,6 +90,11 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 16": partial(Paged, block_size=16),
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
+    "sglang 1": SglangCached,
+    "sglang-dual": partial(SglangDual, groups=GROUPS, page_size=4),
+    "sglang-unified eager": partial(SglangUnified, groups=GROUPS, page_size=4),
+    "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
+    "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "hybrid": hybrid,
     "offset": Offset,
     "offset-exact": OffsetExact,
@@ -97,17 +112,24 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "kvcached": partial(Kvcached, options=sizes(262_144, 2)),
     "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
     "lightllm": LightLLM,
+    "mlc": Mlc,
     "tgi": Tgi,
+    "tensorrt-llm": TensorRTLLM,
     "dynamic-cache": partial(DynamicCache, tensor_bytes=65_536, tensors=1),
     "dynamic-cache of two tensors": partial(DynamicCache, tensor_bytes=131_072, tensors=2),
     "static-cache": partial(StaticCache, tensor_bytes=65_536, tensors=1),
     "llama-contiguous": LlamaContiguous,
     "llama-contiguous that moves little": partial(LlamaContiguous, most=2),
     "llama-scattered": LlamaScattered,
+    "streaming-llm": partial(StreamingLLM, budget=Budget(tokens=20), block_size=4),
+    "h2o": partial(H2O, budget=Budget(tokens=60)),
+    "h2o of a share of the prompt": partial(H2O, budget=Budget(percent=20), block_size=1),
+    "kivi": Kivi,
 }
 FINE = (
     "paged 1",
     "radix",
+    "sglang 1",
     "lightllm",
     "llama-contiguous",
     "llama-contiguous that moves little",

@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 
+from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.content import TextBuilder, shared_content
 from kvsim.sim.cost.named import Constant
 from kvsim.sim.cost.step_cost import CostModel, StepShape
@@ -135,7 +136,7 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
             settings["router_max_new_token_len"] = rng.choice([None, 0, 5])
     elif base == "tensorrt-llm":
         settings = {
-            "allocator": allocator or (rng.choice(["paged", "radix"]) if caches else "paged"),
+            "allocator": allocator or rng.choice(["paged", "tensorrt-llm", *(["radix"] if caches else [])]),
             "max_num_batched_tokens": rng.choice([30, 64, 500]),
             "enable_chunked_prefill": rng.random() < 0.8,
             "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
@@ -144,6 +145,7 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
     elif allocator:
         reserve = rng.choice(["oracle", "pow2"]) if allocator == "tgi" else None
         settings = {"allocator": allocator, "reserve": reserve}
+        settings |= {"enable_prefix_caching": False} if allocator == "mlc" else {}
     return settings
 
 
@@ -187,7 +189,9 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         num_cpu_blocks=rng.choice([0, 3 * 16 // size, 1000, 1000, 1000]) if v0 else None,
         reserve=rng.choice(["pow2", "oracle"]) if allocator in ("buddy", "contiguous") else None,
     )
-    if own or base not in ("orca", "static", "vllm-v1", "vllm-v0", "nano-vllm"):
+    if base == "sglang":
+        engine = replace(engine, **sglang_settings(rng, size, budget))
+    elif own or base not in ("orca", "static", "vllm-v1", "vllm-v0", "nano-vllm"):
         engine = replace(engine, **own_settings(rng, base, own, caches))
     width = rng.randint(2, min(4, seats)) if beams else 1
     most = min(4, seats) if samples else 1
@@ -224,6 +228,26 @@ def draw_case(rng: Random, scheduler: str) -> Case:
     )
 
 
+def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
+    """What only SGLang's scheduler and its memory know; most often over its own memory."""
+    rng = Random(rng.random())  # one draw, so that the work is that of other schedulers
+    allocator = rng.choice(["sglang", "sglang", "sglang", "paged", "radix", "dynamic"])
+    caches = allocator == "radix" or (allocator != "dynamic" and rng.random() < 0.8)
+    policies = ["fcfs", "priority", "sjf", "lof", "lpm"] + ["dfs-weight"] * (allocator == "sglang")
+    policy = rng.choice(policies)
+    return {
+        "allocator": allocator,
+        "enable_prefix_caching": caches,
+        "enable_chunked_prefill": rng.random() < 0.6 and budget % size == 0,
+        "policy": policy,
+        "schedule_conservativeness": rng.choice([0.01, 0.1, 0.5, 1.0]),
+        "enable_mixed_chunk": rng.random() < 0.4,
+        "max_tokens": rng.choice([None, None, 20, 70]),
+        "preemption_threshold": rng.choice([None, 0, 1]),
+        "eviction": rng.choice(sorted(STRATEGIES)) if allocator == "sglang" else "lru",
+    }
+
+
 def events_of(engine) -> dict[str, list]:
     """What happened to each request: columns of numbers, and of texts with the order they stand in."""
     numbers, texts = engine.replica.events.table()
@@ -243,6 +267,7 @@ HAPPENS = {
     "vllm-v1@0.11.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0": ("preemptions", "hit_tokens", "cached"),
     "vllm-v0": ("preemptions", "hit_tokens", "cached", "swap_outs", "swapped_in_blocks", "cow_copies"),
+    "vllm-v0+mlc": ("preemptions", "swap_outs", "swapped_in_blocks"),
     "vllm-v0@0.1.0": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "vllm-v0@0.1.7": ("preemptions", "swap_outs", "swapped_in_blocks", "cow_copies"),
     "nano-vllm": ("preemptions", "hit_tokens", "cached"),
@@ -251,6 +276,8 @@ HAPPENS = {
     "tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.11.0+lightllm": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0+tgi": ("hit_tokens", "cached"),
+    "sglang": ("preemptions", "hit_tokens", "cached"),
+    "vllm-v1@0.33.0+tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),
     "static": (),
 }

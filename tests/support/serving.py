@@ -73,12 +73,12 @@ def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Schedule
             told = []
             for request in server.running.values():
                 name = names[request.index]
-                if request.state is State.FINISHED:
+                if request.state == State.FINISHED:
                     told.append(f"({name})")
                     continue
                 if request in server.step.chunks:
                     held[request.index] = request.computed
-                elif request.state is State.DECODE:
+                elif request.state == State.DECODE:
                     held[request.index] += 1
                 told.append(f"{name}{held[request.index]}")
             waiting = "".join(names[request.index] for request in server.waiting)

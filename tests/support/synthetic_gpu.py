@@ -18,7 +18,7 @@ from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
 from kvsim.kernels.calibration.profile import write_profile
-from kvsim.kernels.launch import DECODE, PREFILL, Gpu, split_count
+from kvsim.kernels.launch import DECODE, PREFILL, Gpu, piece_tokens
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 
@@ -35,8 +35,7 @@ def norm3(a, b):
 def decode_s(x):
     lengths, tile = lengths_of(x), DECODE[x["head_dim"], 2].tile
     kv_heads, longest = x["kv_heads"], max(lengths)
-    splits = split_count(Gpu((9, 0), 132), len(lengths) * kv_heads, longest, tile)
-    chunk = ceil(longest / (splits * tile)) * tile
+    chunk = piece_tokens(Gpu((9, 0), 132), sum(lengths) * kv_heads, longest, tile)
     tiles = kv_heads * sum(ceil(length / tile) for length in lengths)
     serial = max(min(chunk, longest) / tile, tiles / SLOTS)
     moved = 2 * sum(lengths) * kv_heads * x["head_dim"] * x["element_bytes"]

@@ -6,6 +6,13 @@ TURN = [{"from": "human", "value": "hi there, you"}, {"from": "gpt", "value": "h
 CHATS = [{"id": "a_0", "conversations": TURN * 2}, {"id": "a_3", "conversations": TURN[1:] + TURN}]
 HASHED = {"timestamp": 1500, "input_length": 700, "output_length": 9, "hash_ids": [3, 4]}
 BAILIAN = HASHED | {"chat_id": 2, "parent_chat_id": 1, "type": "text", "turn": 2}
+CALL = {"t": 1.5, "type": "n", "in": 130, "out": 9, "hash_ids": [0, -1], "think_time": 0.5}
+SUBAGENT = {"t": 3.0, "type": "subagent", "agent_id": "a", "duration_ms": 9, "requests": [CALL]}
+SESSION = {"id": "s", "block_size": 64, "requests": [CALL, SUBAGENT, CALL | {"t": 9.0}]}
+TOKENS = {"gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 3}
+SPAN = {"start_time": "2026-02-03T10:00:00Z", "attributes": TOKENS}
+OTLP = [{"key": name, "value": {"intValue": str(count)}} for name, count in TOKENS.items()]
+SPANS = [{"traceId": "t", "startTimeUnixNano": "1700000000000000000", "attributes": OTLP}]
 NATIVE = {"arrival_s": 0.5, "output_tokens": 4, "segments": [["a", 9]], "session": "s", "n": 2}
 
 TEXTS = {
@@ -22,6 +29,9 @@ TEXTS = {
     "prompt_size,token_size\n0,2,0,0.75,1,374,44\n",
     "Mooncake": f"{json.dumps(HASHED)}\n" * 2,
     "Bailian": f"{json.dumps(BAILIAN)}\n" * 2,
+    "Weka": f"{json.dumps(SESSION)}\n" * 2,
+    "OpenTelemetry": json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": SPANS}]}]}),
+    "OpenTelemetry spans": f"{json.dumps(SPAN)}\n" * 2,
     "ShareGPT": json.dumps(CHATS),
     "kvsim": f"{json.dumps(NATIVE)}\n" * 2,
     "kvsim in CSV": "timestamp_ms,isl,osl,session,model\n0.5,374,44,a,x\n1000,396,109,,x\n",

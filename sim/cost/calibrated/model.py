@@ -60,8 +60,6 @@ class Decoding(NamedTuple):
 class Calibrated(CostModel):
     """The step times of one scenario by its profile."""
 
-    flags = True
-
     def __init__(self, scenario: Deployment) -> None:
         profile = scenario.profile
         if profile is None:
@@ -89,6 +87,7 @@ class Calibrated(CostModel):
         self._decode_ends_ps = parts.decode_pricer()
         tiled = parts.decode or parts.windowed
         self.context_tile = tiled.tile if tiled else 0
+        self.flags = True
         self._limits = parts.context_limits()
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}

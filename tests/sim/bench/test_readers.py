@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from support.bench_files import AIPERF, GUIDELLM, INFERENCE_PERF, bench_serve
+from support.bench_files import AIPERF, GUIDELLM, INFERENCE_PERF, VLLM, bench_serve
 
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.errors import KvsimError
@@ -30,6 +30,16 @@ def test_every_request_of_vllm_bench_serve_in_order_of_its_start(tmp_path):
     assert numbers["TPOT", "mean"] == pytest.approx(0.02)
     assert numbers["ITL", "mean"] == pytest.approx(0.02) and numbers["ITL", "p99"] == pytest.approx(0.0298)
     assert numbers["requests", "per s"] == pytest.approx(3 / 1.4)
+
+
+def test_a_result_of_vllm_itself():
+    run, told = read_result(VLLM), json.loads(VLLM.read_text())
+    assert run.count == 12 and run.clients == 3 and run.closed and run.model == "toy"
+    for theirs, what in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E")):
+        for statistic in ("mean", "p50", "p90", "p99"):
+            value = 1e3 * run.numbers()[what, statistic]
+            assert value == pytest.approx(told[f"{statistic}_{theirs}_ms"], rel=1e-6), (what, statistic)
+    assert run.told["TPOT", "p99"] == pytest.approx(run.numbers()["TPOT", "p99"], rel=1e-6)
 
 
 def test_failed_requests_are_counted_and_left_out(tmp_path):

@@ -1,0 +1,128 @@
+"""A tree of texts in blocks: one node for each block, found whole, and the last one to the token.
+
+    (root) --- block 4 --- block 9
+                      '--- block 7
+
+Each text stands under the text before it. Who holds a block, and which goes first, is for the owner to say.
+"""
+
+from collections.abc import Iterator
+
+from kvsim.allocators.base import Content, Match, Run
+from kvsim.allocators.radix_tree import cut, take_common
+
+
+class BlockNode:
+    """The text of one block, behind its parent's."""
+
+    __slots__ = ("block", "children", "parent", "text")
+
+    def __init__(self, block: int, text: tuple[Run, ...], parent: "BlockNode | None") -> None:
+        self.block = block
+        self.text = text
+        self.parent = parent
+        self.children: dict[tuple[int, int], dict[tuple[Run, ...], BlockNode]] = {}
+        """by their first token, then by their text"""
+
+
+class TextMatch(Match):
+    """The blocks of a text that are there, and the node of another that begins as the next one does."""
+
+    __slots__ = ("blocks", "changes", "content", "node", "partial", "shareable", "size", "source")
+
+    def __init__(self, content: Content, node: BlockNode, size: int, changes: int) -> None:
+        super().__init__(0, 0)
+        self.content = content
+        self.shareable = sum([length for _, _, length in content])
+        self.blocks: list[int] = []
+        self.node = node  # of the last of them
+        self.partial = 0  # tokens of `source`
+        self.source: BlockNode | None = None
+        self.size = size
+        self.changes = changes
+
+    def text(self, index: int) -> tuple[Run, ...]:
+        """The text of a full block."""
+        return tuple(cut(self.content, index * self.size, (index + 1) * self.size))
+
+
+class BlockTexts:
+    """Texts of blocks.
+
+    Attributes
+    ----------
+    found : int
+        Blocks whose text can be found and that nobody holds: counted by the owner.
+    """
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.root = BlockNode(-1, (), None)
+        self.found = 0
+        self._nodes: list[BlockNode | None] = [None] * blocks
+
+    def can_be_found(self, block: int) -> bool:
+        """Whether a block stands in the tree."""
+        return self._nodes[block] is not None
+
+    def holds(self, node: BlockNode) -> bool:
+        """Whether a node stands in the tree still."""
+        return node is self.root or self._nodes[node.block] is node
+
+    def is_leaf(self, block: int) -> bool:
+        """Whether nothing follows the text of a block."""
+        node = self._nodes[block]
+        return node is None or not node.children
+
+    def nothing(self, changes: int) -> TextMatch:
+        """A match of no text."""
+        return TextMatch((), self.root, self.block_size, changes)
+
+    def find(self, content: Content, own: int, most: int, changes: int) -> TextMatch:
+        """What is there of the first `most` tokens of a text; `own` names nothing here."""
+        match, size = TextMatch(content, self.root, self.block_size, changes), self.block_size
+        most = min(most, match.shareable)
+        while True:
+            start = len(match.blocks) * size
+            text = cut(content, start, min(start + size, most))
+            if not text:
+                break
+            near = match.node.children.get(text[0][:2], {})
+            node = near.get(tuple(text)) if start + size <= most else None
+            if node is None:
+                for other in near.values():
+                    common = take_common(other.text, text[::-1])
+                    if common > match.partial:
+                        match.partial, match.source = common, other
+                break
+            match.blocks.append(node.block)
+            match.node = node
+        match.tokens = len(match.blocks) * size + match.partial
+        return match
+
+    def enter(self, parent: BlockNode, text: tuple[Run, ...], block: int) -> BlockNode:
+        """Put a block behind another; the node of this text, which is another's if it was there before."""
+        near = parent.children.setdefault(text[0][:2], {})
+        node = near.get(text)
+        if node is None:
+            node = near[text] = self._nodes[block] = BlockNode(block, text, parent)
+            self.found += 1
+        return node
+
+    def remove(self, block: int) -> Iterator[int]:
+        """Take a block out, and all that follow it; which."""
+        node = self._nodes[block]
+        if node is None or node.parent is None:
+            return
+        near = node.parent.children[node.text[0][:2]]
+        del near[node.text]
+        if not near:
+            del node.parent.children[node.text[0][:2]]
+        stack = [node]
+        while stack:
+            gone = stack.pop()
+            self._nodes[gone.block] = None
+            stack += [child for near in gone.children.values() for child in near.values()]
+            gone.children.clear()
+            gone.parent = None
+            yield gone.block

@@ -1,0 +1,220 @@
+"""Budgeted: paged memory of which each sequence keeps at most a budget of tokens; the others leave holes.
+
+    block 4, budget 8     |##..|....|#.#.|####|##~~|      # kept   . dropped: a hole   ~ to be written
+    block 2: every token is dropped, so the block goes; the holes of the others stay until theirs do, too
+
+A prompt is written whole. From the first decoded token on, each growth drops as many tokens as there are
+above the budget; which ones is the method's choice. A dropped token's slot is *expired* for the ledger: it
+is internal waste while other tokens keep its block, and free with it. As tokens come back to be dropped one
+by one, nothing is promised.
+
+    waste of a sequence = holes + (-tokens % block_size)
+
+All layers and heads drop the same tokens here. Ignored: forks, prefixes, swapping.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.options import Options, Order
+from kvsim.allocators.pool import Pool
+
+
+class Budget(NamedTuple):
+    """How many tokens a sequence keeps: so many, or a share of its prompt."""
+
+    tokens: int = 0
+    percent: int = 0
+    """used where it is above 0"""
+
+    def of(self, prompt: int) -> int:
+        """Tokens for a prompt of so many; 2 at least."""
+        return max(2, -(-prompt * self.percent // 100) if self.percent else self.tokens)
+
+
+class Holding:
+    """What a sequence holds.
+
+    Attributes
+    ----------
+    budget : int
+        Tokens that it may keep.
+    capacity : int
+        Tokens before the next growth; all those before it count as written.
+    blocks : list of int or None
+        By place in the text; None where a block was freed.
+    dead : list of int
+        Dropped tokens of each block.
+    holes : int
+        Those of them whose block is still held.
+    expired : int
+        All tokens that it dropped.
+    """
+
+    __slots__ = ("blocks", "budget", "capacity", "dead", "expired", "holes")
+
+    def __init__(self, prompt: int, budget: int) -> None:
+        self.capacity, self.budget = prompt, budget
+        self.blocks: list[int | None] = []
+        self.dead: list[int] = []
+        self.holes = self.expired = 0
+
+    def __repr__(self) -> str:
+        return f"{len(self.blocks) - self.blocks.count(None)} blocks, {self.expired} tokens dropped"
+
+
+class Budgeted(Allocator):
+    """Blocks of `block_size` slots, from which tokens are dropped one by one.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena, at least one block; what does not fill a block is left out.
+    budget : Budget
+        Tokens that a sequence keeps.
+    block_size : int
+        Slots of a block.
+    """
+
+    family = "lossy"
+    note = "Memory only: what the answers lose in quality is not modelled."
+    takes_budget = True
+
+    windows = pages = has_blocks = True
+    usual = Budget(tokens=1_024)
+    """the budget where none is given"""
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, Budget(*options.kv_budget or cls.usual), options.block_size)
+
+    def __init__(self, capacity_slots: int, budget: Budget | None = None, block_size: int = 16) -> None:
+        if block_size < 1 or capacity_slots < block_size:
+            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        self.block_size, self.budget = block_size, budget or self.usual
+        super().__init__(capacity_slots // block_size * block_size)
+        self._pool = Pool(capacity_slots // block_size, Order.STACK)
+        self._held: Holdings[Holding] = Holdings()
+
+    @abstractmethod
+    def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
+        """Which `count` of its tokens to drop, now that it will have `tokens`; changes nothing."""
+
+    def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
+        """The same, and remember that they are dropped."""
+        return self.victims(seq, held, tokens, count)
+
+    @property
+    def block_slots(self) -> int:
+        return self.block_size
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return -(-tokens // self.block_size) * self.block_size
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return -(-tokens // self.block_size) <= self._pool.free
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self._held.expect_new(seq, tokens)
+        if not self.can_admit(tokens, bound):
+            return False
+        held = self._held[seq] = Holding(tokens, self.budget.of(tokens))
+        self._extend(held, tokens)
+        self._plan(held, tokens)
+        return True
+
+    def capacity(self, seq: int) -> int:
+        return self._held[seq].capacity
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        held = self._held[seq]
+        return held.holes + max(0, len(held.blocks) * self.block_size - tokens)
+
+    def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
+        held = self._held[seq]
+        if tokens <= held.capacity:
+            return True
+        if -(-tokens // self.block_size) - len(held.blocks) > self._pool.free:
+            return False
+        held.budget = self.budget.of(tokens)
+        self._extend(held, tokens)
+        self._plan(held, tokens)
+        return True
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        held = self._held[seq]
+        if tokens <= held.capacity:
+            return True
+        count = min(tokens - held.expired - held.budget, held.capacity)
+        missing = -(-tokens // self.block_size) - len(held.blocks)
+        if missing > self._pool.free:
+            hit = Counter(at // self.block_size for at in self.victims(seq, held, tokens, max(count, 0)))
+            freed = [place for place, dead in hit.items() if held.dead[place] + dead == self.block_size]
+            if missing > self._pool.free + len(freed):
+                return False
+        if count > 0:
+            self._drop(held, self.drop(seq, held, tokens, count))
+        if missing > 0:
+            self._extend(held, tokens)
+        self._plan(held, tokens)
+        return True
+
+    def release(self, seq: int) -> None:
+        held = self._held[seq]
+        del self._held[seq]
+        self.expired_slots -= held.expired
+        self._give_back([block for block in held.blocks if block is not None])
+
+    def retire(self, seq: int) -> int:
+        held = self._held[seq]
+        self.expired_slots -= held.expired  # they belong to no living sequence any more
+        held.expired = 0
+        return (len(held.blocks) - held.blocks.count(None)) * self.block_size
+
+    def regions(self) -> Iterator[Region]:
+        size = self.block_size
+        lent = {
+            block: ((seq,), place * size)
+            for seq, held in self._held.items()
+            for place, block in enumerate(held.blocks)
+            if block is not None
+        }
+        for block in range(self.capacity_slots // size):
+            owners, first = lent.get(block, ((), 0))
+            yield Region(block * size, size, owners, first)
+
+    # -- blocks -------------------------------------------------------------------------------
+
+    def _drop(self, held: Holding, victims: list[int]) -> None:
+        """Drop tokens, and free the blocks in which none is left."""
+        size, dead, count = self.block_size, held.dead, len(victims)
+        held.holes += count
+        held.expired += count
+        self.expired_slots += count
+        for token in victims:
+            place = token // size
+            dead[place] += 1
+            if dead[place] == size:
+                block, held.blocks[place] = held.blocks[place], None
+                held.holes -= size
+                if block is not None:
+                    self._give_back([block])
+
+    def _extend(self, held: Holding, tokens: int) -> None:
+        missing = -(-tokens // self.block_size) - len(held.blocks)
+        if missing > 0:
+            held.blocks += self._pool.lend(missing)
+            held.dead += [0] * missing
+            self.used_slots += missing * self.block_size
+
+    def _plan(self, held: Holding, tokens: int) -> None:
+        """Say where a sequence of `tokens` must come back: for a block, or to drop tokens."""
+        room = held.budget + held.expired
+        held.capacity = max(tokens, min(len(held.blocks) * self.block_size, room))
+
+    def _give_back(self, blocks: list[int]) -> None:
+        self._pool.give_back(blocks)
+        self.used_slots -= len(blocks) * self.block_size

@@ -1,0 +1,49 @@
+"""MLC: paged memory whose forks copy the last page at once, instead of on the first write.
+
+    parent  [47, 12, 83]    page 83 |######..........|
+    child   [47, 12, 90]    page 90 |######..........|   copied when it forks: 6 slots, one more page
+
+Full pages are shared, by reference counts, and are never written again; the page that is not full belongs to
+one sequence alone from the first. So there is no copy-on-write: what a fork costs is known when it is made.
+Against `paged` the memory is the same once all have written, and so are the copies: n - 1 for n sequences
+of one prompt. But they are made at once, also for a candidate of a beam search that is dropped.
+
+Waste of a sequence: `-tokens % page`, less than one page, for every fork too. Where no page is free for a
+copy the page is shared until somebody writes, as in `paged` (MLC's engine makes room before). Left out: the
+prefix cache of whole sequences that MLC recycles, and popping of tokens.
+"""
+
+from typing import Self
+
+from kvsim.allocators.options import Options
+from kvsim.allocators.paged import Paged
+
+
+class Mlc(Paged):
+    """Pages with reference counts; a fork copies the page that is not full."""
+
+    family = "blocks"
+    idea = "as paged, but a fork copies the last page at once, not when written"
+    wastes = "less than one page for every sequence, forks too"
+    used_by = "MLC-LLM"
+    source = "Apache TVM, src/runtime/vm/paged_kv_cache.cc"
+
+    frees_behind_windows = keeps_prefixes = False
+    moves_on_release = True  # a fork copies between two steps: the later one pays
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, options.block_size, options.order, options.host_slots)
+
+    def fork(self, parent: int, child: int, tokens: int) -> bool:
+        """Share the full pages of the parent, which holds `tokens`, and copy the one that is not full."""
+        self._tables.expect_new(child, tokens)
+        table, size = self._tables[parent], self.block_size
+        full, filled = divmod(tokens, size)
+        if not filled or len(table) != full + 1 or self._claims.part_filled or not self._pool.free:
+            return super().fork(parent, child, tokens)
+        self._claims.add(table[:full])
+        self._tables[child] = table[:full] + self._pool.lend(1)
+        self.copied_slots += filled
+        self._count()
+        return True

@@ -1,0 +1,282 @@
+"""SGLang's memory for models without windows: a pool of pages, a radix tree of all that was computed.
+
+    row of A    [ tree: system prompt | tree: a ][ its own: what it computed since | empty ]
+    row of B    [ tree: system prompt | tree: b ][ its own ... ]
+    the tree    system -- a                           everything of finished requests stays, whole pages only
+                      '-- b -- the answer to b
+
+`fill` enters what a sequence has computed, in whole pages, and frees those whose text another one entered
+meanwhile; what is in the tree is locked while a living sequence uses it. `release` leaves all that was
+entered to be found, the answer too. When the pool is short, leaves that nobody locked go, by a strategy
+(allocators/sglang/eviction.py), each with all its pages. Waste of a sequence: the tail of its last page.
+
+Text that no other sequence may have is known by the sequence's own name, so that one that was evicted finds
+its prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches what waits, locks all
+that will enter, and only then evicts. Without a cache (`caches=False`) there are only the pool and the
+rows.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.options import Options
+from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.allocators.sglang.pools import pool_of
+from kvsim.allocators.sglang.tree import Node, SglangTree
+
+UNKNOWN = 1 << 40
+"""The name of a sequence whose text is not told is its id behind this."""
+
+
+class Row:
+    """What a sequence holds: pages, of which the tree has those of the first `entered` tokens."""
+
+    __slots__ = ("content", "entered", "longest", "node", "own", "pages", "shareable")
+
+    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
+        self.content = content
+        self.shareable = sum([length for _, _, length in content])
+        self.own = own
+        self.node = node
+        self.pages = pages
+        self.entered = node.end
+        self.longest = 0  # what it entered itself
+
+    def __repr__(self) -> str:
+        return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
+
+
+class SglangMatch(Match):
+    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`."""
+
+    __slots__ = ("changes", "common", "content", "held", "node", "own")
+
+    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
+        self.node, self.common, woken_slots = found
+        super().__init__(self.node.end - self.node.tokens + self.common, woken_slots)
+        self.content = content
+        self.own = own
+        self.changes = changes
+        self.held = False
+
+
+class SglangCached(Allocator):
+    """Pages and a radix tree of all text, which forgets leaves by a strategy."""
+
+    family = "blocks"
+    idea = "pages under a radix tree of all text; leaves go by a chosen strategy"
+    wastes = "less than one page; text that parts inside of a page"
+    used_by = "SGLang"
+    source = "SGLang 0.5.23, mem_cache/allocator, radix_cache.py, evict_policy.py"
+
+    pages = True
+    has_blocks = True
+    keeps_prefixes = True
+    chooses_eviction = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> "SglangCached":
+        return cls(capacity_slots, options.block_size, options.cache is not None, options.eviction)
+
+    def __init__(
+        self, capacity_slots: int, page_size: int = 1, caches: bool = True, eviction: str = "lru"
+    ) -> None:
+        if page_size < 1 or capacity_slots < page_size:
+            raise ValueError(f"a page must have 1 to {capacity_slots} slots, got {page_size}")
+        pages = capacity_slots // page_size
+        super().__init__(pages * page_size)
+        self.page_size = self.growth_unit = page_size
+        self.caches = caches
+        self.pool = pool_of(pages, page_size)
+        self.eviction = eviction
+        self.tree = SglangTree(page_size, STRATEGIES[eviction])
+        self._rows: Holdings[Row] = Holdings()
+        self._pages: dict[int, list[int]] = {}  # of each of them
+        self._entered = 0  # tokens in the tree, summed over sequences
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """The pages of a sequence in the order of its tokens."""
+        return tuple(self._rows[seq].pages)
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return -(-tokens // self.page_size) * self.page_size
+
+    def capacity(self, seq: int) -> int:
+        return len(self._rows[seq].pages) * self.page_size
+
+    def growth_budget(self) -> int:
+        """Pages in the pool; of one token also cached ones, which then go exactly when they must."""
+        return len(self.pool.free) + (self.tree.evictable if self.page_size == 1 else 0)
+
+    def regions(self) -> Iterator[Region]:
+        size, rows = self.page_size, sorted(self._rows.items())
+        owners: dict[int, list[int]] = {}
+        firsts: dict[int, int] = {}
+        for seq, row in rows:
+            for at, page in enumerate(row.pages):
+                owners.setdefault(page, []).append(seq)
+                firsts[page] = at * size
+        cached = {page for node in self.tree.nodes() if not node.locks for page in node.pages}
+        for page in range(1, self.pool.pages + 1):
+            who = tuple(owners.get(page, ()))
+            yield Region((page - 1) * size, size, who, firsts.get(page, 0), page in cached)
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self.slots_needed(tokens, bound) <= self.free_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        nothing = SglangMatch((self.tree.root, 0, 0), (), UNKNOWN + seq, self.tree.changes)
+        return self.admit_after(nothing, seq, tokens, bound)
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        return self.slots_needed(tokens, bound) - match.tokens + match.woken_slots <= self.free_slots
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As in the base; InvariantError for a match that is out of date or longer than `tokens`."""
+        assert isinstance(match, SglangMatch)
+        if seq in self._rows or tokens < 1:
+            self._rows.expect_new(seq, tokens)
+        if (not match.held and match.changes != self.tree.changes) or match.tokens > tokens:
+            made = f"{match.tokens} tokens after {match.changes} changes, now {self.tree.changes}"
+            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        if not self.can_admit_after(match, tokens, bound):
+            return False
+        if match.tokens and not match.held:
+            match.node = self.tree.touch(match.node, match.common)
+            self.tree.lock(match.node)
+        row = Row(match.content, match.own, match.node, self.tree.path(match.node))
+        self._rows[seq] = row
+        self._pages[seq] = row.pages
+        self._entered += row.entered
+        self._extend(row, tokens)
+        return True
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        row = self._rows[seq]
+        missing = self.slots_needed(tokens, 0) - len(row.pages) * self.page_size
+        if missing > self.free_slots:
+            return False
+        if missing > 0:
+            self._extend(row, tokens)
+        return True
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        """As in the base; `evicted_by` names a growth once for each slot that was cached until then."""
+        if len(seqs) > self.growth_budget():
+            raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
+        pages, next_page, left = self._pages, self.pool.free.popleft, seqs
+        self.evicted_by = []
+        while len(left) > len(self.pool.free):
+            now = len(self.pool.free)
+            for seq in left[:now]:
+                pages[seq].append(next_page())
+            left = left[now:]
+            gone = self.tree.evict(1)
+            for freed in gone.pages:
+                self.pool.give(freed)
+            self.evicted_by += [len(seqs) - len(left)] * gone.tokens
+        for seq in left:
+            pages[seq].append(next_page())
+        self._count()
+
+    def release(self, seq: int) -> None:
+        row = self._rows.pop(seq, None)
+        if row is None:
+            raise self._rows.holds_nothing(seq)
+        del self._pages[seq]
+        self.pool.give(row.pages[row.entered // self.page_size :])
+        self._entered -= row.entered
+        self.tree.unlock(row.node)
+        self._count()
+
+    # -- keeping prefixes ---------------------------------------------------------------------
+
+    def match(self, content: Content, own: int, most: int) -> SglangMatch:
+        """As in the base; what is private is found by the name `own`."""
+        found = self.tree.find(self._text(content, own, most), most)
+        return SglangMatch(found, content, own, self.tree.changes)
+
+    def look(self, content: Content, own: int, most: int) -> SglangMatch:
+        """As `match`, but what is found counts as used, and is a node of its own from now on."""
+        node, idle = self.tree.match(self._text(content, own, most), most), 0
+        at = node
+        while not at.locks:
+            idle += at.tokens
+            at = at.parent
+        return SglangMatch((node, node.tokens, idle), content, own, self.tree.changes)
+
+    def touch(self, content: Content, own: int, tokens: int) -> None:
+        """As `look`, for those who wait: what is found counts as used."""
+        self.tree.match(self._text(content, own, tokens), tokens)
+
+    def hold(self, match: SglangMatch) -> None:
+        """Lock what was found, until `admit_after` takes it: it stays, whatever else is evicted."""
+        self.tree.lock(match.node)
+        match.woken_slots, match.held = 0, True
+        self._count()
+
+    def make_room(self, slots: int) -> bool:
+        """Evict leaves until so many slots are in the pool; False: there are not as many."""
+        if slots > self.pool.available:
+            for pages in self.tree.evict(slots - self.pool.available).pages:
+                self.pool.give(pages)
+            self._count()
+        return slots <= self.pool.available
+
+    def fill(self, seq: int, tokens: int) -> None:
+        if not self.caches:
+            return
+        row, size = self._rows[seq], self.page_size
+        if tokens > len(row.pages) * size:
+            raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {row}")
+        whole, before = tokens - tokens % size, row.entered
+        if whole < max(before, 1):
+            return
+        found, node = self.tree.insert(
+            self._text(row.content, row.own, whole), row.pages[: whole // size], 0, row.longest
+        )
+        if found > before:
+            doubles = slice(before // size, found // size)
+            self.pool.give(row.pages[doubles])
+            row.pages[doubles] = self.tree.path(node)[doubles]
+        node = self.tree.touch(node, node.tokens)
+        self.tree.lock(node)
+        self.tree.unlock(row.node)
+        row.node, row.entered, row.longest = node, whole, max(whole, row.longest)
+        self._entered += whole - before
+        self._count()
+
+    def part(self, seq: int, tokens: int) -> None:
+        """Let what follows the first `tokens` of a sequence, its prompt, be evicted apart from them."""
+        row, size = self._rows[seq], self.page_size
+        whole = tokens - tokens % size
+        if self.caches and 0 < whole < row.entered:
+            text = self._text(row.content, row.own, whole)
+            self.tree.insert(text, row.pages[: whole // size], 1, whole)
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _text(self, content: Content, own: int, tokens: int) -> Sequence[Run]:
+        """The first tokens of a text: what others may have, then its own."""
+        shared = sum([length for _, _, length in content])
+        if tokens <= shared:
+            return cut(content, 0, tokens)
+        return (*content, (-1 - own, shared, tokens - shared))
+
+    def _extend(self, row: Row, tokens: int) -> None:
+        missing = -(-tokens // self.page_size) - len(row.pages)
+        self.make_room(missing * self.page_size)
+        row.pages += self.pool.take(missing) or ()
+        self._count()
+
+    def _count(self) -> None:
+        """Say what the pool and the tree come to."""
+        tree = self.tree
+        self.cached_slots = tree.evictable
+        self.used_slots = self.capacity_slots - self.pool.available - tree.evictable
+        self.shared_tokens = self._entered - tree.protected

@@ -1,0 +1,165 @@
+"""SGLang's pools: a list of free tokens, a list of free pages, and two of them for models with windows.
+
+    TokenPool   [ 7 8 9 | 3 1 ]   taken from the front, given back at the end: slots of one token
+    PagePool    [ 3 1 | 7 8 9 ]   taken from the front, given back to the front: pages of several tokens
+
+Page 0 is padding, so slots start at the size of a page. A sequence first fills its last page. With
+`need_sort` freed pages wait in a list of their own; when the free list is too short, both are merged and
+sorted. Within a *group* frees are held back until it ends (a batch frees the memory of many requests at
+once).
+
+A refused call returns None and changes nothing, but that the two lists may be merged by then. Source: SGLang
+0.5.23, `mem_cache/allocator/token.py` and `paged.py`.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from kvsim.allocators.base import InvariantError
+
+
+class PagePool:
+    """Pages numbered from 1, of `page_size` slots each: page p holds the slots from `p * page_size` on.
+
+    Parameters
+    ----------
+    pages, page_size : int
+        How many there are, and slots of each.
+    need_sort : bool
+        Whether freed pages are set aside, and lent in order of their numbers.
+    """
+
+    in_front = True
+    """Whether what is given back is lent next, or last."""
+
+    def __init__(self, pages: int, page_size: int, need_sort: bool = False) -> None:
+        self.pages = pages
+        self.page_size = page_size
+        self.need_sort = need_sort
+        self.free: deque[int] = deque(range(1, pages + 1))
+        self.staged: list[int] = []
+        self._group: list[int] | None = None
+        self._group_slots: list[int] = []
+
+    @property
+    def available(self) -> int:
+        """Slots that can be lent."""
+        return (len(self.free) + len(self.staged)) * self.page_size
+
+    # -- pages --------------------------------------------------------------------------------
+
+    def take(self, pages: int, at_most: int | None = None) -> list[int] | None:
+        """The next so many pages; None: there are not as many.
+
+        The lists are merged when the free one is shorter than `at_most`, a quick upper bound of `pages`.
+        """
+        if len(self.free) < (pages if at_most is None else at_most):
+            self._merge()
+        free = self.free
+        if pages > len(free):
+            return None
+        return [free.popleft() for _ in range(pages)]
+
+    def give(self, pages: Sequence[int]) -> None:
+        """Take pages back, each once, in this order."""
+        if self._group is not None:
+            self._group += pages
+        elif self.need_sort:
+            self.staged += pages
+        elif self.in_front:
+            self.free.extendleft(reversed(pages))
+        else:
+            self.free += pages
+
+    def begin_group(self) -> None:
+        """Hold what is given back from now on."""
+        if self._group is not None:
+            raise InvariantError("a group of frees has begun already: they do not nest")
+        self._group = []
+
+    def end_group(self) -> None:
+        """Give back what was held: what came as slots first."""
+        pages, self._group = self._group, None
+        slots, self._group_slots = self._group_slots, []
+        if slots:
+            self.give(self._pages_of(slots))
+        if pages:
+            self.give(pages)
+
+    def _merge(self) -> None:
+        if self.staged:
+            self.free = deque(sorted([*self.free, *self.staged]))
+            self.staged = []
+
+    def _pages_of(self, slots: Iterable[int]) -> list[int]:
+        return sorted({slot // self.page_size for slot in slots})
+
+    # -- slots --------------------------------------------------------------------------------
+
+    def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
+        """Slots for sequences that grow from `befores` to `afters` tokens, one after another.
+
+        `lasts` are the slots of their last tokens, -1 for who has none.
+        """
+        size, growing = self.page_size, list(zip(befores, afters, strict=True))
+        pages = sum(-(-after // size) - -(-before // size) for before, after in growing)
+        at_most = sum(after - before for before, after in growing) // size + len(growing) + 1
+        return self._slots(self.take(pages, at_most), growing, lasts)
+
+    def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
+        """A slot more for each sequence, which has `afters` tokens then."""
+        pages = sum(after % self.page_size == 1 or self.page_size == 1 for after in afters)
+        growing = [(after - 1, after) for after in afters]
+        return self._slots(self.take(pages, len(afters)), growing, lasts)
+
+    def _slots(
+        self, pages: list[int] | None, growing: list[tuple[int, int]], lasts: Sequence[int]
+    ) -> list[int] | None:
+        """The slots behind the last ones, as far as their pages go, then those of the new pages."""
+        if pages is None:
+            return None
+        slots: list[int] = []
+        size, left = self.page_size, iter(pages)
+        for (before, after), last in zip(growing, lasts, strict=True):
+            inside = min(-before % size, after - before)
+            slots += range(last + 1, last + 1 + inside)
+            missing = after - before - inside
+            for page in islice(left, -(-missing // size)):
+                slots += range(page * size, page * size + min(size, missing))
+                missing -= size
+        return slots
+
+    def free_slots(self, slots: Sequence[int]) -> None:
+        """Take back the pages of any slots: in order of their numbers."""
+        if self._group is not None:
+            self._group_slots += slots
+        elif slots:
+            self.give(self._pages_of(slots))
+
+    def free_segment(self, slots: Sequence[int]) -> None:
+        """Take back the slots of a sequence from the beginning of a page on: its pages in its own order."""
+        if slots:
+            self.give([slot // self.page_size for slot in slots[:: self.page_size]])
+
+
+class TokenPool(PagePool):
+    """Pages of one token: what is given back is lent last."""
+
+    in_front = False
+
+    def __init__(self, slots: int, need_sort: bool = False) -> None:
+        super().__init__(slots, 1, need_sort)
+
+    def take(self, pages: int, at_most: int | None = None) -> list[int] | None:
+        """As of pages; the lists are merged only when they must be."""
+        return super().take(pages)
+
+    def free_slots(self, slots: Sequence[int]) -> None:
+        """Take them back in the order given."""
+        self.give(slots)
+
+
+def pool_of(pages: int, page_size: int, need_sort: bool = False) -> PagePool:
+    """The pool that SGLang has for a page size."""
+    return TokenPool(pages, need_sort) if page_size == 1 else PagePool(pages, page_size, need_sort)

@@ -1,0 +1,287 @@
+"""SGLang's radix tree: texts, and the pages that hold them. Whole pages only; leaves go by a strategy.
+
+    (root) --- system --- a        match      the longest start of a text that is there; touches, may split
+                     '--- b        insert     a text with its pages: what was there already keeps its own
+                                   lock       nodes on a path that somebody uses cannot be evicted
+                                   evict      leaves that nobody locked, the smallest key first
+
+A text is a list of runs: tokens `first, first + 1, ...` of a stream; work goes by runs and nodes, not by
+tokens. With pages of several tokens two texts part at the end of a page, and children are told apart by
+their whole first page. The clock counts accesses: one for a match or an insertion, two for a new node.
+
+`unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as
+used.
+
+Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tree_core.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from kvsim.allocators.base import InvariantError, Run
+from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.sglang.eviction import STRATEGIES, Strategy
+
+DEPTH = 1 << 20
+"""Accesses of `unified` are so far apart that each node of a path has a time of its own."""
+
+Key = tuple[Run, ...] | tuple[int, int]
+
+
+class Node:
+    """A piece of text behind its parent's, and its pages. The root is its own parent."""
+
+    __slots__ = (
+        *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
+        *("priority", "queued", "runs", "serial", "tokens"),
+    )
+
+    def __init__(self, serial: int, parent: "Node | None", runs: list[Run], pages: list[int]) -> None:
+        self.serial = serial
+        self.parent: Node = parent or self
+        self.children: dict[Key, Node] = {}
+        self.runs = runs
+        self.pages = pages
+        self.tokens = self.end = 0
+        self.locks = self.hits = self.priority = 0
+        self.last = self.created = 0
+        self.history = 0
+        self.queued: tuple[int, ...] | None = None
+
+
+class Evicted(NamedTuple):
+    """What left the tree: leaves, one after another."""
+
+    pages: list[list[int]]
+    tokens: int
+
+
+class SglangTree:
+    """Texts in whole pages of `page_size` tokens.
+
+    Attributes
+    ----------
+    evictable, protected : int
+        Tokens of nodes without a lock, and with one.
+    changes : int
+        Counts what may move, split or evict a node.
+    """
+
+    def __init__(self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False) -> None:
+        self.page_size = page_size
+        self.strategy = strategy
+        self.unified = unified
+        self.evictable = self.protected = self.changes = 0
+        self._clock = self._nodes = 0
+        self._leaves: list[tuple[tuple[int, ...], int, Node]] = []
+        self.root = self._new(None, [], [])
+        self.root.locks = 1
+
+    # -- looking up ---------------------------------------------------------------------------
+
+    def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
+        """The longest start of the first `most` tokens that is there; changes nothing.
+
+        Returns the last node of the path, how many of its tokens belong to it, and how many tokens of the
+        path nobody has locked.
+        """
+        node, common = self._follow(cut(text, 0, most - most % self.page_size)[::-1])
+        idle, at = 0, node
+        while not at.locks:
+            idle += at.tokens if at is not node else common
+            at = at.parent
+        return node, common, idle
+
+    def match(self, text: Sequence[Run], most: int) -> Node:
+        """As `find`, but the path counts as used, and the node that it ends in is split there."""
+        most -= most % self.page_size
+        if most < 1:
+            return self.root
+        node, common = self._follow(cut(text, 0, most)[::-1])
+        return self.touch(node, common)
+
+    def touch(self, node: Node, common: int) -> Node:
+        """The path to the first `common` tokens of a node counts as used; returns where it ends."""
+        self.changes += 1
+        if self.unified:
+            end = at = node if common == node.tokens else self._split(node, common)
+            now = self._tick()
+        else:
+            now, end, at = self._tick(), node, node
+        while at is not self.root:
+            at.last = now
+            now -= self.unified  # those in front are a little older
+            self._queue(at)
+            at = at.parent
+        return end if self.unified or common == node.tokens else self._split(node, common)
+
+    def path(self, node: Node) -> list[int]:
+        """The pages from the root to the end of a node."""
+        pieces = []
+        while node is not self.root:
+            pieces.append(node.pages)
+            node = node.parent
+        return [page for piece in reversed(pieces) for page in piece]
+
+    def _follow(self, rest: list[Run]) -> tuple[Node, int]:
+        """Go down along a text, runs last first: the last node, and how many of its tokens are the text's."""
+        node, common, size = self.root, 0, self.page_size
+        while rest:
+            child = node.children.get(rest[-1][:2] if size == 1 else tuple(cut(rest[::-1], 0, size)))
+            if child is None:
+                break
+            node, common = child, take_common(child.runs, rest)
+            if common < child.tokens:
+                common -= common % size
+                break
+        return node, common
+
+    # -- entering -----------------------------------------------------------------------------
+
+    def insert(
+        self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
+    ) -> tuple[int, Node]:
+        """Enter a text of whole pages.
+
+        The first `entered` tokens are those that the same sequence entered before: no hit counts twice.
+        Returns how many of its tokens were there, with pages of their own; and the node that it ends in.
+        """
+        self.changes += 1
+        now, size = self._tick(), self.page_size
+        rest = list(text)[::-1]
+        node, found = self.root, 0
+        node.priority = max(node.priority, priority)
+        while rest:
+            child = node.children.get(rest[-1][:2] if size == 1 else tuple(cut(rest[::-1], 0, size)))
+            if child is None:
+                break
+            child.last = self._tick() if self.unified else now
+            whole = rest[::-1] if size > 1 else rest
+            common = take_common(child.runs, rest)
+            if common % size:
+                common -= common % size
+                rest = cut(whole, common, sum([length for _, _, length in whole]))[::-1]
+            found += common
+            node = self._split(child, common) if common < child.tokens else child
+            node.priority = max(node.priority, priority)
+            if found > entered:
+                node.hits += 1
+            self._queue(child)
+            self._queue(node)
+        if rest:
+            leaf = self._new(node, rest[::-1], list(pages[found // size :]))
+            leaf.priority = priority
+            leaf.hits = int(leaf.end > entered)
+            node.children[self._key(leaf.runs)] = leaf
+            self.evictable += leaf.tokens
+            self._raise_history(leaf)
+            self._queue(leaf)
+            node = leaf
+        return found, node
+
+    def _raise_history(self, node: Node) -> None:
+        end = node.history = max(node.history, node.end)
+        while node.parent is not node and node.parent.history < end:
+            node = node.parent
+            node.history = end
+
+    # -- locking and evicting -----------------------------------------------------------------
+
+    def lock(self, node: Node) -> None:
+        """One more user of the path to the end of a node."""
+        self.changes += 1
+        while node is not self.root:
+            if not node.locks:
+                self.evictable -= node.tokens
+                self.protected += node.tokens
+            node.locks += 1
+            node = node.parent
+
+    def unlock(self, node: Node) -> None:
+        """One user less."""
+        self.changes += 1
+        while node is not self.root:
+            node.locks -= 1
+            if not node.locks:
+                self.evictable += node.tokens
+                self.protected -= node.tokens
+                self._queue(node)
+            node = node.parent
+
+    def evict(self, tokens: int) -> Evicted:
+        """Drop leaves until so many tokens are gone, or nothing is left that can go."""
+        gone, pages = 0, []
+        while gone < tokens and (leaf := self._next_leaf()) is not None:
+            self.changes += 1
+            del leaf.parent.children[self._key(leaf.runs)]
+            self.evictable -= leaf.tokens
+            gone += leaf.tokens
+            pages.append(leaf.pages)
+            self._queue(leaf.parent)
+        return Evicted(pages, gone)
+
+    def nodes(self) -> Iterator[Node]:
+        """All but the root, depth first."""
+        left = [self.root]
+        while left:
+            node = left.pop()
+            if node is not self.root:
+                yield node
+            left += reversed(node.children.values())
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _next_leaf(self) -> Node | None:
+        while self._leaves:
+            key, _, leaf = heappop(self._leaves)
+            if leaf.queued != key:  # queued anew since, with another key
+                continue
+            leaf.queued = None
+            if not (leaf.locks or leaf.children):
+                return leaf
+        return None
+
+    def _queue(self, node: Node) -> None:
+        """Let a node be evicted in its turn, if it is a leaf without a lock."""
+        if node.locks or node.children:
+            return
+        key = self.strategy(node)
+        if node.queued != key:
+            node.queued = key
+            heappush(self._leaves, (key, node.serial, node))
+
+    def _tick(self) -> int:
+        self._clock += DEPTH if self.unified else 1
+        return self._clock
+
+    def _new(self, parent: Node | None, runs: list[Run], pages: list[int]) -> Node:
+        node = Node(self._nodes, parent, runs, pages)
+        self._nodes += 1
+        node.last, node.created = self._tick(), self._tick()
+        node.tokens = len(pages) * self.page_size
+        node.end = node.tokens + (parent.end if parent else 0)
+        return node
+
+    def _key(self, runs: list[Run]) -> Key:
+        return runs[0][:2] if self.page_size == 1 else tuple(cut(runs, 0, self.page_size))
+
+    def _split(self, node: Node, tokens: int) -> Node:
+        """Cut a node behind so many tokens; returns the new one, which is in front."""
+        if not 0 < tokens < node.tokens or tokens % self.page_size:
+            raise InvariantError(f"a node of {node.tokens} tokens cannot be split behind {tokens}")
+        self.changes += 1
+        size, runs, pages = self.page_size, node.runs, node.pages
+        head = self._new(node.parent, cut(runs, 0, tokens), pages[: tokens // size])
+        head.locks, head.hits, head.priority = node.locks, node.hits, node.priority
+        head.history = node.history
+        node.parent.children[self._key(head.runs)] = head
+        node.runs, node.pages = cut(runs, tokens, node.tokens), pages[tokens // size :]
+        node.tokens -= tokens
+        node.parent = head
+        head.children[self._key(node.runs)] = node
+        if self.unified:
+            head.created = node.created
+            node.last = self._tick()
+            self._queue(node)
+        return head

@@ -1,0 +1,397 @@
+"""SGLang's memory for models with sliding windows: `sglang-dual` and `sglang-unified`.
+
+    dual      | full a a a a b b . . . . . |  SWA a a b b . . |       the split is fixed at the start
+    unified   | SWA a a b b >                      < full b b a a a a |   each takes what the other leaves
+
+A token takes a slot in each group of layers, as everywhere in kvsim. Here all full groups of a page lie in
+one pool, all windowed ones (SWA) in another, and both kinds of page come together. Behind the window the
+SWA page is freed; not at once, but when `interval` tokens can go, as in SGLang (128).
+
+    waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
+
+*dual*: slots of one pool do not serve the other: what is left of one when the other is full is external.
+The SWA pool has `swa_share` times the tokens of the full one (SGLang: 0.8). *unified*: nothing is stranded
+but less than a page of each; pages move instead, at every release (eager) or when room is short (lazy):
+`copied_slots`.
+
+Ignored: prefixes, fork, swapping. The pools are those that replay SGLang's (dual.py, unified.py).
+"""
+
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
+from kvsim.allocators.options import Groups, Options
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.ends import End
+from kvsim.allocators.sglang.pools import pool_of
+from kvsim.allocators.sglang.unified import UnifiedPair
+
+INTERVAL = 128
+SWA_SHARE = 0.8
+
+
+class Pages:
+    """What a sequence holds: all its full pages, and the SWA pages behind the first `behind`."""
+
+    __slots__ = ("behind", "capacity", "full", "swa")
+
+    def __init__(self) -> None:
+        self.full: list[int] = []
+        self.swa: list[int] = []
+        self.behind = self.capacity = 0
+
+    def __repr__(self) -> str:
+        return f"{len(self.full)} pages, {self.behind} behind the window"
+
+
+class SglangWindows(Allocator):
+    """Full and SWA pages that come together; the latter go behind the window.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Slots of one group of layers each.
+    groups : Groups
+        How many groups keep all tokens, and how many a window.
+    page_size : int
+        Tokens of a page.
+    interval : int
+        Tokens that must lie behind the window before their pages are freed.
+    """
+
+    family = "layers"
+    used_by = "SGLang"
+
+    windows = pages = has_blocks = pools_windows = True
+    frees_behind_windows = True
+
+    def __init__(self, capacity_slots: int, groups: Groups, page_size: int, interval: int) -> None:
+        if groups.windowed < 1 or groups.full < 1:
+            raise ValueError(f"groups must have full and windowed ones, got {groups}")
+        if page_size < 1 or capacity_slots < groups.each * page_size:
+            raise ValueError(
+                f"capacity_slots must hold {groups.each} pages of {page_size}, got {capacity_slots}"
+            )
+        super().__init__(capacity_slots)
+        self.page_size = page_size
+        self.groups = groups
+        self.interval = interval
+        self.slots_per_token = groups.each
+        self._held: Holdings[Pages] = Holdings()
+
+    @property
+    def block_slots(self) -> int:
+        return self.page_size
+
+    # -- what the pools say -------------------------------------------------------------------
+
+    @abstractmethod
+    def _room(self, full: int, swa: int) -> bool:
+        """Whether so many pages of each kind can be lent, if need be after moving others."""
+
+    @abstractmethod
+    def _lend(self, held: Pages, count: int) -> None:
+        """So many pages more, of both kinds."""
+
+    @abstractmethod
+    def _take_back(self, full: Sequence[int], swa: Sequence[int]) -> None:
+        """Pages are free."""
+
+    @abstractmethod
+    def _pairs(self) -> int:
+        """Pages for which there is room in both kinds."""
+
+    @abstractmethod
+    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
+        """(slot, page of the sequence, groups) of each page of a sequence: one for each of `groups`."""
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def _count(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)
+
+    def _seen(self, tokens: int) -> int:
+        """SWA pages of a sequence's largest moment."""
+        whole, chunk = self._count(tokens), self.groups.max_chunk
+        if chunk is None:
+            return whole
+        reach = self.groups.window + max(self.interval, self.page_size) + chunk
+        return min(whole, self._count(reach) + 1)
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return self.groups.each * self._count(tokens) * self.page_size
+
+    def peak_slots(self, tokens: int, bound: int) -> int:
+        full, windowed, *_ = self.groups
+        return (full * self._count(tokens) + windowed * self._seen(tokens)) * self.page_size
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self._room(self._count(tokens), self._count(tokens))
+
+    def can_hold(self, tokens: int, bound: int) -> bool:
+        return self._room(self._count(tokens), self._seen(tokens))
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self._held.expect_new(seq, tokens)
+        count = self._count(tokens)
+        if not self._room(count, count):
+            return False
+        held = self._held[seq] = Pages()
+        self._extend(held, count)
+        self._plan(held, tokens)
+        return True
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def capacity(self, seq: int) -> int:
+        return self._held[seq].capacity
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        return self.slots_per_token * (len(self._held[seq].full) * self.page_size - tokens)
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        return self.grow_chunk(seq, self._held[seq].capacity, tokens)
+
+    def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
+        held = self._held[seq]
+        if tokens <= held.capacity:
+            return True
+        if computed > held.capacity:
+            raise InvariantError(f"sequence {seq} has room for {held.capacity} tokens, not {computed}")
+        behind = computed - self.groups.window
+        gone = 0
+        if behind >= held.behind * self.page_size + max(self.interval, self.page_size):
+            gone = behind // self.page_size - held.behind
+        missing = max(0, self._count(tokens) - len(held.full))
+        if not self._room(missing, missing - gone):
+            return False
+        if gone:
+            slots = gone * self.groups.windowed * self.page_size
+            self._take_back((), held.swa[:gone])
+            del held.swa[:gone]
+            held.behind += gone
+            self.used_slots -= slots
+            self.expired_slots += slots
+        if missing:
+            self._extend(held, missing)
+        self._plan(held, tokens)
+        return True
+
+    def _extend(self, held: Pages, count: int) -> None:
+        self._lend(held, count)
+        self.used_slots += count * self.groups.each * self.page_size
+
+    def _plan(self, held: Pages, tokens: int) -> None:
+        """Say where a sequence of `tokens` must come back: for pages, or to free those then behind."""
+        free_at = self.groups.window + held.behind * self.page_size + max(self.interval, self.page_size)
+        held.capacity = max(tokens, min(len(held.full) * self.page_size, free_at))
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def release(self, seq: int) -> None:
+        held = self._held.pop(seq, None)
+        if held is None:
+            raise self._held.holds_nothing(seq)
+        self._forget_expired(held)
+        self.used_slots -= self._slots(held)
+        self._take_back(held.full, held.swa)
+
+    def retire(self, seq: int) -> int:
+        held = self._held[seq]
+        self._forget_expired(held)
+        return self._slots(held)
+
+    def _forget_expired(self, held: Pages) -> None:
+        if held.behind >= 0:
+            self.expired_slots -= held.behind * self.groups.windowed * self.page_size
+            held.behind = -1  # the sequence lives no more
+
+    def _slots(self, held: Pages) -> int:
+        full, windowed, *_ = self.groups
+        return (full * len(held.full) + windowed * len(held.swa)) * self.page_size
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def external_slots(self, need: int) -> int:
+        """Free slots of one kind that have no counterpart of the other."""
+        return self.free_slots - self._pairs() * self.groups.each * self.page_size
+
+    def largest_free_extent(self) -> int:
+        return self._pairs() * self.groups.each * self.page_size
+
+    def regions(self) -> Iterator[Region]:
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        size = self.page_size
+        found: dict[int, tuple[int, int]] = {}
+        owners: list[tuple[int, ...]] = [()]
+        for number, (seq, held) in enumerate(self._held.items(), 1):
+            owners.append((seq,))
+            for slot, page, groups in self._places(held):
+                for group in range(groups):
+                    found[slot + group * size] = number, page * size
+        starts, sizes, which, firsts = array("q"), array("q"), array("q"), array("q")
+        at = 0
+        for start in sorted(found):
+            if at < start:
+                self._region(at, start - at, 0, 0, (starts, sizes, which, firsts))
+            self._region(start, size, *found[start], (starts, sizes, which, firsts))
+            at = start + size
+        if at < self.capacity_slots:
+            self._region(at, self.capacity_slots - at, 0, 0, (starts, sizes, which, firsts))
+        return Layout(starts, sizes, which, owners, firsts, bytearray(len(starts)))
+
+    @staticmethod
+    def _region(start: int, size: int, who: int, first: int, columns: tuple["array[int]", ...]) -> None:
+        for column, value in zip(columns, (start, size, who, first), strict=True):
+            column.append(value)
+
+
+class SglangDual(SglangWindows):
+    """Two pools; the split is fixed at the start.
+
+    Parameters
+    ----------
+    swa_share : float
+        Tokens of the SWA pool, as a share of those of the full one.
+    """
+
+    idea = "a pool of full and one of windowed layers, split at the start"
+    wastes = "less than a page in each layer; what one pool cannot lend"
+    source = "SGLang 0.5.23, mem_cache/allocator/swa.py"
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
+        if options.groups is None:
+            return SglangCached(capacity_slots, options.block_size, options.cache is not None)
+        return cls(capacity_slots, options.groups, options.block_size)
+
+    def __init__(
+        self,
+        capacity_slots: int,
+        groups: Groups,
+        page_size: int = 1,
+        interval: int = INTERVAL,
+        swa_share: float = SWA_SHARE,
+    ) -> None:
+        pages = capacity_slots // page_size if page_size > 0 else 0
+        full = max(1, int(pages / (groups.full + swa_share * groups.windowed)))
+        swa = max(1, (pages - full * groups.full) // max(1, groups.windowed))
+        super().__init__(
+            min(capacity_slots, (full * groups.full + swa * groups.windowed) * page_size),
+            groups,
+            page_size,
+            interval,
+        )
+        self.full, self.swa = pool_of(full, page_size), pool_of(swa, page_size)
+        self._boundary = full * groups.full * page_size
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        return self._count(tokens) <= self.full.pages and self._seen(tokens) <= self.swa.pages
+
+    def _room(self, full: int, swa: int) -> bool:
+        return full <= len(self.full.free) and swa <= len(self.swa.free)
+
+    def _pairs(self) -> int:
+        return min(len(self.full.free), len(self.swa.free))
+
+    def _lend(self, held: Pages, count: int) -> None:
+        held.full += self.full.take(count) or ()
+        held.swa += self.swa.take(count) or ()
+
+    def _take_back(self, full: Sequence[int], swa: Sequence[int]) -> None:
+        self.full.give(full)
+        self.swa.give(swa)
+
+    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
+        full, windowed, *_ = self.groups
+        for at, page in enumerate(held.full):
+            yield (page - 1) * full * self.page_size, at, full
+        behind = len(held.full) - len(held.swa)
+        for at, page in enumerate(held.swa, behind):
+            yield self._boundary + (page - 1) * windowed * self.page_size, at, windowed
+
+
+class SglangUnified(SglangWindows):
+    """One buffer, a pool from each end; pages move to close holes.
+
+    Parameters
+    ----------
+    lazy : bool
+        Whether holes are closed only when room is short, not at every release.
+    """
+
+    idea = "full and windowed pages from both ends of one buffer; pages move"
+    wastes = "less than a page in each layer; moved pages"
+    source = "SGLang 0.5.23, unified_sub_pool.py; sgl-project/sglang#29678"
+
+    chooses_compaction = moves_on_release = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
+        if options.groups is None:
+            return SglangCached(capacity_slots, options.block_size, options.cache is not None)
+        return cls(capacity_slots, options.groups, options.block_size, lazy=options.compaction == "lazy")
+
+    def __init__(
+        self,
+        capacity_slots: int,
+        groups: Groups,
+        page_size: int = 1,
+        interval: int = INTERVAL,
+        lazy: bool = False,
+    ) -> None:
+        sizes = groups.full * page_size, groups.windowed * page_size
+        if sizes[0]:
+            capacity_slots -= capacity_slots % sizes[0]  # the full pages end where the buffer does
+        super().__init__(capacity_slots, groups, page_size, interval)
+        full = End(sizes[0], capacity_slots // sizes[0], 0, capacity_slots, up=False, lazy=lazy)
+        swa = End(sizes[1], capacity_slots // sizes[1], 0, capacity_slots, up=True, lazy=lazy)
+        full.free_virtual = list(range(full.pages))
+        full.below, swa.above = swa, full
+        for pool in (full, swa):
+            pool.on_move = self._moved(pool.page_bytes)
+        self.both = UnifiedPair(full, swa, page_size)
+
+    def _moved(self, slots: int) -> Callable[[Sequence[int], Sequence[int]], None]:
+        """What counts the slots of pages that a pool moves."""
+
+        def count(sources: Sequence[int], targets: Sequence[int]) -> None:
+            self.copied_slots += slots * len(sources)
+
+        return count
+
+    def _room(self, full: int, swa: int) -> bool:
+        free = self.capacity_slots - self.used_slots
+        pair = self.both
+        return full * pair.full.page_bytes + swa * pair.swa.page_bytes <= free
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        return self.peak_slots(tokens, bound) <= self.capacity_slots
+
+    def _pairs(self) -> int:
+        return (self.capacity_slots - self.used_slots) // (self.groups.each * self.page_size)
+
+    def _lend(self, held: Pages, count: int) -> None:
+        pages = self.both.take(count)
+        if pages is None:
+            raise InvariantError(f"{count} pages found no room among {self.free_slots} free slots")
+        held.full += pages
+        held.swa += pages
+
+    def _take_back(self, full: Sequence[int], swa: Sequence[int]) -> None:
+        if swa:
+            self.both.swa.free(swa, owns_names=False)
+        if full:
+            self.both.full.free(full)
+
+    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
+        full, windowed, *_ = self.groups
+        for at, page in enumerate(held.full):
+            yield self.both.full.physical[page] * full * self.page_size, at, full
+        behind = len(held.full) - len(held.swa)
+        for at, page in enumerate(held.swa, behind):
+            yield self.both.swa.physical[page] * windowed * self.page_size, at, windowed

@@ -1,0 +1,253 @@
+"""TensorRT-LLM: blocks in a tree of texts, found block by block and then to the token, evicted by priority.
+
+    (root) --- [You are a helpful] --- [assistant. What is] --- [the time? It is ]     blocks 4, 9, 2
+                                  '--- [assistant. What are] ...                        block 7
+    a new text  "You are a helpful assistant. Who"
+                 '---- block 4 ---'  '----------- the start of 9 is copied: 13 tokens, no computing
+
+A full block enters the tree when it is computed; of equal texts the first keeps the place. A prompt shares
+the blocks that it finds. Of the first that differs, what the two have in common is used too: the block itself
+if nobody has it and nothing follows it, else a copy. Free blocks stay in the tree until they are lent: lowest
+priority first, then the one freed first (allocators/retention.py).
+
+Waste of a sequence: less than one block, as in `paged`; the difference is partial reuse and priorities.
+`retain` sets priorities, as TensorRT-LLM's API does; runs leave them at 35. Left out: the secondary pool, and
+that a paused sequence finds its own answer again. Rules of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp
+and evictionPolicy.cpp, read, not recorded.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from kvsim.allocators.arena import Region
+from kvsim.allocators.base import Allocator, Holdings, InvariantError, Match
+from kvsim.allocators.block_texts import BlockNode, BlockTexts, TextMatch
+from kvsim.allocators.options import Options
+from kvsim.allocators.retention import Retention
+
+
+class Holding:
+    """A sequence: its blocks, of which the first `entered` stand in the tree or are known there already."""
+
+    __slots__ = ("entered", "match", "node", "table")
+
+    def __init__(self, table: list[int], node: BlockNode, entered: int, match: TextMatch) -> None:
+        self.table = table
+        self.node = node  # behind which its next block enters
+        self.entered = entered
+        self.match = match
+
+    def __repr__(self) -> str:
+        return f"{len(self.table)} blocks, {self.entered} of them in the tree"
+
+
+class TensorRTLLM(Allocator):
+    """Blocks with reference counts, a tree of their texts, partial reuse, eviction by priority.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Size of the arena, at least one block; what does not fill a block is left out.
+    block_size : int
+        Slots of a block.
+    caches : bool
+        Whether texts are kept.
+    """
+
+    family = "blocks"
+    idea = "a tree of blocks; the start of a block is copied; eviction by priority"
+    wastes = "less than one block; nothing between sequences"
+    used_by = "TensorRT-LLM"
+    source = "TensorRT-LLM, kvCacheManager.cpp and evictionPolicy.cpp"
+
+    pages = has_blocks = True
+    keeps_prefixes = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> Self:
+        return cls(capacity_slots, options.block_size, options.cache is not None)
+
+    def __init__(self, capacity_slots: int, block_size: int = 32, caches: bool = False) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if capacity_slots < block_size:
+            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        self.block_size = self.growth_unit = block_size
+        self.num_blocks = capacity_slots // block_size
+        super().__init__(self.num_blocks * block_size)
+        self.caches = caches
+        self.retention = Retention(self.num_blocks)
+        self.texts = BlockTexts(self.num_blocks, block_size)
+        self._users = [0] * self.num_blocks
+        self._held: Holdings[Holding] = Holdings()
+        self._changes = 0  # of what can be found
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """The blocks of a sequence in the order of its tokens."""
+        return tuple(self._held[seq].table)
+
+    def regions(self) -> Iterator[Region]:
+        owners: dict[int, tuple[int, ...]] = {}
+        firsts: dict[int, int] = {}
+        for seq in sorted(self._held):
+            for index, block in enumerate(self._held[seq].table):
+                owners[block] = (*owners.get(block, ()), seq)
+                firsts[block] = index * self.block_size
+        for block in range(self.num_blocks):
+            cached = not self._users[block] and self.texts.can_be_found(block)
+            start = block * self.block_size
+            yield Region(start, self.block_size, owners.get(block, ()), firsts.get(block, 0), cached)
+
+    def retain(self, seq: int, tokens: int, priority: int, lasts: int | None = None) -> None:
+        """Keep the blocks of a sequence's first tokens with this priority, 0 to 100, once they are free.
+
+        For ever, or until `lasts` more have passed of the time that `refresh` is told.
+        """
+        for block in self._held[seq].table[: -(-tokens // self.block_size)]:
+            self.retention.retain(block, priority, lasts)
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return -(-tokens // self.block_size) * self.block_size
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self.slots_needed(tokens, bound) <= self.free_slots
+
+    def match(self, content: tuple[tuple[int, int, int], ...], own: int, most: int) -> Match:
+        if not self.caches:
+            return super().match(content, own, most)
+        match = self.texts.find(content, own, most, self._changes)
+        unused = sum([not self._users[block] for block in match.blocks])
+        match.woken_slots = unused * self.block_size + match.partial
+        return match
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        return self.slots_needed(tokens, bound) - match.tokens + match.woken_slots <= self.free_slots
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        return self.admit_after(self.texts.nothing(self._changes), seq, tokens, bound)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As in the base; InvariantError for a match that is out of date."""
+        assert isinstance(match, TextMatch)
+        if seq in self._held or tokens < 1:
+            self._held.expect_new(seq, tokens)
+        if match.changes != self._changes:
+            made = f"made after {match.changes} changes, now {self._changes}"
+            raise InvariantError(f"sequence {seq} cannot use a match of {match.tokens} tokens {made}")
+        if not self.can_admit_after(match, tokens, bound):
+            return False
+        self.shared_tokens += sum([self._users[block] > 0 for block in match.blocks]) * self.block_size
+        for block in match.blocks:
+            self._use(block)
+        table = match.blocks[:]
+        if match.source is not None:
+            table.append(self._partial(match.source, match.partial))
+        missing = -(-tokens // self.block_size) - len(table)
+        table += [self._take() for _ in range(missing)]
+        self._held[seq] = Holding(table, match.node, len(match.blocks), match)
+        self._count()
+        return True
+
+    def _partial(self, source: BlockNode, tokens: int) -> int:
+        """A block that begins as another does: that one, if nobody has it and nothing follows, or a copy."""
+        block = source.block
+        if not self._users[block] and not source.children:
+            self._forget(block)
+            self._use(block)
+            return block
+        self.copied_slots += tokens
+        return self._take()
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def capacity(self, seq: int) -> int:
+        return len(self._held[seq].table) * self.block_size
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        table = self._held[seq].table
+        missing = -(-tokens // self.block_size) - len(table)
+        if missing > self.retention.free:
+            return False
+        if missing > 0:
+            table += [self._take() for _ in range(missing)]
+            self._count()
+        return True
+
+    def growth_budget(self) -> int:
+        return self.retention.free
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        if len(seqs) > self.retention.free:
+            raise InvariantError(f"{len(seqs)} growths were asked for, {self.retention.free} promised")
+        self.evicted_by = []
+        for index, seq in enumerate(seqs):
+            found = self.texts.found
+            self._held[seq].table.append(self._take())
+            self.evicted_by += [index] * (found - self.texts.found)
+        self._count()
+
+    def fill(self, seq: int, tokens: int) -> None:
+        """Full blocks enter the tree, as far as others may have their text."""
+        held = self._held[seq]
+        if self.caches and tokens // self.block_size > held.entered:
+            self._enter(held, min(tokens, held.match.shareable) // self.block_size)
+
+    def _enter(self, held: Holding, stop: int) -> None:
+        """Enter the blocks of a sequence before `stop`, which are in use: no text of its becomes cached."""
+        while held.entered < stop and self.texts.holds(held.node):
+            index = held.entered
+            node = self.texts.enter(held.node, held.match.text(index), held.table[index])
+            if node.block == held.table[index]:
+                self._changes += 1
+                self.texts.found -= 1  # it is in use
+            held.node = node
+            held.entered += 1
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def release(self, seq: int) -> None:
+        held = self._held[seq]
+        del self._held[seq]
+        shared = 0
+        for block in reversed(held.table):
+            self._users[block] -= 1
+            if self._users[block]:
+                shared += 1
+                continue
+            self.retention.give_back(block)
+            if self.texts.can_be_found(block):
+                self.texts.found += 1
+        self.shared_tokens -= shared * self.block_size
+        if self.caches:
+            self._changes += 1
+        self._count()
+
+    # -- pieces -------------------------------------------------------------------------------
+
+    def _use(self, block: int) -> None:
+        if not self._users[block]:
+            self.retention.claim(block)
+            if self.texts.can_be_found(block):
+                self.texts.found -= 1
+            self._changes += 1
+        self._users[block] += 1
+
+    def _take(self) -> int:
+        """The next free block, whose text is forgotten."""
+        block = self.retention.take(self.texts.is_leaf)
+        self._forget(block)
+        self._users[block] = 1
+        return block
+
+    def _forget(self, block: int) -> None:
+        """Nobody finds the text of a free block any more, nor what follows it."""
+        if self.texts.can_be_found(block):
+            self._changes += 1
+            for gone in self.texts.remove(block):
+                self.texts.found -= not self._users[gone]
+
+    def _count(self) -> None:
+        self.used_slots = (self.num_blocks - self.retention.free) * self.block_size
+        self.cached_slots = self.texts.found * self.block_size

@@ -1,0 +1,230 @@
+"""Capacity: the largest load within an SLO, for each system of a sweep.
+
+    systems x seeds --> a search each, handed out --> journal --> capacity, fleet, value of memory
+
+`sim capacity` and `kvsim.capacity` are the same; the command keeps a directory, the function a DataFrame.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvsim import capacity_runs
+from kvsim.capacity_runs import LOADS
+from kvsim.reports.backends import results
+from kvsim.reports.progress import progress
+from kvsim.reports.sweeps.capacity import UNITS, capacities, table_rows
+from kvsim.reports.sweeps.journal import Journal
+from kvsim.reports.sweeps.place import sweep_directory
+from kvsim.reports.sweeps.plan import read_plan, setting, shown, write_plan
+from kvsim.reports.sweeps.systems import name_of
+from kvsim.reports.sweeps.table import arrow_table, write_table
+from kvsim.reports.sweeps.words import duration
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.sweeps import Sought, Where
+from kvsim.sweeping import Sweep, described, estimated_s, jobs_of, kept, planned, stoppable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUNS_PER_SEARCH = 10
+"""About how many runs a search takes, for an estimate: a start, a bracket, a bisection."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Systems whose capacity is sought: a sweep without loads."""
+
+    sweep: Sweep
+    sought: capacity_runs.Sought
+    for_rate: float | None
+
+    @property
+    def jobs(self) -> dict[str, tuple[Mapping[str, Any], int]]:
+        """Key -> settings and seed of each search."""
+        return {self.key(key): (dict(run.point.settings), run.seed) for key, run in self.sweep.keys.items()}
+
+    def key(self, of_run: str) -> str:
+        """The key of a search in the journal."""
+        return sha256(f"{of_run} {self.sought}".encode()).hexdigest()[:40]
+
+
+def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
+    """All searches of a description, each checked."""
+    load = LOADS[options.find]
+    cases = given.get("case") or [{}]
+    if load in given or any(load in case for case in cases):
+        raise KvsimError(f"{load} must be left out: it is what is sought")
+    sweep = planned(given)
+    if sweep.goals.limits is None:
+        raise KvsimError("slo must be given: without limits any load will do")
+    sought = capacity_runs.Sought(options.find, options.tolerance, options.more_kv or 0.0)
+    return Search(sweep, sought, options.for_rate)
+
+
+def carry_out(search: Search, journal: Journal, where: Where) -> None:
+    """Carry out the searches that the journal lacks."""
+    todo = [(key, job) for key, job in search.jobs.items() if key not in journal.done]
+    arguments = [(settings, seed, search.sweep.goals, search.sought) for _, (settings, seed) in todo]
+    done = 0
+    with (
+        progress("capacity", len(todo), lambda: done, "searches"),
+        results(capacity_runs.searched, arguments, jobs_of(where), where.backend, where.address) as found,
+    ):
+        for number, (row, cpu_s) in found:
+            journal.add(todo[number][0], row, cpu_s)
+            done += 1
+
+
+def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[str]]:
+    """The table, a row per system, and their names."""
+    sweep = search.sweep
+    names = sweep.names
+    rows, gpus = [], []
+    for run in sweep.runs:
+        own = {name: run.point.case if name == "case" else shown(setting(run.point, name)) for name in names}
+        gpus.append(str(shown(setting(run.point, "gpu"))))
+        ended: Mapping[str, Any] = (
+            {"status": "impossible", "reason": run.reason}
+            if run.reason
+            else journal.done[search.key(run.key)].row
+        )
+        rows.append({**own, "seed": run.seed, **ended})
+    found = capacities(rows, names, gpus)
+    more_kv = search.sought.more_kv_gib or None
+    table = table_rows(
+        found, search.sought.find, sweep.goals, search.sought.tolerance, search.for_rate, more_kv
+    )
+    return table, [name_of({name: row[name] for name in names}) for row in table]
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def sized(
+    file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Sought, where: Where
+) -> None:
+    """What `sim capacity` does: check, search, write the table and the figure, say the answer."""
+    given = described(file, settings, goals, options)
+    search = planned_search(given, options)
+    sweep = search.sweep
+    if sweep.impossible:
+        print(*sweep.impossible, sep="\n", file=sys.stderr)
+    if not sweep.keys:
+        raise KvsimError(f"none of the {len(sweep.points):,} systems can be")
+    if options.dry_run:
+        left_s = RUNS_PER_SEARCH * estimated_s(sweep, None, where)
+        many = len(search.jobs)
+        print(
+            f"{len(sweep.points):,} systems, {many:,} searches of about {RUNS_PER_SEARCH} runs: "
+            f"about {duration(left_s)} with {jobs_of(where):,} processes"
+        )
+        return
+    name = sha256("".join(search.jobs).encode()).hexdigest()[:8]
+    path = options.out or Path("runs", f"capacity-{name}")
+    with sweep_directory(path, options.force) as journal:
+        with stoppable(path):
+            carry_out(search, journal, where)
+        rows, labels = told(search, journal)
+        _write(search, rows, labels, path, draw=not options.no_plots)
+    if options.quiet:
+        print(path)
+        return
+    from kvsim.reports.listing import show
+    from kvsim.reports.sweeps.capacity_words import capacity_words
+
+    slo = sweep.goals.limits
+    assert slo is not None
+    show(capacity_words(rows, labels, search.sought.find, slo, search.for_rate), f"written to {path}")
+
+
+def _write(
+    search: Search, rows: Sequence[Mapping[str, Any]], labels: Sequence[str], path: Path, *, draw: bool
+) -> None:
+    write_plan(search.sweep.plan, path / "sweep.json")
+    write_table(rows, path / "table.parquet")
+    write_table(rows, path / "table.csv")
+    if draw:
+        from kvsim.reports.figures.swept.capacity import draw_capacity
+        from kvsim.reports.rundir.writing import write_figures
+        from kvsim.reports.sweeps.capacity_words import WORDS, answer
+
+        find, slo = search.sought.find, search.sweep.goals.limits
+        assert slo is not None
+        headline = answer(rows, labels, find, slo, search.for_rate)
+        axis = (UNITS[find], WORDS[find])
+        write_figures(path, lambda part: draw_capacity(rows, labels, axis, headline, part))
+
+
+# -- Python -------------------------------------------------------------------------------------
+
+
+def capacity(
+    *,
+    slo: str,
+    find: str = "rate",
+    seeds: int = 3,
+    tolerance: float = 0.02,
+    for_rate: float | None = None,
+    more_kv: float | None = None,
+    file: str | Path | None = None,
+    zip: bool | Sequence[str] = False,
+    case: Sequence[Mapping[str, Any]] = (),
+    jobs: int | None = None,
+    backend: str = "local",
+    address: str | None = None,
+    out: str | Path | None = None,
+    **options: Any,  # noqa: ANN401 - those of `simulate`
+) -> "pd.DataFrame":
+    """Find the largest load within an SLO, for each combination of options: a row per system.
+
+    Parameters
+    ----------
+    slo : str
+        Limits on latencies, as in `ttft:p99=0.5s,tpot:p99=50ms`.
+    find : str
+        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace.
+    seeds : int
+        Searches of each system, with the same random numbers for all systems; the interval is theirs.
+    tolerance : float
+        The answer is less than this share below a load that misses the SLO.
+    for_rate : float, optional
+        Also the fleet that serves so many requests per second, the cheapest first.
+    more_kv : float, optional
+        Also the gain of so many GiB of KV memory more on each GPU.
+    file, zip, case, jobs, backend, address, out
+        See `kvsim.sweep`.
+    **options
+        Those of `simulate`, each a value, a list, or a text as on the command line.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Every setting that varies, `gpus`, `requests_per_s` (`clients`, `rate_scale`) with the bounds of its
+        95 % interval, the same per GPU, tokens per second, and `limited_by`: the reason why not more.
+
+    Raises
+    ------
+    KvsimError
+        No limits, an unknown option, or a value that cannot be.
+
+    Examples
+    --------
+    >>> import kvsim
+    >>> slo = "ttft:p99=0.5s,tpot:p99=50ms"
+    >>> found = kvsim.capacity(slo=slo, allocator=["contiguous", "paged"], seeds=2)  # doctest: +SKIP
+    """
+    from_file = {} if file is None else read_plan(Path(file))
+    beside = {"slo": slo, "seeds": seeds, "zip": zip or None, "case": list(case) or None}
+    given = {name.replace("-", "_"): value for name, value in from_file.items()}
+    given |= {name: value for name, value in {**options, **beside}.items() if value is not None}
+    asked = Sought(find=find, tolerance=tolerance, for_rate=for_rate, more_kv=more_kv)
+    search, where = planned_search(given, asked), Where(jobs=jobs, backend=backend, address=address)
+    with kept(out) as journal:
+        carry_out(search, journal, where)
+        frame: pd.DataFrame = arrow_table(told(search, journal)[0]).to_pandas()
+        return frame

@@ -1,0 +1,94 @@
+"""ranking: many systems in one picture, the fastest first: the memory of each, and three numbers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.systems import System, rankable, shares_of_all, short
+from kvsim.reports.palette import Summary, figures
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.words import with_spread
+
+ROW_IN = 0.27
+"""Height of a row."""
+
+
+def _of(section: str, name: str) -> Callable[[Summary], object]:
+    return lambda summary: summary[section].get(name)
+
+
+_SPEED = _of("throughput", "requests_per_s")
+
+
+def ranking(systems: Sequence[System], choices: Choices) -> Figure:
+    """A thin bar per system in the order of requests/s, with requests/s, requests at once and waste."""
+    if len(systems) < 2:
+        count = sum(len(system.runs) for system in systems)
+        got = f"{count} run{'s' * (count != 1)} of one"
+        raise CannotDraw(f"figure ranking needs runs of two or more systems, got {got}")
+    style = choices.style
+    shares, wastes, saturated = shares_of_all(systems)
+    speeds = [system.number(_SPEED) for system in systems]
+    order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
+    when = "while requests wait" if saturated else "over the whole run"
+    figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
+    axes = figure.subplots()
+    kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
+    for row, place in enumerate(order):
+        left = 0.0
+        for kind in kinds:
+            look, share = style.kinds[kind], shares[place][kind]
+            how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
+            axes.barh(row, share, 0.76, left, linewidth=0.4 * style.line, **how)
+            left += share
+        _beside(axes, style, row, _numbers(systems[place], wastes[place] if left else None))
+    _beside(axes, style, -1.0, {name: name for name in _numbers(systems[0], None)}, color=style.muted)
+    names = [short(systems[place].name, 16 if style.narrow else 24) for place in order]
+    axes.set_yticks(range(len(order)), names, color=style.ink)
+    axes.set(
+        xlim=(0, 100),
+        ylim=(len(order) - 0.5, -0.5),
+        xticks=(0, 50, 100) if style.narrow else (0, 25, 50, 75, 100),
+    )
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(pieces.percent_of(100))
+    between = "\n" if style.narrow else " "
+    axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
+    pieces.legend_below(figure, style, [pieces.kind_patch(style, kind) for kind in kinds])
+    return figure
+
+
+def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
+    """What stands beside a bar, means over the seeds."""
+    at_once = system.number(_of("engine", "mean_running"))
+    speed = system.number(_SPEED)
+    return {
+        "req/s": figures(speed.mean if speed else None),
+        "at once": figures(at_once.mean if at_once else None),
+        "waste": pieces.percent(waste.mean if waste else None),
+    }
+
+
+def _beside(axes: Axes, style: Style, row: float, said: dict[str, str], **how: Any) -> None:  # noqa: ANN401
+    """Write a row of the columns to the right of the bars; in a narrow figure without the second."""
+    place: Any = {"textcoords": "offset points", "ha": "right", "va": "center", "annotation_clip": False}
+    shown = [text for name, text in said.items() if not (style.narrow and name == "at once")]
+    for column, text in enumerate(shown, 1):
+        offset = 4.8 * column * style.small_pt, 0
+        axes.annotate(text, (100, row), offset, fontsize=style.small_pt, **place, **how)
+
+
+def _headline(systems: Sequence[System], order: Sequence[int]) -> str:
+    fastest, slowest = systems[order[0]], systems[order[-1]]
+    most, least = (with_spread(figures, each.number(_SPEED)) for each in (fastest, slowest))
+    if not rankable(systems):
+        return f"Requests per second, under different loads: {least} to {most}"
+    return f"{fastest.name} finishes {most} requests a second, {slowest.name} {least}"

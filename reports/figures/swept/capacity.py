@@ -1,0 +1,56 @@
+"""capacity: the largest load within the SLO per GPU, a bar per system with its interval, and why not more."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.systems import short
+from kvsim.reports.palette import figures
+
+Row = Mapping[str, Any]
+
+
+Axis = tuple[str, str]
+"""The column that is drawn, and what it is in words."""
+
+
+def draw_capacity(rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, part: Path) -> Path:
+    """Draw into a directory; returns the file."""
+    path = part / "capacity.png"
+    save(path, SCREEN, lambda: capacity(rows, labels, axis, headline, SCREEN))
+    return path
+
+
+def capacity(rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, style: Style) -> Figure:
+    """Bars, the largest first; a line for the interval, beside it the limit."""
+    unit, words = axis
+    order = sorted(range(len(rows)), key=lambda place: -(rows[place][f"{unit}_per_gpu"] or 0.0))
+    crowded = len(rows) > 12
+    figure = new_sheet(style, 1.6 + (0.22 if crowded else 0.5) * len(rows), headline)
+    axes = figure.subplots()
+    most = max((rows[place][f"{unit}_high"] or 0.0) / (rows[place]["gpus"] or 1) for place in order) or 1.0
+    for at, place in enumerate(order):
+        row = rows[place]
+        value = row[f"{unit}_per_gpu"]
+        if value is not None:
+            axes.barh(at, value, height=0.62, color=style.look(0).colour, alpha=0.85)
+            ends = [max(row[f"{unit}_{end}"], 0.0) / row["gpus"] for end in ("low", "high")]
+            axes.plot(ends, [at, at], color=style.ink, linewidth=style.line)
+        else:
+            ends = [0.0, 0.0]
+        said = figures(value) if value is not None else "none"
+        why = f"{said}   {short(str(row['limited_by']), 72)}" if not crowded else said
+        beside: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
+        axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **beside)
+    names = [short(labels[place], 34) for place in order]
+    axes.set_yticks(range(len(order)), names, color=style.ink, fontsize=style.small_pt if crowded else None)
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.set_xlim(0, most * (1.15 if crowded else 2.25))
+    axes.set_xlabel(f"{words} per GPU")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return figure

@@ -1,0 +1,114 @@
+"""Papers without a server: a closed form, or one mechanism of an allocator, from the numbers of a data file.
+
+A figure says `reads = "mechanism"` and `measure = NAME`; the `arguments` of its cells are the measure's own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+from kvsim.allocators.llama import search
+from kvsim.allocators.llama.defrag import most_moves, moves_of
+from kvsim.allocators.options import Options
+from kvsim.allocators.size_classes.store import Segment
+from kvsim.allocators.size_classes.utilisation import SIZES, Objects, one_by_one, pairs, splitmix64
+from kvsim.sim.scenario.registry import allocator_class
+
+MIB = 1 << 20
+BASE = 0x1000
+"""Where the benchmark's memory begins."""
+Values = dict[str, float | None]
+
+
+def uniform_waste(kinds: Sequence[Mapping[str, int]], tokens: int) -> Values:
+    """Memory for `tokens` in every layer, of which each of the `layers` of a kind needs some `tokens` only.
+
+    waste = 1 - sum(layers * tokens of each kind) / (all layers * tokens), in percent.
+    """
+    layers = sum(kind["layers"] for kind in kinds)
+    needed = sum(kind["layers"] * kind["tokens"] for kind in kinds)
+    return {"waste": 100 * (1 - needed / (layers * tokens))}
+
+
+def graph_moves(nodes: int, layers: int) -> Values:
+    """Runs of cells that one defragmentation moves at most."""
+    return {"moves": most_moves(nodes, layers)}
+
+
+def interleaved(
+    *, cells: int, lanes: int, tokens: int, gone: int, prompt: int, most: int, in_a_row: bool = True
+) -> Values:
+    """Lanes that decode side by side fill the cells in turns; some are gone; then a prompt comes.
+
+    Returns
+    -------
+    dict
+        `free` cells; the `longest` row of them; whether the prompt is `refused`, which wants a row, or any
+        cells; defragmentations of `most` moves until it finds a row (`rounds`).
+    """
+    empty = bytearray(b"\1" * cells)
+    for cell in range(lanes * tokens):
+        empty[cell] = cell % lanes < gone
+    free, longest = empty.count(1), search.longest(empty)
+    rounds = 0
+    while free >= prompt > search.longest(empty):
+        for source, to, length in moves_of(empty, cells - free, most):
+            empty[to : to + length] = bytes(length)
+            empty[source : source + length] = b"\1" * length
+        rounds += 1
+    refused = float(prompt > (longest if in_a_row else free))
+    return {"free": free, "longest": longest, "refused": refused, "rounds": rounds}
+
+
+def kvblock(
+    *, allocator: str, layers: int, kv_heads: int, head_dim: int, dtype_bytes: int, tensor_parallel: int
+) -> Values:
+    """What a sequence of one token gets of vAttention's memory: a page in K and V of each layer.
+
+    Returns
+    -------
+    dict
+        `tokens` that its pages hold, and its MiB on all GPUs, which no sequence wastes (`waste`).
+    """
+    heads = kv_heads // tensor_parallel
+    token_bytes = 2 * layers * heads * head_dim * dtype_bytes
+    options = Options(
+        token_bytes=token_bytes, layers=layers, kv_heads=heads, head_dim=head_dim, dtype_bytes=dtype_bytes
+    )
+    memory = allocator_class(allocator).from_options(1 << 16, options)
+    assert memory.admit(0, 1, 1)
+    lent = memory.used_slots * token_bytes // memory.slots_per_token
+    return {"tokens": memory.capacity(0), "waste": lent * tensor_parallel / MIB}
+
+
+def full_store(*, pool: int, rounds: bool, count: int, seed: int = 7, store: Mapping[str, int]) -> Values:
+    """Mooncake's benchmark: the share of a full store that holds objects, in percent.
+
+    `store` has the `size` of all objects, or `low` and `high`, or `kv`, `indexer` and rounds of `warm_up`;
+    `count` is how many allocations, or rounds, then go into the mean. `rounds`: loans are rounded up.
+    """
+    objects, draws = Objects(Segment(pool, BASE, rounds), seed), splitmix64(seed ^ SIZES)
+    if "kv" in store:
+        sizes = store["kv"], store["indexer"]
+        loop = pairs(objects, *sizes, draws, warm_up=store["warm_up"], rounds=count, share=0.05)
+    elif "size" in store:
+        loop = one_by_one(objects, repeat(store["size"]), pool // store["size"], count)
+    else:
+        low, span = store["low"], store["high"] - store["low"] + 1
+        loop = one_by_one(objects, (low + draw % span for draw in draws), None, count)
+    *_, outcome = loop
+    return {"utilisation": 100 * outcome.mean}
+
+
+MEASURES: dict[str, Callable[..., Values]] = {
+    "uniform-waste": uniform_waste,
+    "graph-moves": graph_moves,
+    "interleaved": interleaved,
+    "kvblock": kvblock,
+    "full-store": full_store,
+}
+
+
+def measured(name: str, arguments: Mapping[str, Any]) -> Values:
+    """What a measure finds."""
+    return MEASURES[name](**arguments)

@@ -1,0 +1,229 @@
+"""The capacity of systems: what searches with several seeds say together, and what follows from it.
+
+rows of searches (kvsim/capacity_runs.py) --> Capacity of each system: mean, interval, limit, per GPU, cost
+                                          --> the fleet for a rate, the value of more KV memory
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+from typing import Any
+
+from kvsim.reports.palette import figures, number, seconds
+from kvsim.reports.seeds.intervals import Interval, ratio, spread
+from kvsim.reports.sweeps.systems import name_of
+from kvsim.reports.sweeps.table import FINISHED
+from kvsim.reports.waiting import SHORT_LIMITS, rounded_share
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.record.slo import Slo
+
+Row = Mapping[str, Any]
+UNITS = {"rate": "requests_per_s", "clients": "clients", "rate-scale": "rate_scale"}
+"""What was sought -> the name of its column."""
+LEAST_HELD = 0.005
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """One system.
+
+    Attributes
+    ----------
+    load : Interval or None
+        The largest load within the SLO over the seeds; None where a seed has none.
+    rows : sequence
+        Those of the searches that ended, one per seed.
+    reason : str
+        Why there is no answer, or "".
+    """
+
+    settings: Mapping[str, Any]
+    load: Interval | None
+    rows: Sequence[Row]
+    reason: str
+    gpu: str
+
+    @property
+    def name(self) -> str:
+        """For tables and figures."""
+        return name_of(self.settings)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one server, or of the fleet that was described."""
+        return int(self.rows[0]["gpus"]) if self.rows else 0
+
+    @property
+    def per_gpu(self) -> float | None:
+        """The load of one GPU."""
+        return None if self.load is None else self.load.mean / self.gpus
+
+    def at_load(self, name: str) -> float | None:
+        """A number at the largest load, the mean over the seeds."""
+        values = [number((row.get("at_load") or {}).get(name)) for row in self.rows]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known and len(known) == len(values) else None
+
+    def more_kv(self) -> Interval | None:
+        """How many times the load is with more KV memory, seed by seed."""
+        pairs = [(number(row.get("more_kv_load")), number(row.get("load"))) for row in self.rows]
+        if not pairs or any(more is None or load is None for more, load in pairs):
+            return None
+        if len(pairs) == 1:
+            return spread([(pairs[0][0] or 0.0) / (pairs[0][1] or 1.0)])
+        return ratio([more for more, _ in pairs], [load for _, load in pairs])
+
+
+def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -> list[Capacity]:
+    """One for each system; `names` are the settings that vary, `gpus` the GPU of each row by name."""
+    groups: dict[str, tuple[dict[str, Any], str, list[Row]]] = {}
+    for row, gpu in zip(rows, gpus, strict=True):
+        own = {name: row.get(name) for name in names if name != "seed"}
+        groups.setdefault(repr(own), (own, gpu, []))[2].append(row)
+    found = []
+    for own, gpu, members in groups.values():
+        ended = [row for row in members if row["status"] == FINISHED]
+        reasons = [str(row["reason"]) for row in members if row["status"] != FINISHED]
+        loads = [number(row["load"]) for row in ended]
+        load = spread(loads) if ended and not reasons else None
+        found.append(Capacity(own, load, ended, reasons[0] if reasons else "", gpu))
+    return found
+
+
+def limited_by(system: Capacity, slo: Slo) -> str:
+    """Why not more, at the least load that misses: the latency over its limit, what held requests back."""
+    if system.reason:
+        return system.reason
+    if system.load is None:
+        return _never(system, slo)
+    above = [row["above"] for row in system.rows if row.get("above")]
+    if not above:
+        return "nothing up to the largest load tried"
+    missed = Counter(name for each in above for name in each["missed"])
+    limits = {limit.name: limit for limit in slo.limits}
+    parts = []
+    for name, _ in missed.most_common(1):
+        measured = [number(each["measured_s"].get(name)) for each in above if name in each["missed"]]
+        known = [value for value in measured if value is not None]
+        said = f"{limits[name].latency.upper()} {limits[name].statistic}"
+        parts.append(f"{said} {seconds(fmean(known)) if known else 'unknown'}")
+    overloaded = sum(each["overloaded"] for each in above)
+    if 2 * overloaded >= len(above) or not parts:
+        parts.append("requests come faster than they leave" if overloaded else "latencies keep growing")
+    return f"{', '.join(parts)}: {_held(above)}"
+
+
+def _held(above: Sequence[Any]) -> str:
+    """`KV memory full 71 % of the time, 12 % recomputed`, or how many requests there were at once."""
+    shares = {
+        name: fmean(each["held_back_share"].get(name) or 0.0 for each in above) for name in SHORT_LIMITS
+    }
+    words = {**SHORT_LIMITS, "kv_memory": "KV memory full"}
+    longest = sorted(((share, name) for name, share in shares.items() if share >= LEAST_HELD), reverse=True)
+    said = [f"{words[name]} {rounded_share(share)}" for share, name in longest[:2]]
+    said = [f"{said[0]} of the time", *said[1:]] if said else []
+    recomputed = fmean(each["recomputed_share"] for each in above)
+    if recomputed >= LEAST_HELD:
+        said.append(f"{rounded_share(recomputed)} recomputed")
+    running = fmean(each["mean_running"] or 0.0 for each in above)
+    return ", ".join(said) or f"the time of steps, {figures(running)} requests at once"
+
+
+def _never(system: Capacity, slo: Slo) -> str:
+    """At which load a system came closest that meets the SLO at none."""
+    if not system.rows:
+        return "no answer"
+    closest = min((row["closest"] for row in system.rows), key=lambda each: each["excess"])
+    limits = {limit.name: limit for limit in slo.limits}
+    over = [
+        f"{name.replace(':', ' ')} {seconds(number(closest['measured_s'].get(name)))}, "
+        f"limit {seconds(limits[name].limit_s)}"
+        for name in closest["missed"]
+    ]
+    words = ", ".join(over) or "latencies keep growing"
+    some = sum(row["load"] is not None for row in system.rows)
+    seeds = f"met with {some} of {len(system.rows)} seeds; " if some else "met at no load; "
+    return f"{seeds}closest at {figures(closest['load'])}: {words}"
+
+
+def table_rows(  # noqa: PLR0917 - what was asked
+    found: Sequence[Capacity],
+    find: str,
+    goals: Goals,
+    tolerance: float,
+    for_rate: float | None,
+    more_kv: float | None,
+) -> list[dict[str, Any]]:
+    """A row per system, units in the names; the fleet for a rate, cheapest first, where that is asked for."""
+    slo, unit = goals.limits, UNITS[find]
+    assert slo is not None
+    rows = []
+    for system, best in zip(found, like_the_best(found), strict=True):
+        load, per_hour = system.load, goals.price_of(system.gpu) if system.rows else None
+        output = system.at_load("output_tokens_per_s")
+        row = {
+            **system.settings,
+            "gpus": system.gpus or None,
+            unit: None if load is None else load.mean,
+            f"{unit}_low": None if load is None else load.low,
+            f"{unit}_high": None if load is None else load.high,
+            f"{unit}_per_gpu": system.per_gpu,
+            "best_per_gpu": best,
+            "seeds": len(system.rows),
+            "tolerance": tolerance,
+            "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
+            "tokens_per_s_per_user": _inverse(system.at_load("tpot_p50_s")),
+            "attained_share": system.at_load("attained_share"),
+            "requests_per_run": system.at_load("requests"),
+            "limited_by": limited_by(system, slo),
+        }
+        if per_hour is not None:
+            row["price_per_million_output_tokens"] = (
+                per_hour * system.gpus / 3600 / output * 1e6 if output else None
+            )
+        if more_kv is not None:
+            value = system.more_kv()
+            row["more_kv_gib_per_gpu"] = more_kv
+            for name in ("mean", "low", "high"):
+                suffix = "" if name == "mean" else f"_{name}"
+                row[f"more_kv_gain_percent{suffix}"] = (
+                    None if value is None else 100 * (getattr(value, name) - 1)
+                )
+        if for_rate is not None:
+            servers = None if load is None else ceil(for_rate / load.mean)
+            row["fleet_servers"] = servers
+            row["fleet_gpus"] = None if servers is None else servers * system.gpus
+            if per_hour is not None:
+                row["fleet_price_per_hour"] = None if servers is None else servers * system.gpus * per_hour
+        rows.append(row)
+    if for_rate is not None:
+        first = "fleet_price_per_hour" if any("fleet_price_per_hour" in row for row in rows) else "fleet_gpus"
+        rows.sort(
+            key=lambda row: (row.get(first) is None, row.get(first) or 0.0, -(row[f"{unit}_per_gpu"] or 0.0))
+        )
+    return rows
+
+
+def like_the_best(found: Sequence[Capacity]) -> list[bool]:
+    """Which systems carry most per GPU, or no less beyond the seeds' spread: seed by seed."""
+    known = [system for system in found if system.per_gpu is not None]
+    if not known:
+        return [False] * len(found)
+    best = max(known, key=lambda system: system.per_gpu or 0.0)
+
+    def alike(system: Capacity) -> bool:
+        if system is best or system.load is None or len(system.rows) != len(best.rows):
+            return system is best
+        if len(system.rows) < 2:
+            return system.per_gpu == best.per_gpu
+        each = [[row["load"] / row["gpus"] for row in one.rows] for one in (system, best)]
+        apart = ratio(*each)
+        return apart is not None and apart.holds(1.0)
+
+    return [alike(system) for system in found]
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1 / value if value else None

@@ -1,0 +1,120 @@
+"""What a search for the capacity says in the terminal: an answer, a line per system, how it was judged."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvsim.reports.palette import figures
+from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.sweeps.capacity import UNITS
+from kvsim.reports.sweeps.steady import JUDGED
+from kvsim.reports.terminal import ruled_table
+from kvsim.sim.record.slo import Slo
+
+WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the trace's speed"}
+
+Row = Mapping[str, Any]
+
+
+def answer(rows: Sequence[Row], labels: Sequence[str], find: str, slo: Slo, for_rate: float | None) -> str:
+    """The answer in a sentence."""
+    unit, words = UNITS[find], WORDS[find]
+    known = [(row, label) for row, label in zip(rows, labels, strict=True) if row[unit] is not None]
+    if not known:
+        return f"No system meets {slo}"
+    if for_rate is not None:
+        row, label = known[0]
+        price = row.get("fleet_price_per_hour")
+        cost = "" if price is None else f", {figures(price)} per hour"
+        what = "cheapest" if price is not None else "fewest GPUs"
+        return (
+            f"{for_rate:g} requests/s within {slo}: {what} with {label}: {row['fleet_servers']:,} servers, "
+            f"{row['fleet_gpus']:,} GPUs{cost}"
+        )
+    row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
+    most = figures(row[f"{unit}_per_gpu"])
+    if len(rows) == 1:
+        return f"{figures(row[unit])} {words} within {slo}, {most} per GPU"
+    said = f"{label} carries most per GPU within {slo}: {most} {words}, {figures(row[unit])} in all"
+    alike = [each for one, each in known if one["best_per_gpu"] and each != label]
+    if len(alike) > 3:
+        alike = [*alike[:2], f"{len(alike) - 2} others"]
+    return f"{said}; no different beyond the seeds' spread: {'; '.join(alike)}" if alike else said
+
+
+def capacity_words(
+    rows: Sequence[Row], labels: Sequence[str], find: str, slo: Slo, for_rate: float | None
+) -> RenderableType:
+    """The answer, the table, why not more, and how it was judged."""
+    unit = UNITS[find]
+    table = ruled_table("")
+    headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
+    fleet = for_rate is not None
+    priced = any(row.get("fleet_price_per_hour") is not None for row in rows)
+    headings = (
+        [*headings[:3], "servers", "fleet GPUs", *(["per hour"] if priced else [])] if fleet else headings
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    best = _best_of_each_gpu(rows, unit) if fleet else set()
+    for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
+        cells = [_count(row["gpus"]), _interval(row, unit), figures(row[f"{unit}_per_gpu"])]
+        if fleet:
+            cells += [_count(row["fleet_servers"]), _count(row["fleet_gpus"])]
+            cells += [figures(row.get("fleet_price_per_hour"))] if priced else []
+        else:
+            cells += [figures(row["output_tokens_per_s_per_gpu"]), figures(row["tokens_per_s_per_user"])]
+        table.add_row(Text(f"{label}{' *' if place in best else ''}", overflow="fold"), *cells)
+    table.columns[0].no_wrap = False
+    parts: list[RenderableType] = [
+        Text(answer(rows, labels, find, slo, for_rate), style="bold"),
+        "",
+        table,
+        "",
+    ]
+    if best:
+        parts += [Text("* best of its GPU", style="dim"), ""]
+    for row, label in zip(rows, labels, strict=True):
+        start = f"{label}: " if len(rows) > 1 else "limited by " if row[unit] is not None else ""
+        parts.append(Text(f"{start}{row['limited_by']}"))
+        if "more_kv_gain_percent" in row:
+            parts.append(
+                Text(f"  one server, {row['more_kv_gib_per_gpu']:g} GiB more KV per GPU: {_gain(row)}")
+            )
+    seeds = max(row["seeds"] for row in rows)
+    tolerance = f"{100 * rows[0]['tolerance']:g} %"
+    said = f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")
+    parts += ["", Text(f"{said}; to {tolerance}; {JUDGED}.", style="dim")]
+    return Group(*parts)
+
+
+def _interval(row: Row, unit: str) -> str:
+    if row[unit] is None:
+        return "none"
+    low, high = row[f"{unit}_low"], row[f"{unit}_high"]
+    return with_spread(figures, Interval(row[unit], low, high, fixed=low == high))
+
+
+def _gain(row: Row) -> str:
+    if row["more_kv_gain_percent"] is None:
+        return "unknown"
+    mean, low, high = (row[f"more_kv_gain_percent{each}"] for each in ("", "_low", "_high"))
+    return f"{mean:+.1f} %" + (f" ({low:+.1f} to {high:+.1f})" if low != high else "")
+
+
+def _best_of_each_gpu(rows: Sequence[Row], unit: str) -> set[int]:
+    """The first, which is the cheapest, of each GPU, where several are compared."""
+    if len({row.get("gpu") for row in rows}) < 2:
+        return set()
+    seen: dict[Any, int] = {}
+    for place, row in enumerate(rows):
+        if row[unit] is not None:
+            seen.setdefault(row.get("gpu"), place)
+    return set(seen.values())
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -1,0 +1,123 @@
+"""The largest load within an SLO: bracketing, then bisection on a logarithmic scale.
+
+    load      1    1.3    1.69 | 1.48    1.58    1.53          (x 1.3 up until one misses, then halves)
+    within?   yes  yes    no   | yes     no      yes           -> 1.53, the next one tried, 1.58, misses
+
+Every load is tried with the same random numbers: the same requests with the same gaps, drawn together or
+apart. So what comes out hardly ever goes up and down from one load to the next, and a bisection makes sense.
+The answer is the largest load tried that is within, below one that is not and at most the tolerance away.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil, floor, sqrt
+from typing import Any
+
+FACTOR = 1.3
+"""From one load to the next until the answer lies between two."""
+STEEPER = 2.0
+"""The same after three steps in one direction."""
+MOST_TRIED = 60
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A load that was tried.
+
+    Attributes
+    ----------
+    load : float
+    within : bool
+        Whether the SLO was met in a steady state.
+    excess : float
+        How many times its limit the worst latency is, as far as it is known; infinity where nothing finished.
+    about : dict
+        What else is known of the run.
+    """
+
+    load: float
+    within: bool
+    excess: float
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found: the largest load within, the least above it that is not, and all that were tried.
+
+    `best` is None where no load down to the least is within; `worst` where none up to the most is outside.
+    """
+
+    best: Tried | None
+    worst: Tried | None
+    tried: tuple[Tried, ...]
+
+    @property
+    def closest(self) -> Tried:
+        """The load whose worst latency exceeds its limit least."""
+        return min(self.tried, key=lambda each: (each.excess, -each.load))
+
+
+def search(
+    attempt: Callable[[float], Tried],
+    start: float,
+    *,
+    least: float,
+    most: float,
+    tolerance: float,
+    whole: bool = False,
+) -> Found:
+    """Find the largest load within.
+
+    Parameters
+    ----------
+    attempt : callable
+        Tries a load.
+    start : float
+        The first to try, from `least` to `most`.
+    tolerance : float
+        The answer is less than this share below one that is outside, or one below it where loads are whole.
+    whole : bool
+        Whether loads are whole numbers.
+    """
+    tried: list[Tried] = []
+
+    def seen(load: float) -> Tried:
+        known = next((each for each in tried if each.load == load), None)
+        if known is None:
+            known = attempt(load)
+            tried.append(known)
+        return known
+
+    best: Tried | None = None
+    worst: Tried | None = None
+    load = _rounded(start, whole)
+    for step in range(MOST_TRIED):
+        now = seen(load)
+        if now.within:
+            best = now
+        else:
+            worst = now
+        if (best and worst) or (now.within and load >= most) or (not now.within and load <= least):
+            break
+        factor = FACTOR if step < 3 else STEEPER
+        further = (
+            _rounded(load * factor, whole, ceil) if now.within else _rounded(load / factor, whole, floor)
+        )
+        load = min(max(further, least), most)
+    while best and worst and len(tried) < MOST_TRIED:
+        near = worst.load - best.load <= 1 if whole else worst.load <= best.load * (1 + tolerance)
+        if near or (whole and worst.load <= best.load * (1 + tolerance)):
+            break
+        middle = sqrt(best.load * worst.load)
+        load = min(max(round(middle), best.load + 1), worst.load - 1) if whole else _rounded(middle, False)
+        now = seen(load)
+        if now.within:
+            best = now
+        else:
+            worst = now
+    return Found(best, worst, tuple(tried))
+
+
+def _rounded(load: float, whole: bool, how: Callable[[float], float] = round) -> float:
+    return max(float(how(load)), 1.0) if whole else float(f"{load:.6g}")

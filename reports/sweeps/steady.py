@@ -1,0 +1,76 @@
+"""Which requests of a run tell of its steady state, and whether it has one.
+
+    |<- 3 E ->|<------- window -------->|<- E ->|          E: the mean end-to-end time of the run
+    arrivals: warm-up, those that are judged, those that are served while the server empties
+
+A run is long enough when its arrivals last at least 10 E and 200 requests are in the window. It is steady
+when the server is not overloaded (sim/record/load.py), and the requests of the window's second half take at
+most 1.2 times as long, in the mean, as those of the first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+WARM_UP, COOL_DOWN, LEAST_SPAN = 3.0, 1.0, 10.0
+LEAST_REQUESTS = 200
+MOST_GROWTH = 1.2
+
+JUDGED = (
+    "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
+    "window: arrivals but for the first 3 and the last 1 mean end-to-end times"
+)
+
+Table = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The requests that are judged.
+
+    Attributes
+    ----------
+    rows : bool array
+        Which rows of the table of requests are in it.
+    long_enough : bool
+        Whether arrivals lasted long enough to say anything.
+    growth : float
+        How many times as long the second half takes as the first; 1 where nothing finished.
+    """
+
+    rows: npt.NDArray[np.bool_]
+    long_enough: bool
+    growth: float
+
+    @property
+    def grows(self) -> bool:
+        """Whether requests take longer and longer."""
+        return self.growth > MOST_GROWTH
+
+
+def window(table: Table) -> Window:
+    """The steady part of a run, by its table of requests."""
+    arrival_s, e2e_s = (np.asarray(table[name], dtype=np.float64) for name in ("arrival_s", "e2e_s"))
+    known = np.isfinite(e2e_s)
+    if not known.any():
+        return Window(np.ones(len(arrival_s), dtype=bool), True, 1.0)
+    mean_s = float(e2e_s[known].mean())
+    first, last = float(arrival_s.min()), float(arrival_s.max())
+    rows = (arrival_s >= first + WARM_UP * mean_s) & (arrival_s <= last - COOL_DOWN * mean_s)
+    long_enough = last - first >= LEAST_SPAN * mean_s and int(rows.sum()) >= LEAST_REQUESTS
+    return Window(
+        rows if rows.any() else np.ones_like(rows), long_enough, _growth(arrival_s, e2e_s, rows & known)
+    )
+
+
+def _growth(
+    arrival_s: npt.NDArray[np.float64], e2e_s: npt.NDArray[np.float64], rows: npt.NDArray[np.bool_]
+) -> float:
+    if rows.sum() < 2:
+        return 1.0
+    middle_s = np.median(arrival_s[rows])
+    early, late = e2e_s[rows & (arrival_s <= middle_s)], e2e_s[rows & (arrival_s > middle_s)]
+    return float(late.mean() / early.mean()) if len(early) and len(late) and early.mean() else 1.0

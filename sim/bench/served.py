@@ -1,0 +1,117 @@
+"""A simulated run as a benchmark tool would have measured it: what the writers of results start from.
+
+Time counts from 1970: the same run gives the same bytes, and no file pretends to have been measured today.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from kvsim.sim.bench.measured import Floats, Gaps, Requests
+from kvsim.sim.bench.token_times import token_gaps
+from kvsim.sim.run import Outcome
+
+EPOCH = "1970-01-01T00:00:00"
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is written.
+
+    Attributes
+    ----------
+    model, label : str
+    requests : Requests
+        Those that were served, in order of their start.
+    gaps : Gaps
+        Between all tokens of each.
+    failed : int
+        Those that were rejected.
+    request_rate : float
+        Infinity: all at once, or a closed loop.
+    burstiness : float
+    clients : int or None
+    sessions : tuple of str
+        A name for each request's conversation.
+    turns : tuple of int
+        Its place in there.
+    """
+
+    model: str
+    label: str
+    requests: Requests
+    gaps: Gaps
+    failed: int
+    request_rate: float
+    burstiness: float
+    clients: int | None
+    sessions: tuple[str, ...]
+    turns: tuple[int, ...]
+
+    @property
+    def ends_s(self) -> Floats:
+        """When each request's last token came."""
+        assert self.requests.start_s is not None
+        return self.requests.start_s + self.requests.e2e_s
+
+    @property
+    def duration_s(self) -> float:
+        """From the first request sent to the last token."""
+        assert self.requests.start_s is not None
+        return float(self.ends_s.max() - self.requests.start_s.min()) if len(self.requests) else 0.0
+
+    def gaps_of(self, row: int) -> Floats:
+        """Those of one request."""
+        found: Floats = self.gaps.seconds[self.gaps.offsets[row] : self.gaps.offsets[row + 1]]
+        return found
+
+
+def served(outcome: Outcome) -> Served:
+    """The run with the times of its tokens; KvsimError where these are not known."""
+    table = outcome.requests
+    there = np.flatnonzero(table["status"] != "rejected")
+    order = np.argsort(np.asarray(table["arrival_s"], dtype=np.float64)[there], kind="stable")
+    rows = there[order].astype(np.int64)
+
+    def column(name: str) -> Floats:
+        values: Floats = np.asarray(table[name], dtype=np.float64)[rows]
+        return values
+
+    gaps = token_gaps(outcome, rows)
+    requests = Requests(
+        column("arrival_s"),
+        column("prompt_tokens").astype(np.int64),
+        column("output_tokens").astype(np.int64),
+        column("ttft_s"),
+        column("e2e_s"),
+        gaps,
+    )
+    config, traffic = outcome.config, _object(outcome.config["workload"])
+    model = _object(_object(config["scenario"])["model"])
+    names = [str(each) for each in table["session"][rows]] if "session" in table else list(map(str, rows))
+    seen: dict[str, int] = {}
+    turns = []
+    for name in names:
+        turns.append(seen.get(name, 0))
+        seen[name] = turns[-1] + 1
+    clients, rate = traffic.get("clients"), traffic.get("request_rate")
+    return Served(
+        str(model["name"]),
+        str(outcome.summary["label"]),
+        requests,
+        gaps,
+        len(table["status"]) - len(rows),
+        inf if clients or rate in (None, "inf") else float(rate),
+        float(traffic.get("burstiness") or 1.0),
+        int(clients) if clients else None,
+        tuple(names),
+        tuple(turns),
+    )
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,346 @@
+"""SGLang: prompts before decodes, admission by an estimate of how long answers will be, a radix tree.
+
+1. If anybody waits and the batch is not known to be full, the step computes prompts, in the order of the
+   policy: each is admitted if its prompt and its longest answer fit beside a share of the longest answers of
+   those who run, the *new-token ratio* (sim/schedulers/sglang_budget.py). The first that does not fit makes
+   the batch full until somebody leaves. With chunked prefill the last prompt of a step may be cut, and goes
+   on in the next. Running requests wait meanwhile, unless decodes are mixed in (`--enable-mixed-chunk`).
+2. Otherwise the step decodes. If that finds no room, requests are *retracted*: the one with the shortest
+   answer first, the longer prompt among equals; they wait at the end and are recomputed, and the ratio
+   rises. Every decode step without a retraction lowers it.
+
+Prefixes are found from the end of the step that computes them, answers when they are finished. Text is
+matched when somebody is looked at, all who enter are locked, and only then is anything evicted. An answer
+is cut where it would not fit the memory by itself. With `--preemption-threshold`, by priority, a request
+preempts those that are less urgent by more than that. Without overlap scheduling. Version 0.5.23.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, cast
+
+from kvsim.allocators.base import Allocator, Match
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.sglang.cached import SglangCached, SglangMatch
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.sglang_budget import MOST_ESTIMATED, RETRACT_STEPS, Budget, NewTokenRatio
+from kvsim.sim.schedulers.sglang_order import Orders, look
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.sglang_server import SglangServer
+
+CHUNK = 8192
+Admission = tuple[Request, Match | None, int]
+
+
+class Sglang(Scheduler):
+    """Whole prompts before decodes, admission by estimated lengths, retraction."""
+
+    VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.23",)
+    uses: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("policy", "enable_prefix_caching", "schedule_conservativeness", "max_tokens"),
+            *("enable_mixed_chunk", "preemption_threshold"),
+        }
+    )
+    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
+    publishes_late = True
+    order = Order.QUEUE
+
+    @classmethod
+    def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
+        """Pages of one token, chunks of 8,192, the radix tree on."""
+        return {"block_size": 1, "max_num_batched_tokens": CHUNK, "enable_prefix_caching": True}
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        if config.enable_chunked_prefill and config.max_num_batched_tokens % config.block_size:
+            raise KvsimError(
+                f"max_num_batched_tokens must be a multiple of block_size ({config.block_size}) when prompts "
+                f"are chunked, got {config.max_num_batched_tokens}"
+            )
+        self.cache = CacheRules() if config.enable_prefix_caching else None
+        self.ratio = NewTokenRatio(config.schedule_conservativeness)
+        self.orders = Orders(config.policy, self.most_new)
+        self._preempts = config.policy == "priority" and config.preemption_threshold is not None
+        self.full = False
+        """Whether the batch is known to be full, until somebody leaves."""
+        self.cut: Request | None = None
+        """Whose prompt was cut."""
+        self._left = False  # somebody left, or was cut, since the last decision
+        self._began = False  # those who prefilled are the first of a new batch
+        self._held = "seats"
+        self._looked: dict[Request, int] = {}  # tokens to compute, when it was looked at last
+        self._decoded_at = -1  # step of the last decision to decode without retraction
+        self._capacity = 0
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """A server whose queue it sorts."""
+        if self.config.policy == "dfs-weight" and not isinstance(allocator, SglangCached):
+            raise KvsimError(f"policy dfs-weight needs allocator sglang, got {self.config.allocator}")
+        self._capacity = allocator.capacity_slots
+        self._page = allocator.growth_unit or 1
+        return SglangServer(allocator, bound)
+
+    # -- lengths ------------------------------------------------------------------------------
+
+    def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
+        """An answer is cut where it would not fit the empty memory by itself."""
+        paged = -(-prompt // self._page) * self._page
+        return max(1, min(longest - prompt, self._capacity - paged - self._page - 1))
+
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """As in the base; a prompt must leave room for a page and a token."""
+        paged = -(-request.prompt_tokens // self._page) * self._page
+        if paged + self._page + 1 >= self._capacity:
+            return f"does not fit an empty arena of {self._capacity:,} slots"
+        return super().refusal(server, request, sequences)
+
+    def most_new(self, request: Request) -> int:
+        """The tokens that a request may generate: as many as its client asks for, or as it will."""
+        asked = self.config.max_tokens
+        if asked is None:
+            return request.output_tokens
+        paged = -(-request.prompt_tokens // self._page) * self._page
+        return max(request.output_tokens, min(asked, self._capacity - paged - self._page - 1))
+
+    def _set_aside(self, server: SglangServer, request: Request) -> float:
+        """What is set aside for a running request's answer."""
+        return min(self.most_new(request) - server.generated(request), MOST_ESTIMATED) * self.ratio.now
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def schedule(self, server: Server) -> None:
+        """Prefill whoever fits, else decode."""
+        server = cast(SglangServer, server)
+        self._catch_up(server)
+        if self.cut is not None:
+            server.enter(self.cut)
+        if server.waiting or self.cut is not None:
+            if self._prefill(server):
+                return
+            if server.waiting and (self._preempts or not self.full):
+                server.step.changed = True  # the next step may find room
+        self._decode(server)
+
+    def _catch_up(self, server: SglangServer) -> None:
+        """Do what steps did that needed no decision."""
+        if self._decoded_at >= 0:
+            self.ratio.decode(server.steps - self._decoded_at - 1)
+            self._decoded_at = -1
+        if server.was_idle:
+            self.ratio.reset()
+            server.was_idle = False
+        if self._left or self._began or not server.decoding:
+            self.full = self._left = self._began = False
+
+    def finish(self, server: Server, request: Request) -> None:
+        """The memory is free, and the batch no longer full."""
+        self._left = True
+        cast(SglangServer, server).waiting.forget(request)
+        self._looked.pop(request, None)
+        super().finish(server, request)
+
+    def held_back(self, server: Server) -> str:
+        """Why the batch counts as full."""
+        return self._held
+
+    def _decode(self, server: SglangServer) -> None:
+        if not server.decoding:
+            return
+        if self._fits(server, server.growing()):
+            self.ratio.decode()
+            self._decoded_at = server.steps
+        else:
+            self._retract(server)
+        self._grow(server)
+
+    def _fits(self, server: SglangServer, units: int) -> bool:
+        """Whether so many sequences find another page, if need be one that was cached."""
+        slots = units * self._page
+        if server.memory is not None:
+            return server.memory.make_room(slots)
+        return slots <= server.allocator.free_slots
+
+    def _grow(self, server: SglangServer) -> None:
+        """Give those who decode their slots; with pages of several tokens, as if each needed one."""
+        if server.memory is not None and self._page > 1:
+            server.memory.make_room(server.decoding * self._page)
+            server.margin = server.decoding
+        server.grow_due()
+
+    def _retract(self, server: SglangServer) -> None:
+        """Send requests back to the queue until the others can go on."""
+        kept = server.retraction_order()
+        out: list[Request] = []
+        while not out or not self._fits(server, server.growing()):
+            if len(kept) == 1:
+                break
+            out.append(kept.pop())
+            self._send_back(server, out[-1])
+            if server.memory is not None:
+                server.memory.make_room(len(kept) * RETRACT_STEPS)
+        self.ratio.retracted((server.generated(request), self.most_new(request)) for request in kept)
+        server.arrange(kept)
+        for request in out:
+            server.waiting.append(request)
+        self.full = False
+
+    def _send_back(self, server: SglangServer, request: Request) -> None:
+        self._looked[request] = request.known_tokens
+        server.evict(request, requeue=False)
+
+    # -- prompts ------------------------------------------------------------------------------
+
+    def _prefill(self, server: SglangServer) -> bool:
+        """Compute prompts in this step; False: nobody can enter."""
+        config, running = self.config, server.decoding
+        if self._preempts:
+            self.full = False
+        if self.cut is None:
+            if self.full or not server.waiting:
+                return False
+            if running >= config.max_num_seqs and not self._preempts:
+                self.full, self._held = True, "seats"
+                return False
+        self.orders.sort(server)
+        mixed = running if config.enable_mixed_chunk else 0
+        budget = Budget(
+            server.allocator.free_slots,
+            self._page,
+            sum([self._set_aside(server, r) for r in server.batch()]),
+            config.max_num_batched_tokens,
+            config.enable_chunked_prefill,
+            mixed,
+        )
+        chosen, went_on = self._choose(server, budget)
+        if not chosen and not went_on:
+            return False
+        self._began = not server.decoding or config.enable_mixed_chunk
+        mixes = config.enable_mixed_chunk and server.decoding and server.allocator.growth_unit
+        if mixes and self._fits(server, server.growing()):
+            self._grow(server)
+            server.arrange([*server.step.chunks, *server.batch()])
+        else:
+            server.pause()
+        return True
+
+    def _choose(self, server: SglangServer, budget: Budget) -> tuple[list[Admission], int]:
+        """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
+        cut = self.cut
+        went_on = self._go_on(server, budget, cut) if cut is not None else 0
+        chosen: list[Admission] = []
+        preempted: list[Request] = []
+        for request in list(server.waiting):
+            if budget.spent:
+                self._held = "token budget"
+                break
+            if budget.admitted >= self.config.max_num_seqs - server.decoding:
+                self.full, self._held = True, "seats"
+            if self.full and not (self._preempts and self._preempt(server, budget, request, preempted)):
+                break
+            if not self._admit(server, budget, request, chosen):
+                break
+        if server.memory is not None:
+            self._make_room(server, cut, went_on, chosen)
+            if cut is not None:
+                server.continue_prefill(cut, went_on)
+            for _, match, tokens in chosen:
+                server.admit_head((match.tokens if match else 0) + tokens, match)
+        for request in preempted:
+            server.waiting.append(request)
+        return chosen, went_on
+
+    def _go_on(self, server: SglangServer, budget: Budget, cut: Request) -> int:
+        """The next piece of the prompt that was cut."""
+        missing = cut.known_tokens - cut.computed
+        piece = budget.next_piece(missing)
+        ends = piece == missing
+        budget.charge(piece, min(self.most_new(cut), MOST_ESTIMATED) if ends else 0)
+        if ends:
+            self.cut = None
+        else:
+            self._left = True
+        if server.memory is None and not server.continue_prefill(cut, piece):
+            self.cut = None
+            return 0
+        return piece
+
+    def _admit(self, server: SglangServer, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
+        """Admit the next of the queue, if it fits; False: nobody after it is looked at."""
+        match = look(server, request, request.known_tokens - 1) if server.allocator.caches else None
+        cached, woken = (match.tokens, match.woken_slots) if match else (0, 0)
+        missing = self._looked[request] = request.known_tokens - cached
+        still = min(max(self.most_new(request) - request.generated, 0), MOST_ESTIMATED)
+        tokens = budget.admit(cached, woken, missing, still)
+        if tokens is None:
+            self._no_room(server, budget, request)
+            return False
+        if tokens < 1:
+            self._held = "token budget"
+            return False
+        budget.hold(woken)
+        if server.memory is not None:
+            if match is not None:
+                assert isinstance(match, SglangMatch)
+                server.memory.hold(match)
+        elif not server.admit_head(cached + tokens, match):
+            return False
+        chosen.append((request, match, tokens))
+        whole = tokens == missing
+        if not whole:
+            self.cut, self._left = request, True
+        budget.charge(tokens, min(self.most_new(request), MOST_ESTIMATED) if whole else 0)
+        if not budget.has_room:
+            self._no_room(server, budget, request)
+            return False
+        if budget.tokens <= 0:
+            self._held = "token budget"
+            return False
+        return True
+
+    def _no_room(self, server: SglangServer, budget: Budget, request: Request) -> None:
+        """Memory is short: the batch is full as long as anybody runs."""
+        self.full = budget.admitted > 0 or server.decoding > 0
+        self._held = NO_ROOM
+        if server.waiting and server.waiting[0] is request:
+            server.refuse_head(request)
+
+    def _make_room(
+        self, server: SglangServer, cut: Request | None, went_on: int, chosen: Sequence[Admission]
+    ) -> None:
+        """Evict what all of them need; with pages of several tokens, as if each needed one more."""
+        assert server.memory is not None
+        tokens = went_on + sum([tokens for *_, tokens in chosen])
+        if self._page > 1:
+            tokens += self._page * (len(chosen) + (cut is not None))
+        server.memory.make_room(tokens)
+
+    def _preempt(
+        self, server: SglangServer, budget: Budget, request: Request, preempted: list[Request]
+    ) -> bool:
+        """Make room for an urgent request by the least urgent ones; False: there are none, or too few."""
+        threshold = self.config.preemption_threshold
+        assert threshold is not None
+        came = server.waiting.came
+        running = server.batch()
+        needed = self._looked.get(request, 0) + min(self.most_new(request), MOST_ESTIMATED) - budget.left
+        victims: list[Request] = []
+        for other in sorted(running, key=lambda r: (-r.priority, -came(r))):
+            if other.priority - request.priority <= threshold:
+                break
+            victims.append(other)
+            needed -= self._set_aside(server, other)
+            if needed <= 0:
+                break
+        if not victims or needed > 0:
+            return False
+        for other in [r for r in running if r in victims]:
+            budget.give(self._set_aside(server, other))
+            before = server.allocator.free_slots
+            self._send_back(server, other)
+            budget.hold(before - server.allocator.free_slots)
+            preempted.append(other)
+        return True

@@ -1,0 +1,129 @@
+"""What SGLang's scheduler reckons with: the share of answers that requests will need, a step's budget.
+
+    ratio     0.7 at first (times --schedule-conservativeness), 600 decode steps later 14 % of that;
+              after a retraction (tokens generated + 20 each) / tokens that may be generated
+    offset    sum over running requests of (most tokens still to come, at most 4096) * ratio
+    admit     prompt + most tokens + a page < free and cached tokens - offset - what was admitted before
+
+Source: SGLang 0.5.23, `new_token_ratio_tracker.py`, `prefill_budget.py`, `schedule_policy.py` (PrefillAdder).
+"""
+
+from collections.abc import Iterable
+
+INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+RETRACT_STEPS = 20
+"""Decode steps that a retraction makes room for."""
+MOST_ESTIMATED = 4096
+"""Longer answers are taken for this long."""
+
+
+class NewTokenRatio:
+    """The share of the longest possible answers that is set aside for those who run."""
+
+    def __init__(self, conservativeness: float = 1.0) -> None:
+        self.first = min(INIT_RATIO * conservativeness, 1.0)
+        self.least = min(self.first * MIN_FACTOR, 1.0)
+        self.decay = (self.first - self.least) / DECAY_STEPS
+        self.now = self.first
+
+    def decode(self, steps: int = 1) -> None:
+        """So many steps decode, and all fit."""
+        now, least, decay = self.now, self.least, self.decay
+        for _ in range(steps):
+            if now == least:
+                break
+            now = max(now - decay, least)
+        self.now = now
+
+    def reset(self) -> None:
+        """There is nothing left to do."""
+        self.now = self.first
+
+    def retracted(self, left: Iterable[tuple[int, int]]) -> None:
+        """Of those that are left, (tokens generated, most tokens)."""
+        pairs = list(left)
+        generated = sum([done for done, _ in pairs]) + RETRACT_STEPS * len(pairs)
+        self.now = min(1.0, generated / (sum([most for _, most in pairs]) + 1))
+
+
+class Budget:
+    """What a step's prompts may take.
+
+    Parameters
+    ----------
+    free : int
+        Tokens that are free or cached.
+    page_size : int
+        Of the pool: every admission is charged a page more than it has.
+    decoding : float
+        Set aside for those who run.
+    most_tokens : int
+        Prompt tokens of the step.
+    chunked : bool
+        Whether a prompt may be cut there; else the first one may be longer.
+    mixed : int
+        Sequences that decode in the same step.
+    """
+
+    def __init__(  # noqa: PLR0917 - the state of a server, then its settings
+        self, free: int, page_size: int, decoding: float, most_tokens: int, chunked: bool, mixed: int
+    ) -> None:
+        self.page_size = page_size
+        self.chunked = chunked
+        self.tokens = most_tokens - mixed
+        self.admitted = 0
+        self._free = free
+        self._total: float = mixed + decoding
+        self._current = mixed
+
+    @property
+    def left(self) -> float:
+        """Tokens that are left for whole requests."""
+        return self._free - self._total
+
+    def hold(self, woken: int) -> None:
+        """Cached tokens are in use again."""
+        self._free -= woken
+
+    def give(self, offset: float) -> None:
+        """A running request was preempted: nothing needs to be set aside for it."""
+        self._total -= offset
+
+    def paged(self, tokens: int) -> int:
+        """So many tokens in whole pages."""
+        return -(-tokens // self.page_size) * self.page_size
+
+    def charge(self, tokens: int, most_new: int) -> None:
+        """Admit so many tokens of a prompt, and the answer that may follow."""
+        self.admitted += 1
+        charged = self.paged(tokens)
+        self._total += charged + self.page_size + most_new
+        self._current += charged + self.page_size
+        self.tokens -= charged
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is memory for anybody more."""
+        return self.left > 0 and self._free - self._current > 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether the step's tokens are used up, while there is memory."""
+        return self.has_room and self.tokens <= 0
+
+    def next_piece(self, missing: int) -> int:
+        """How much of a prompt that was cut before is next: it must go on, to give its memory back."""
+        piece = min(self.tokens, int(self.left))
+        return min(missing, piece if piece > 0 else max(self.tokens, self.page_size))
+
+    def admit(self, cached: int, woken: int, missing: int, most_new: int) -> int | None:
+        """How many of `missing` tokens of a prompt the step computes; 0: no more; None: no memory."""
+        if not missing + most_new + self.page_size < self.left - woken:
+            return None
+        size, paged = self.page_size, self.paged(missing)
+        if not self.chunked:
+            return 0 if self.admitted and paged >= self.tokens else missing
+        if paged <= self.tokens:
+            return missing
+        piece = self.tokens // size * size
+        return max((cached + piece) // size * size - cached, 0)

@@ -1,0 +1,127 @@
+"""Who of those that wait is next, as SGLang sorts them before it admits anybody.
+
+    fcfs        as they came; every 32nd time what they would find in the cache counts as used
+    priority    the lowest number first, then as they came
+    sjf         (kvsim's) the shortest answer first
+    lof         the longest answer first
+    lpm         the longest cached prefix first; of those that begin alike and uncached, one
+    dfs-weight  along the radix tree: first where most requests wait
+
+`lpm` falls back to `fcfs` while more than 128 wait. Source: SGLang 0.5.23, `schedule_policy.py`
+(SchedulePolicy).
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from kvsim.allocators.base import Match
+from kvsim.allocators.sglang.cached import SglangMatch
+from kvsim.allocators.sglang.tree import Node, SglangTree
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.sglang_server import SglangServer
+
+MOST_MATCHED = 128
+REFRESH_EVERY = 32
+SHORT_HIT = LONG_COMMON = 32
+LAST = 1 << 60
+
+
+class Orders:
+    """Sorts what waits; `most_new` says how long an answer may become."""
+
+    def __init__(self, policy: str, most_new: Callable[[Request], int]) -> None:
+        self.policy = policy
+        self.most_new = most_new
+        self._refreshes = 0
+
+    def sort(self, server: SglangServer) -> None:
+        """Bring what waits into order; what is looked up for it counts as used."""
+        waiting, policy = server.waiting, self.policy
+        if policy in ("lpm", "dfs-weight") and not server.allocator.caches:
+            policy = "fcfs"
+        if policy == "lpm" and len(waiting) > MOST_MATCHED:
+            return
+        if policy == "lpm":
+            places = self._places(server, list(waiting))
+            waiting.arrange(sorted(waiting, key=lambda r: places[r]))
+            return
+        if policy == "dfs-weight":
+            waiting.arrange(_along_the_tree(server, list(waiting)))
+            return
+        if policy == "priority":
+            waiting.arrange(sorted(waiting, key=lambda r: (r.priority, waiting.came(r))))
+        elif policy == "sjf":
+            waiting.arrange(sorted(waiting, key=lambda r: r.output_tokens))
+        elif policy == "lof":
+            waiting.arrange(sorted(waiting, key=lambda r: -self.most_new(r)))
+        self._refresh(server)
+
+    def _refresh(self, server: SglangServer) -> None:
+        memory = server.memory
+        if memory is None or not (memory.caches and memory.eviction == "lru" and server.waiting):
+            return
+        self._refreshes += 1
+        if self._refreshes % REFRESH_EVERY == 1:
+            for request in reversed(list(islice(server.waiting, MOST_MATCHED))):
+                memory.touch(request.content, request.own, request.known_tokens)
+
+    def _places(self, server: SglangServer, waiting: Sequence[Request]) -> dict[Request, int]:
+        """The hits of each, negative; last are those whose common beginning somebody before will compute."""
+        others, places = SglangTree(1), {}
+        for request in waiting:
+            hits = look(server, request, request.known_tokens).tokens
+            places[request] = -min(hits, request.known_tokens - 1)
+            if hits > SHORT_HIT:
+                continue
+            text = text_of(request)
+            if others.match(text, request.known_tokens).end >= LONG_COMMON:
+                places[request] = LAST
+            else:
+                others.insert(text, range(request.known_tokens))
+        return places
+
+
+def look(server: SglangServer, request: Request, most: int) -> Match:
+    """What of the first `most` tokens of a request is cached; it counts as used, where memory is SGLang's."""
+    if server.memory is not None:
+        return server.memory.look(request.content, request.own, most)
+    return server.allocator.match(request.content, request.own, most)
+
+
+def text_of(request: Request) -> list[tuple[int, int, int]]:
+    """The known text of a request as runs; what is private has a stream of its own."""
+    text, left = [], request.known_tokens
+    for stream, first, length in request.content:
+        if left > 0:
+            text.append((stream, first, min(length, left)))
+        left -= length
+    if left > 0:
+        text.append((-1 - request.own, request.known_tokens - left, left))
+    return text
+
+
+def _along_the_tree(server: SglangServer, waiting: Sequence[Request]) -> list[Request]:
+    """Depth first, the child first below which most requests end; those of a node after what is below."""
+    memory = server.memory
+    assert memory is not None
+    ends: dict[Node, list[Request]] = {}
+    for request in waiting:
+        match = look(server, request, request.known_tokens)
+        assert isinstance(match, SglangMatch)
+        ends.setdefault(match.node, []).append(request)
+    # a text is split where a later one ends inside of it: an end stays the end of its node
+    weights: dict[Node, int] = {}
+    nodes = [memory.tree.root, *memory.tree.nodes()]
+    for node in reversed(nodes):
+        weights[node] = len(ends.get(node, ())) + sum([weights[child] for child in node.children.values()])
+    order: list[Request] = []
+    stack = [(memory.tree.root, False)]
+    while stack:
+        node, below = stack.pop()
+        if below:
+            order += ends.get(node, ())
+            continue
+        stack.append((node, True))
+        children = sorted(node.children.values(), key=lambda child: -weights[child])
+        stack += [(child, False) for child in reversed(children)]
+    return order

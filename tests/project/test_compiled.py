@@ -1,0 +1,153 @@
+"""The build with compiled modules: the same bytes as pure Python, and own classes in plain Python plug in.
+
+It is made once, in a folder of its own, without optimisation. The recordings of engines, the equality of
+spans and steps, and the contracts are then tried on it, each by the tests that try them on the checkout.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kvsim import cli
+
+ROOT = Path(cli.__file__).resolve().parent
+COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no C compiler {COMPILER}"),
+]
+
+TRIED = (
+    *("tests/sim/test_goldens.py", "tests/sim/test_goldens_async.py", "tests/sim/test_modes_agree.py"),
+    *("tests/sim/test_contract.py", "tests/sim/test_fleet.py", "tests/sim/test_capabilities.py"),
+    *("tests/sim/test_growth.py", "tests/sim/test_progress.py", "tests/sim/test_cost_calibrated.py"),
+    *("tests/allocators/test_allocators.py", "tests/allocators/test_radix.py"),
+)
+
+WORK = "--num-prompts 60 --request-rate 8 --no-plots --record-map 10 --step-log"
+COMMANDS = f"""\
+run {WORK} --out default
+run {WORK} --no-async-scheduling --cost constant:0.03 --kv-tokens 6000 --out short
+run {WORK} --kv-tokens 6000 --out prefixes --enable-prefix-caching --shared-prefix 3x200
+run {WORK} --kv-tokens 6000 --out radix --allocator radix --enable-prefix-caching --shared-prefix 3x200
+run {WORK} --kv-tokens 6000 --out forks --scheduler vllm-v0 --n 3 --preemption swap
+run {WORK} --kv-tokens 9000 --out beams --scheduler vllm-v0 --beam-width 3 --max-num-seqs 12
+run {WORK} --model gemma-3-27b --gpu h100 --out windows
+run --num-prompts 60 --request-rate 20 --no-plots --replicas 3 --router least-requests --out fleet
+run {WORK} --allocator own:Mine --scheduler own:Later --out own
+compare {WORK} --kv-tokens 6000 --allocator contiguous,buddy,dynamic,paged --out several
+"""
+OWN = """
+from kvsim.allocators.paged import Paged
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+
+class Mine(Paged):
+    def growth_budget(self):
+        return super().growth_budget() // 2
+
+class Later(VllmV1):
+    def schedule(self, server):
+        if len(server.waiting) < 3 and server.running and server.now_ps < 10**12:
+            server.grow_due()
+        else:
+            super().schedule(server)
+"""
+DRIVER = """
+import sys
+from itertools import count
+from types import SimpleNamespace
+from kvsim import cli
+from kvsim.sim import run
+
+tick = count().__next__
+run.time = SimpleNamespace(perf_counter=tick, process_time=tick)  # so that every run takes 1 s
+for command in sys.argv[1].splitlines():
+    print("$", command, flush=True)
+    print("exit code", cli.main(command.split()), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """A folder with the compiled package, as a wheel holds it."""
+    source = tmp_path_factory.mktemp("source") / "kvsim"
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "__pycache__", "runs", "tests")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    out = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    asked = os.environ | {"KVSIM_COMPILE": "1", "KVSIM_COMPILE_LEVEL": "0"}
+    made = subprocess.run(
+        [*command, "--wheel-dir", str(out), str(source)],
+        capture_output=True,
+        text=True,
+        env=asked,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout[-1500:] + made.stderr[-1500:]
+    (wheel,) = out.iterdir()
+    installed = tmp_path_factory.mktemp("compiled")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(installed)
+    return installed
+
+
+def run(path, *command, folder, **more):
+    """A command's output, with kvsim from that path."""
+    where = os.environ | {"PYTHONPATH": os.pathsep.join((str(path), str(folder))), "PYTHONHASHSEED": "0"}
+    found = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=where | more, cwd=folder, check=False
+    )
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-1500:]
+    return found.stdout
+
+
+def test_each_module_named_is_compiled_and_the_version_says_so(target, tmp_path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    names = project["tool"]["kvsim"]["compiled"]
+    code = "import importlib, sys; [print(importlib.import_module(name).__file__) for name in sys.argv[1:]]"
+    files = run(target, "-c", code, *names, folder=tmp_path).splitlines()
+    assert len(files) == len(names) and all(file.endswith((".so", ".pyd")) for file in files)
+    version = ["-c", "from kvsim import cli; cli.main(['--version'])"]
+    assert run(target, *version, folder=tmp_path).endswith(", compiled with mypyc\n")
+    assert run(ROOT, *version, folder=tmp_path).endswith(", pure Python\n")
+
+
+def test_every_file_and_every_word_is_that_of_pure_python(target, tmp_path):
+    found = {}
+    for name, path in (("compiled", target), ("pure", ROOT)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "own.py").write_text(OWN)
+        said = run(path, "-c", DRIVER, COMMANDS, folder=folder)
+        bad = re.findall(r"(?m)^\$ .*\n(?:(?!\$ ).*\n)*?exit code [1-9].*", said)
+        assert not bad, bad
+        files = {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+        found[name] = re.sub(r"\d+\.\d+ s CPU", "", said), files
+    assert found["compiled"][1].keys() == found["pure"][1].keys()
+    different = [name for name, data in found["pure"][1].items() if found["compiled"][1][name] != data]
+    assert not [name for name in different if "__pycache__" not in name]
+    assert found["compiled"][0] == found["pure"][0]
+
+
+def test_recordings_equality_and_contracts_hold(target, tmp_path):
+    """The tests of the checkout, on the compiled package: none of them may find the checkout's own."""
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\npythonpath = tests\naddopts = -q --import-mode=importlib\n"
+        "markers =\n    golden: recordings\n    slow: takes seconds\n"
+    )
+    (tmp_path / "conftest.py").write_text(
+        "import kvsim.sim\n\ndef pytest_configure():\n    assert kvsim.sim.build() == 'compiled with mypyc'\n"
+    )
+    goldens = os.environ.get("KVSIM_GOLDENS", str(ROOT.parent / "shared/goldens"))
+    options = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "golden or not slow"]
+    said = run(target, *options, *TRIED, folder=tmp_path, KVSIM_GOLDENS=goldens, COLUMNS="80")
+    assert re.search(r"\d+ passed|\[100%\]", said), said[-1000:]

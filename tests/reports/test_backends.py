@@ -1,0 +1,153 @@
+"""Runs on this machine, on Dask and on Ray: the same table to the byte, also when a worker is killed."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import kvsim
+from kvsim import sweeping
+from kvsim.reports.backends import MOST_LOSSES, results
+from kvsim.reports.sweeps.journal import Journal
+from kvsim.reports.sweeps.table import write_table
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.sweeps import Where
+
+ROOT = Path(kvsim.__file__).resolve().parents[1]
+GIVEN = {"request_rate": "1:6:1", "allocator": ["paged", "contiguous"], "num_prompts": 300, "seeds": 2}
+RUNS = 24
+
+
+def double(number):
+    return 2 * number
+
+
+def dies_once(path, number):
+    """Ends its own process where nobody did before."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return 2 * number
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def always_dies(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuses(number):
+    raise KvsimError(f"not {number}")
+
+
+def given(function, many, jobs=2):
+    """What comes back, in the order of the numbers."""
+    with results(function, [(number,) for number in range(many)], jobs) as found:
+        return [value for _, value in sorted(found)]
+
+
+def test_results_come_with_their_numbers():
+    assert given(double, 20) == [2 * number for number in range(20)]
+    assert given(double, 0) == []
+    assert given(double, 3, jobs=1) == [0, 2, 4]
+
+
+def test_what_a_lost_worker_had_is_handed_out_again(tmp_path):
+    assert given(partial(dies_once, tmp_path / "died"), 12) == [2 * number for number in range(12)]
+    assert (tmp_path / "died").exists()
+
+
+def test_workers_that_are_lost_again_and_again_are_an_error():
+    with pytest.raises(KvsimError, match="4 runs are left to do"):
+        given(always_dies, 4)
+    assert MOST_LOSSES == 3
+
+
+def test_what_a_function_raises_is_raised():
+    with pytest.raises(KvsimError, match="not"):
+        given(refuses, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"backend": "slurm"}, "backend must be one of local, ray, dask"),
+        ({"address": "h:1"}, "address must be left out"),
+    ],
+)
+def test_a_wrong_backend_is_told(options, complaint):
+    with pytest.raises(KvsimError, match=complaint), results(double, [(1,)], 2, **options):
+        pass
+
+
+# -- clusters -----------------------------------------------------------------------------------
+
+
+def swept(directory, where, killed=lambda: None):
+    """The bytes of the tables of a sweep; `killed` is called when a few runs are done."""
+    directory.mkdir()
+    planned, journal = sweeping.planned(GIVEN), Journal(directory / "runs.jsonl")
+    called = []
+
+    def heard(left):
+        if left <= RUNS - 4 and not called:
+            called.append(killed())
+
+    sweeping.carry_out(planned, journal, where, heard)
+    assert len(journal.done) == RUNS and called
+    for name in ("table.parquet", "table.csv"):
+        write_table(planned.rows(journal), directory / name)
+    return [(directory / name).read_bytes() for name in ("table.parquet", "table.csv")]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    return swept(tmp_path_factory.mktemp("local") / "out", Where(jobs=1))
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """Lets processes that others start find kvsim."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_table(local, tmp_path):
+    assert swept(tmp_path / "out", Where(jobs=2)) == local
+
+
+@pytest.mark.slow
+def test_dask_gives_the_same_table_also_when_a_worker_is_killed(local, tmp_path, importable):
+    distributed = pytest.importorskip("distributed")
+    pytest.importorskip("joblib")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        pids = [worker.pid for worker in cluster.workers.values()]
+        assert len(set(pids)) == 2
+        where = Where(backend="dask", address=cluster.scheduler_address)
+        assert swept(tmp_path / "out", where, lambda: os.kill(pids[0], signal.SIGKILL)) == local
+        assert not Path(f"/proc/{pids[0]}/exe").exists()
+
+
+@pytest.mark.slow
+def test_ray_on_two_nodes_gives_the_same_table_also_when_one_is_killed(local, tmp_path, importable):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("joblib")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        second = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        where = Where(backend="ray", address=cluster.address)
+
+        def killed():
+            assert ray.cluster_resources()["CPU"] == 2
+            cluster.remove_node(second, allow_graceful=False)
+
+        assert swept(tmp_path / "out", where, killed) == local
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        time.sleep(0.1)

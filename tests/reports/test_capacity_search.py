@@ -1,0 +1,157 @@
+"""The search for a capacity: bracket, bisection, windows, and what is said of it."""
+
+import numpy as np
+import pytest
+
+from kvsim.reports.sweeps.capacity import capacities, limited_by, table_rows
+from kvsim.reports.sweeps.capacity_words import answer
+from kvsim.reports.sweeps.search import Tried, search
+from kvsim.reports.sweeps.steady import window
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.record.slo import Slo
+
+SLO = Slo.parse("ttft:p99=0.5s,tpot=50ms")
+
+
+def within(limit):
+    """A server that carries loads up to a limit."""
+    return lambda load: Tried(load, load <= limit, load / limit)
+
+
+@pytest.mark.parametrize("limit", [0.013, 0.7, 1.0, 3.3, 9.99, 250.0])
+@pytest.mark.parametrize("start", [0.01, 1.0, 7.0, 900.0])
+@pytest.mark.parametrize("tolerance", [0.2, 0.02, 0.001])
+def test_the_answer_is_within_the_tolerance_below_the_limit(limit, start, tolerance):
+    found = search(within(limit), start, least=0.001, most=1000, tolerance=tolerance)
+    assert found.best.load <= limit < found.worst.load <= found.best.load * (1 + tolerance) * (1 + 1e-5)
+    loads = [each.load for each in found.tried]
+    assert len(set(loads)) == len(loads), "no load is tried twice"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 17, 100, 12345])
+def test_whole_loads_are_whole_and_next_to_each_other(limit):
+    found = search(within(limit), 40, least=1, most=100_000, tolerance=0.0005, whole=True)
+    assert found.best.load == int(found.best.load) <= limit < found.worst.load
+    assert found.worst.load - found.best.load <= max(1, 0.0005 * limit + 1)
+
+
+def test_where_no_load_is_within_the_closest_is_known():
+    found = search(
+        lambda load: Tried(load, False, 1.5 + abs(load - 0.3)), 5.0, least=0.01, most=100, tolerance=0.02
+    )
+    assert found.best is None
+    assert found.closest.load == min((each.load for each in found.tried), key=lambda load: abs(load - 0.3))
+    assert min(each.load for each in found.tried) == 0.01
+
+
+def test_where_every_load_is_within_the_most_is_tried():
+    found = search(lambda load: Tried(load, True, 0.1), 5.0, least=0.01, most=100, tolerance=0.02)
+    assert found.worst is None and found.best.load == 100
+
+
+def table(arrival_s, e2e_s):
+    return {"arrival_s": np.asarray(arrival_s, float), "e2e_s": np.asarray(e2e_s, float)}
+
+
+def test_the_window_leaves_out_warm_up_and_cool_down():
+    found = window(table(np.arange(1000) / 10, np.full(1000, 2.0)))
+    kept = np.flatnonzero(found.rows) / 10
+    assert (kept.min(), kept.max()) == (6.0, 97.9)
+    assert found.long_enough and not found.grows and found.growth == 1
+
+
+def test_a_run_may_be_too_short_or_grow():
+    assert not window(table(np.arange(1000) / 100, np.full(1000, 2.0))).long_enough, "10 s are 5 times 2 s"
+    assert not window(table(np.arange(100), np.full(100, 2.0))).long_enough, "less than 200 requests"
+    assert window(table(np.arange(1000), np.linspace(1, 3, 1000))).grows
+    noise = np.random.default_rng(0).exponential(2.0, 1000)
+    assert not window(table(np.arange(1000), noise)).grows
+    nothing = window(table(np.arange(3), np.full(3, np.nan)))
+    assert nothing.rows.all() and not nothing.grows
+
+
+def above(**changes):
+    """What is known of a load that misses."""
+    return {
+        "load": 2.1,
+        "overloaded": False,
+        "missed": ["ttft:p99"],
+        "measured_s": {"ttft:p99": 0.7, "tpot": 0.04},
+        "recomputed_share": 0.12,
+        "mean_running": 40.0,
+        "held_back_share": {"kv_memory": 0.71, "max_num_seqs": 0.001},
+    } | changes
+
+
+def row(load, seed, gpu="h100", **changes):
+    """The row of a search."""
+    about = {"output_tokens_per_s": 1000.0, "tpot_p50_s": 0.025, "attained_share": 0.99, "requests": 1000}
+    found = {"gpu": gpu, "seed": seed, "status": "finished", "reason": "", "gpus": 2, "load": load}
+    closest = {**above(), "load": 0.1, "excess": 1.4}
+    return found | {"at_load": about if load else None, "above": above(), "closest": closest} | changes
+
+
+def described(rows, for_rate=None, more_kv=None, price="h100=3,l40s=1"):
+    found = capacities(rows, ["gpu"], [each["gpu"] for each in rows])
+    goals = Goals(slo=str(SLO), gpu_price=price)
+    return table_rows(found, "rate", goals, 0.02, for_rate, more_kv)
+
+
+def test_the_reason_names_the_latency_and_what_held_requests_back():
+    (system,) = capacities([row(2.0, 0), row(2.2, 1)], ["gpu"], ["h100"] * 2)
+    assert limited_by(system, SLO) == "TTFT p99 700 ms: KV memory full 71 % of the time, 12 % recomputed"
+    quiet = above(held_back_share={}, recomputed_share=0.0, missed=["tpot"], measured_s={"tpot": 0.051})
+    (system,) = capacities([row(2.0, 0, above=quiet)], ["gpu"], ["h100"])
+    assert limited_by(system, SLO) == "TPOT max 51.0 ms: the time of steps, 40.0 requests at once"
+    (system,) = capacities([row(2.0, 0, above=above(overloaded=True, missed=[]))], ["gpu"], ["h100"])
+    assert limited_by(system, SLO).startswith("requests come faster than they leave: KV memory full 71 %")
+
+
+def test_an_slo_that_no_load_meets_says_where_it_came_closest():
+    (system,) = capacities([row(None, 0), row(None, 1)], ["gpu"], ["h100"] * 2)
+    assert limited_by(system, SLO) == "met at no load; closest at 0.100: ttft p99 700 ms, limit 500 ms"
+    (system,) = capacities([row(None, 0), row(2.0, 1)], ["gpu"], ["h100"] * 2)
+    assert system.load is None
+    assert limited_by(system, SLO).startswith("met with 1 of 2 seeds; closest")
+
+
+def test_the_interval_is_that_of_the_seeds():
+    (found,) = described([row(2.0, 0), row(2.2, 1), row(2.4, 2)])
+    assert found["requests_per_s"] == pytest.approx(2.2)
+    assert found["requests_per_s_high"] - 2.2 == pytest.approx(4.302653 * 0.2 / 3**0.5, rel=1e-6)
+    assert found["requests_per_s_per_gpu"] == pytest.approx(1.1) and found["seeds"] == 3
+    assert found["tokens_per_s_per_user"] == pytest.approx(40) and found["output_tokens_per_s_per_gpu"] == 500
+    assert found["price_per_million_output_tokens"] == pytest.approx(2 * 3 / 3600 / 1000 * 1e6)
+
+
+def test_the_cheapest_fleet_comes_first():
+    rows = [row(4.0, 0), row(3.0, 0, gpu="l40s"), row(None, 0, gpu="b200")]
+    found = described(rows, for_rate=10, price="h100=3,l40s=1,b200=9")
+    assert [each["gpu"] for each in found] == ["l40s", "h100", "b200"]
+    assert [each["fleet_servers"] for each in found] == [4, 3, None]
+    assert [each["fleet_price_per_hour"] for each in found] == [8, 18, None]
+    said = answer(found, ["l40s", "h100", "b200"], "rate", SLO, 10)
+    assert said.endswith("cheapest with l40s: 4 servers, 8 GPUs, 8.00 per hour")
+    unpriced = described(rows, for_rate=10, price=None)
+    assert [each["fleet_gpus"] for each in unpriced] == [6, 8, None]
+
+
+def test_what_seeds_do_not_tell_apart_is_said():
+    rows = [row(load, seed) for seed, load in enumerate((2.0, 3.0, 4.0))]
+    rows += [row(load, seed, gpu="l40s") for seed, load in enumerate((2.1, 2.8, 4.3))]
+    rows += [row(load, seed, gpu="b200") for seed, load in enumerate((1.1, 1.5, 2.2))]
+    found = described(rows, price=None)
+    assert [each["best_per_gpu"] for each in found] == [True, True, False], "b200 is less with every seed"
+    said = answer(found, ["h100", "l40s", "b200"], "rate", SLO, None)
+    assert said.startswith("l40s carries most") and said.endswith("beyond the seeds' spread: h100")
+
+
+def test_more_memory_is_compared_seed_by_seed():
+    (found,) = described([row(2.0, 0, more_kv_load=2.2), row(4.0, 1, more_kv_load=4.4)], more_kv=1.0)
+    assert found["more_kv_gain_percent"] == pytest.approx(10)
+    assert found["more_kv_gain_percent_low"] == pytest.approx(10), "however much the seeds themselves differ"
+
+
+def test_a_search_that_fails_is_its_systems_reason():
+    (found,) = described([row(2.0, 0), {"gpu": "h100", "seed": 1, "status": "failed", "reason": "no luck"}])
+    assert found["requests_per_s"] is None and found["limited_by"] == "no luck"

@@ -1,0 +1,170 @@
+"""Recorded runs of SGLang's scheduler, and kvsim's answer to each: through its command line, and from inside.
+
+    recording --rows, flags--> trace.jsonl, command line --sim run--> steps, requests   (what is written)
+                                            --engine of its config.json--> steps             (what is not)
+
+A step takes one second, so recorded step k starts at k seconds.
+"""
+
+import io
+import json
+from contextlib import redirect_stderr
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pyarrow import parquet
+
+from kvsim import cli
+from kvsim.sim.build import build_engine
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.run import read_config
+from kvsim.sim.workload import PS_PER_S
+from kvsim.workloads.source import opened
+from support.zoo import rows_at
+
+RECORDED = rows_at("sglang/scheduler.json.gz")
+RUNS = RECORDED.get("runs", {})
+WRITTEN = ("running_end", "waiting_end", "prefill_tokens", "decode_tokens", "hit_tokens")
+SEATS = 256
+
+
+def rows(name):
+    """The requests of a run in order of arrival."""
+    found = RECORDED["workloads"][name.partition("__")[0]]
+    return sorted(found, key=lambda row: (row["arrival"], row["id"]))
+
+
+def trace_lines(name):
+    """The same as kvsim's own JSONL; SGLang serves high priorities first, kvsim low ones."""
+    for row in rows(name):
+        line = {"arrival_s": row["arrival"], "prompt_tokens": row["prompt_len"]}
+        line["output_tokens"] = row["output_len"]
+        if "prompt_ids" in row:
+            line["prompt_token_ids"] = row["prompt_ids"]
+        if "priority" in row:
+            line["priority"] = -row["priority"]
+        yield json.dumps(line) + "\n"
+
+
+def flags(name):
+    """The run's configuration, as one types it."""
+    config, size = RUNS[name]["config"], RUNS[name]["config"]["page_size"]
+    tokens = config.get("chunk") or config.get("max_prefill_tokens", 16_384)
+    yield from ("--allocator", "sglang", "--scheduler", "sglang", "--cost", "constant:1")
+    yield from ("--model", "llama-2-7b", "--block-size", str(size))
+    yield from ("--num-gpu-blocks", str(config["size"] // size), "--max-num-batched-tokens", str(tokens))
+    yield from ("--max-num-seqs", str(min(config.get("max_running", SEATS), tokens)))
+    yield from ("--schedule-conservativeness", str(config.get("conservativeness", 1)))
+    yield "--enable-chunked-prefill" if config.get("chunk") else "--no-enable-chunked-prefill"
+    if not config.get("radix", True):
+        yield "--no-enable-prefix-caching"
+    if config.get("mixed"):
+        yield "--enable-mixed-chunk"
+    if config.get("priority"):
+        yield from ("--policy", "priority", "--preemption-threshold", str(config["preempt_threshold"]))
+    elif "policy" in config:
+        yield from ("--policy", config["policy"])
+    if any(row["max_new"] != row["output_len"] for row in rows(name)):
+        (asked,) = {row["max_new"] for row in rows(name)}
+        yield from ("--max-tokens", str(asked))
+
+
+def _run(name, directory, *more):
+    (directory / "trace.jsonl").write_text("".join(trace_lines(name)))
+    out = ("--no-plots", "--quiet", "--out", str(directory / "run"))
+    said = io.StringIO()
+    with redirect_stderr(said):
+        code = cli.main(["run", "--trace", str(directory / "trace.jsonl"), *flags(name), *more, *out])
+    assert code == 0, said.getvalue()
+    return directory / "run"
+
+
+def busy(name):
+    """The recorded steps that computed something."""
+    columns = RUNS[name]["columns"]
+    steps = (dict(zip(columns, row, strict=True)) for row in RUNS[name]["per_step"])
+    return {step["step"]: step for step in steps if step["kind"] != "idle"}
+
+
+@cache
+def written(name, step_log=True):
+    """What `sim run` writes down: its step log by columns, if there is one, and its requests."""
+    with TemporaryDirectory() as folder:
+        run = _run(name, Path(folder), *(["--step-log"] if step_log else []))
+        files = [run / f"{table}.parquet" for table in ("steps", "requests")]
+        return tuple(parquet.read_table(file).to_pydict() if file.exists() else {} for file in files)
+
+
+@cache
+def inside(name):
+    """By step what only the engine itself knows; and of each request when it was retracted and its hits."""
+    with TemporaryDirectory() as folder:
+        scenario, traffic = read_config((_run(name, Path(folder)) / "config.json").read_text())
+        engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
+    look = Look(engine, [row["id"] for row in rows(name)])
+    engine.run()
+    return look.steps, look.retracted, look.admitted
+
+
+class Look:
+    """Writes down each step of an engine after it is planned, and after it is carried out."""
+
+    def __init__(self, engine, ids):
+        replica = engine.replica
+        self.server, self.scheduler, self.ids = replica.server, replica.scheduler, ids
+        self.steps, self.retracted, self.admitted = {}, {}, {}
+        self._finished, self._evicted = [], []
+        self._decide, self._evict = self.scheduler.schedule, self.server.evict
+        self._admit, self._finish, self._commit = (
+            self.server.admit_head,
+            self.scheduler.finish,
+            replica._commit,
+        )
+        self.scheduler.schedule, self.scheduler.finish = self.schedule, self.finish
+        self.server.evict, self.server.admit_head = self.evict, self.admit_head
+        replica._commit = self.commit
+
+    @property
+    def now(self):
+        return self.server.now_ps // PS_PER_S
+
+    def evict(self, request, **more):
+        self._evicted.append(self.ids[request.index])
+        self.retracted.setdefault(self.ids[request.index], []).append(self.now)
+        self._evict(request, **more)
+
+    def admit_head(self, tokens, match=None, **more):
+        hits = match.tokens if match else 0
+        request = self.server.waiting[0]
+        self.admitted.setdefault(self.ids[request.index], []).append([self.now, hits])
+        return self._admit(tokens, match, **more)
+
+    def finish(self, server, request):
+        self._finished.append(self.ids[request.index])
+        self._finish(server, request)
+
+    def schedule(self, server):
+        self._evicted.clear()
+        self._decide(server)
+        cut, step, memory = self.scheduler.cut, server.step, server.allocator
+        decodes = 0 if step.paused else server.decoding
+        self.steps[self.now] = {
+            "kind": ("mixed" if decodes else "prefill") if step.chunks else "decode",
+            "available": memory.pool.available,
+            "evictable": memory.tree.evictable,
+            "protected": memory.tree.protected,
+            "new_token_ratio": round(self.scheduler.ratio.now, 9),
+            "retracted": sorted(self._evicted),
+            "aborted": [],
+            "chunked_req": None if cut is None else self.ids[cut.index],
+        }
+
+    def commit(self, plan):
+        step = self.steps[self.now]
+        self._finished.clear()
+        self._commit(plan)
+        memory = self.server.allocator
+        step["finished_end"] = sorted(self._finished)
+        step["available_end"], step["evictable_end"] = memory.pool.available, memory.tree.evictable
+        step["batch_is_full_end"] = self.scheduler.full

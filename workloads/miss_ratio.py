@@ -1,0 +1,204 @@
+"""The miss-ratio curve of a trace: what an LRU prefix cache of any size would hit, exactly, in one pass.
+
+    request   blocks        stack before, newest first     distance of each block
+       1      A B C         -                              - - -          (never seen: a miss in any cache)
+       2      A B D         A B C                          1 2 -          A and B hit where 2 blocks fit
+       3      A B C         A B D C                        1 2 4          C hits where 4 fit
+
+Mattson's stack distance (1970): a block is in an LRU cache of c blocks exactly if fewer than c others were
+used since. A block counts with all that stands before it in the prompt, so the same content behind another
+beginning is another block: hits are counted along the chain, as prefix caches serve them. Of a request the
+first block is the newest, so no cache holds a block without those before it.
+
+`loose` counts a block as hit wherever its content was seen before, whatever stood before it. Where ids stand
+for contents, as in Bailian's traces, that is more than a prefix cache can serve: the overcount.
+
+Only whole blocks are kept. Requests are looked up in order of arrival, one at a time: what several need at
+once, and that a prompt is still being computed, is left aside.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Int64Column
+from kvsim.workloads.lengths import Lengths
+
+MOST_LOOKUPS = 1_500_000
+"""Blocks of a trace for which the usual block size is chosen."""
+FINEST, COARSEST = 16, 4096
+
+
+@dataclass(frozen=True)
+class MissRatio:
+    """The curve.
+
+    Attributes
+    ----------
+    block_tokens : int
+    prompt_tokens : int
+        Of all prompts.
+    distances : int64 array
+        The stack distance of each block that was seen before, in blocks, sorted.
+    blocks : int
+        Different ones.
+    loose_hits : int
+        Blocks whose content was seen before, behind whatever beginning.
+    """
+
+    block_tokens: int
+    prompt_tokens: int
+    distances: Int64Column
+    blocks: int
+    loose_hits: int
+
+    @property
+    def ceiling(self) -> float:
+        """Share of the prompt tokens that an endless cache hits."""
+        return len(self.distances) * self.block_tokens / self.prompt_tokens
+
+    @property
+    def loose(self) -> float:
+        """The same where every block counts whose content was seen before."""
+        return self.loose_hits * self.block_tokens / self.prompt_tokens
+
+    @property
+    def overcount(self) -> float:
+        """Share of the loose hits that no prefix cache can serve; 0 where there are none."""
+        return 1 - len(self.distances) / self.loose_hits if self.loose_hits else 0.0
+
+    def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Share of the prompt tokens that caches of these sizes hit."""
+        blocks = np.asarray(capacity_tokens, dtype=np.int64) // self.block_tokens
+        hits = np.searchsorted(self.distances, blocks, side="right")
+        found: npt.NDArray[np.float64] = hits * self.block_tokens / self.prompt_tokens
+        return found
+
+    def tokens_for(self, share: float) -> int | None:
+        """The smallest cache, in tokens, that hits this share of what an endless one hits; None: nothing."""
+        if not len(self.distances):
+            return None
+        place = max(int(np.ceil(share * len(self.distances))) - 1, 0)
+        return int(self.distances[place]) * self.block_tokens
+
+
+def miss_ratio(lengths: Lengths, block_tokens: int | None = None) -> MissRatio:
+    """The curve of a trace.
+
+    Parameters
+    ----------
+    block_tokens : int or None
+        None: 16, or the smallest power of two with which the trace has at most MOST_LOOKUPS blocks.
+
+    Raises
+    ------
+    KvsimError
+        A trace that says nothing of what its prompts have in common.
+    """
+    if lengths.texts is None:
+        raise KvsimError(f"trace {lengths.name} does not say what its prompts have in common")
+    if block_tokens is None:
+        block_tokens = FINEST
+        while block_tokens < COARSEST and int((lengths.prompt_tokens // block_tokens).sum()) > MOST_LOOKUPS:
+            block_tokens *= 2
+    elif block_tokens < 1:
+        raise KvsimError(f"block_size must be at least 1, got {block_tokens}")
+    chains, loose = _Names(), _Names()
+    stack = _Stack(int((lengths.prompt_tokens // block_tokens).sum()))
+    found: list[int] = []
+    loose_hits = 0
+    for row in range(len(lengths)):
+        whole = int(lengths.prompt_tokens[row]) // block_tokens
+        named = []
+        before = -1
+        for content in _blocks(lengths, row, block_tokens, whole):
+            loose_hits += content in loose.known
+            loose.of(content)
+            before = chains.of((before, content))
+            named.append(before)
+        found += [distance for name in named if (distance := stack.distance(name))]
+        for name in reversed(named):
+            stack.use(name)
+    return MissRatio(
+        block_tokens,
+        int(lengths.prompt_tokens.sum()),
+        np.sort(np.array(found, dtype=np.int64)),
+        len(chains.known),
+        loose_hits,
+    )
+
+
+class _Names:
+    """A number for each different thing."""
+
+    def __init__(self) -> None:
+        self.known: dict[object, int] = {}
+
+    def of(self, thing: object) -> int:
+        return self.known.setdefault(thing, len(self.known))
+
+
+class _Stack:
+    """How many different blocks were used since each was: a Fenwick tree over the times of last uses."""
+
+    def __init__(self, uses: int) -> None:
+        self._last: dict[int, int] = {}
+        self._tree = [0] * (uses + 1)
+        self._now = 0
+
+    def distance(self, block: int) -> int:
+        """Its place from the top, from 1 on; 0 where it was never used."""
+        at = self._last.get(block)
+        return 0 if at is None else len(self._last) - self._before(at - 1)
+
+    def use(self, block: int) -> None:
+        """Put a block on the top."""
+        at = self._last.get(block)
+        if at is not None:
+            self._add(at, -1)
+        self._now += 1
+        self._last[block] = self._now
+        self._add(self._now, 1)
+
+    def _add(self, place: int, more: int) -> None:
+        tree = self._tree
+        while place < len(tree):
+            tree[place] += more
+            place += place & -place
+
+    def _before(self, place: int) -> int:
+        total, tree = 0, self._tree
+        while place:
+            total += tree[place]
+            place &= place - 1
+        return total
+
+
+def _blocks(lengths: Lengths, row: int, size: int, whole: int) -> list[object]:
+    """What each whole block of a prompt consists of, as far as others may have it too; its own beyond."""
+    texts = lengths.texts
+    assert texts is not None
+    low, high = int(texts.offsets[row]), int(texts.offsets[row + 1])
+    runs = zip(
+        texts.streams[low:high].tolist(),
+        texts.firsts[low:high].tolist(),
+        texts.lengths[low:high].tolist(),
+        strict=True,
+    )
+    found: list[object] = []
+    part: list[tuple[int, int, int]] = []
+    room = size
+    for stream, first, length in runs:
+        at, end = first, first + length
+        while at < end and len(found) < whole:
+            taken = min(end - at, room)
+            part.append((stream, at, taken))
+            at, room = at + taken, room - taken
+            if not room:
+                found.append(tuple(part))
+                part, room = [], size
+    while len(found) < whole:  # the prompt's own
+        found.append((row, len(found)))
+    return found
