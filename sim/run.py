@@ -40,6 +40,7 @@ from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.scenario.vllm_defaults import Asked, defaults_note, release_settings
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Workload
@@ -151,6 +152,17 @@ class Simulation:
             found.append({"label": f"replica {place}", **numbers, "engine": engine})
         return {"fleet": asdict(self.fleet), "replicas": found}
 
+    def _defaults(self) -> list[str]:
+        """Which settings are those that the release starts with."""
+        scenario, engine = self.scenario, self.scenario.engine
+        scheduler = engine.scheduler or ""
+        own = release_settings(
+            scheduler, scenario.gpu, scenario.model, Asked(max_model_len=engine.max_model_len)
+        )
+        chosen = {**vars(engine), "gpu_memory_utilization": scenario.gpu_memory_utilization}
+        note = defaults_note(scheduler, own, [name for name, value in own.items() if chosen[name] != value])
+        return [note] if note else []
+
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
@@ -177,6 +189,7 @@ class Simulation:
         hybrid = hybrid_groups(self.scenario)
         if hybrid is not None:
             notes.append(hybrid.in_words)
+        notes += self._defaults()
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")

@@ -25,6 +25,8 @@ from kvsim.sim.scenario.engine import (
     check_reserve,
     split_reserve,
 )
+from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.scenario.vllm_defaults import Asked, release_settings
 
 if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig
@@ -278,11 +280,12 @@ class Scenario:
         doc="stages of layers, each on GPUs of its own; as many batches are under way "
         "([how](cost.md#ranks-and-stages))",
     )
-    gpu_memory_utilization: float = option(
+    gpu_memory_utilization: float | None = option(
         "Share of the GPU's memory to use.",
         panel=MEMORY,
-        default=Deployment.gpu_memory_utilization,
+        default=None,
         value="X",
+        shown="0.9",
         doc="share of the GPU's memory to use, above 0 and at most 1",
     )
     num_gpu_blocks: int | None = option(
@@ -467,11 +470,6 @@ class Scenario:
                 given[kind] = name_of(given[kind])
         chosen_model = self.model if isinstance(self.model, ModelSpec) else model_named(self.model)
         model = quantized(chosen_model, self.quantization)
-        settings = {
-            **engine_defaults(given.get("scheduler"), self.max_model_len or model.max_model_len),
-            **given,
-        }
-        engine = EngineConfig(**_of(EngineConfig, settings))
         if isinstance(self.gpu, GpuSpec):
             if self.cost == "calibrated":
                 raise KvsimError(
@@ -480,8 +478,22 @@ class Scenario:
             gpu, cost, profile = self.gpu, self.cost or "roofline", None
         else:
             gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
+        settings = {
+            **engine_defaults(given.get("scheduler"), self.max_model_len or model.max_model_len),
+            **self._release_settings(given, gpu, model),
+            **given,
+        }
+        engine = EngineConfig(**_of(EngineConfig, settings))
         specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
-        return Deployment(**_of(Deployment, given) | specs)
+        return Deployment(**_of(Deployment, settings) | specs)
+
+    def _release_settings(self, given: dict[str, Any], gpu: GpuSpec, model: ModelSpec) -> dict[str, Any]:
+        """What the release that is named starts with on a GPU of today, as far as the allocator can."""
+        asked = Asked(**{each.name: given.get(each.name) for each in fields(Asked)})
+        found = dict(release_settings(given.get("scheduler"), gpu, model, asked))
+        if found and not allocator_class(given["allocator"]).keeps_prefixes:
+            del found["enable_prefix_caching"]
+        return found
 
     def fleet(self) -> "FleetConfig":
         """How many servers there are, and how requests are spread; KvsimError for what cannot be."""

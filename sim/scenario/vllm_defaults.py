@@ -189,15 +189,16 @@ def release_settings(
     """What `--scheduler vllm-v1@RELEASE` starts from on a GPU of today, by the names of our own settings.
 
     Nothing where no release is named, or on the paper's GPU. Prefix caching stays off where `sim run` keeps
-    no prefixes (windows, recurrent layers).
+    no prefixes (windows and recurrent layers before 0.33.0).
     """
     name, _, release = (scheduler or "").partition("@")
     if name != FAMILY or not release or gpu.name == PAPERS_GPU:
         return {}
     found = vllm_defaults(release, gpu, model, asked=asked)
-    keeps_prefixes = not model.window_layers and all(
+    alike = not model.window_layers and all(
         layers.kind in ("full_attention", "mla_attention") for layers in model.kv_layers
     )
+    keeps_prefixes = alike or (release != "0.11.0" and bool(model.kv_layers))
     return {
         "max_num_batched_tokens": found.max_num_batched_tokens,
         "max_num_seqs": found.max_num_seqs,

@@ -11,6 +11,7 @@ from support.shared_data import shared
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.scenario.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 
 USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
@@ -138,7 +139,9 @@ def test_a_release_on_a_gpu_of_today_brings_its_own_settings_and_the_papers_scen
         "async_scheduling": True,
     }
     assert not release_settings("vllm-v1@0.11.0", h100, llama)["async_scheduling"]
-    assert not release_settings("vllm-v1@0.33.0", h100, model_named("gemma-3-27b"))["enable_prefix_caching"]
+    gemma = model_named("gemma-3-27b")
+    assert release_settings("vllm-v1@0.33.0", h100, gemma)["enable_prefix_caching"]
+    assert not release_settings("vllm-v1@0.11.0", h100, gemma)["enable_prefix_caching"]
     for scheduler, gpu in (
         (None, "h100"),
         ("vllm-v1", "h100"),
@@ -153,3 +156,17 @@ def test_a_report_says_which_settings_are_a_releases_own():
     note = defaults_note("vllm-v1@0.33.0", settings, ("async_scheduling",))
     assert note == "Default of vLLM 0.33.0: max_num_seqs 1024."
     assert defaults_note("vllm-v1@0.33.0", settings, tuple(settings)) == ""
+
+
+def test_a_run_starts_from_the_releases_settings_and_every_one_can_be_overridden():
+    server = Scenario(model="llama-3.1-8b", gpu="h100", scheduler="vllm-v1@0.33.0", max_num_seqs=64)
+    found = server.deployed()
+    engine = found.engine
+    assert (engine.max_num_batched_tokens, engine.max_num_seqs) == (8192, 64)
+    assert (engine.enable_prefix_caching, engine.async_scheduling) == (True, True)
+    assert found.gpu_memory_utilization == 0.92
+    given = replace(server, gpu_memory_utilization=0.8, enable_prefix_caching=False).deployed()
+    assert (given.gpu_memory_utilization, given.engine.enable_prefix_caching) == (0.8, False)
+    assert not replace(server, allocator="contiguous").deployed().engine.enable_prefix_caching
+    plain = Scenario(model="llama-3.1-8b", gpu="h100").deployed()
+    assert (plain.gpu_memory_utilization, plain.engine.max_num_batched_tokens) == (0.9, 2048)
