@@ -17,7 +17,8 @@ from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.calibration.timing import captured, graph_of, interleaved, on_gpu_clock, on_host_clock
 
 REPEATS = 9
-FAILURES = (torch.OutOfMemoryError, MemoryError, TritonError)
+FAILURES = (RuntimeError, MemoryError, TritonError)
+"""What a point may fail by; RuntimeError is what torch raises of the memory and of the device."""
 
 
 class Stopwatch(Protocol):
@@ -45,9 +46,12 @@ class Bench:
             try:
                 replays[point.key] = self._replay(point, self._room)
             except FAILURES as error:
-                failures[point.key] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                failures[point.key] = _words(error)
         turns = {"repeats": 2, "warm_ups": 1} if self.rehearsal else {"repeats": self.repeats}
-        times = interleaved(replays, **turns)
+        try:
+            times = interleaved(replays, **turns)
+        except FAILURES as error:  # nobody knows whose: they took turns
+            times, failures = {}, dict.fromkeys(replays, f"one of {len(replays)}: {_words(error)}") | failures
         found = [
             Sample(tuple(times[point.key]), replays[point.key][1])
             if point.key in times
@@ -88,3 +92,8 @@ class Bench:
         if what == "graph":
             return captured([empty] * count), count
         return on_host_clock([graph_of([empty]).replay], wait), 1
+
+
+def _words(error: Exception) -> str:
+    """A failure in a line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

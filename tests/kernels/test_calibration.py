@@ -256,6 +256,19 @@ def test_a_point_that_does_not_fit_has_a_reason_and_the_others_go_on():
 
 
 @needs_interpreter
+def test_a_failure_while_points_take_turns_is_each_ones_reason(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+
+    monkeypatch.setattr("kvsim.kernels.calibration.bench.interleaved", broken)
+    some = [Point("launch", {"what": what}) for what in ("graph", "replay")]
+    found = Bench(rehearsal=True).seconds(some)
+    words = "one of 2: RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert [(each.seconds, each.failure) for each in found] == [((), words)] * 2
+
+
+
+@needs_interpreter
 def test_sums_over_two_processes():
     asked = [Point("all_reduce", {"gpus": 2, "bytes": size}) for size in (256, 1024)]
     found = all_reduce_seconds(asked, repeats=3, rehearsal=True)

@@ -202,6 +202,12 @@ def test_datasheets_by_the_name_of_the_device(device, gpu):
     assert datasheet_of(device).gpu == gpu
 
 
+def test_a_slice_of_a_gpu_is_not_the_gpu_and_has_its_bounds():
+    slice_, whole = datasheet_of("NVIDIA H200 MIG 3g.71gb"), datasheet_of("NVIDIA H200")
+    assert slice_.gpu is None
+    assert (slice_.gb_per_s, slice_.tflops) == (whole.gb_per_s, whole.tflops)
+
+
 def test_datasheets_agree_with_the_built_in_gpus():
     known = [sheet for sheet in DATASHEETS if sheet.gpu]
     assert len(known) >= 10
