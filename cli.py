@@ -24,14 +24,17 @@ Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from kvsim.cli_calibrate import calibrate_app
+from kvsim.cli_lists import lists_app
+from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
+from kvsim.cli_traces import traces_app
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
 from kvsim.sim import __version__, build
 from kvsim.sim.bench.asked import ReplayOptions
@@ -50,23 +53,13 @@ if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig
 
 
-class _Front(TyperGroup):
-    """The list of commands without frames: importing what draws them takes longer than all the rest."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
-        super().__init__(*args, **options | {"rich_markup_mode": None})
-
-
 app = typer.Typer(
-    cls=_Front,
+    cls=Front,
     help="Where does the KV cache go? A simulator of LLM-serving memory and scheduling.",
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_Force = Annotated[bool, typer.Option("--force", help="Replace files there that kvsim did not write.")]
-_AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a config.json names.")]
 
 
 @app.command(short_help="Simulate one server: its KV memory, its speed.")
@@ -86,7 +79,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
             help="Repeat the run of this config.json, with no other choices.",
         ),
     ] = None,
-    allow_code: _AllowCode = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
     from kvsim.jobs import carry_out
@@ -166,19 +159,12 @@ def table(
         Path | None,
         typer.Option(metavar="FILE", help="Ends with .csv or .parquet.", show_default="print it as CSV"),
     ] = None,
-    force: _Force = False,
+    force: Force = False,
 ) -> None:
     """Make one table of runs: the settings that differ, and every number of the summary."""
     from kvsim.tabling import tabled
 
     tabled(directories, out, force=force)
-
-
-_Format = Annotated[
-    str | None,
-    typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
-]
-_Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
 
 
 @app.command(short_help="Draw figures of earlier runs, side by side.")
@@ -187,14 +173,14 @@ def plot(  # noqa: PLR0917 - typer passes them by name
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
     ] = None,
-    fmt: _Format = None,
+    fmt: Format = None,
     figure: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...", help="Which, as in memory,waste.", show_default="all that can be drawn"
         ),
     ] = None,
-    style: _Style = "screen",
+    style: Style = "screen",
     at: Annotated[
         float | None,
         typer.Option(metavar="S", help="The instant of the memory map.", show_default="the fullest"),
@@ -207,7 +193,7 @@ def plot(  # noqa: PLR0917 - typer passes them by name
             show_default="normalized:mean",
         ),
     ] = None,
-    force: _Force = False,
+    force: Force = False,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
     from kvsim.reports.figures import Choices, Latency, check, draw, style_named
@@ -234,7 +220,7 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Where to.", show_default="report.html in the first RUN"),
     ] = None,
-    force: _Force = False,
+    force: Force = False,
 ) -> None:
     """Make one HTML page of runs, with the memory map: works offline."""
     from kvsim.reports.html.report import write_report
@@ -251,7 +237,7 @@ def explain(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the same as JSON, and nothing else.")
     ] = False,
-    allow_code: _AllowCode = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Tell the life of one request: what happened when, and why it waited."""
     from kvsim.lives import explained
@@ -284,8 +270,8 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
             show_default="of runs up to 200,000 steps",
         ),
     ] = None,
-    force: _Force = False,
-    allow_code: _AllowCode = False,
+    force: Force = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
     from kvsim.lives import written_timeline
@@ -332,8 +318,8 @@ def fit_(  # noqa: PLR0917 - typer passes them by name
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw the memory as bars.", show_default="no")
     ] = None,
-    fmt: _Format = None,
-    style: _Style = "screen",
+    fmt: Format = None,
+    style: Style = "screen",
 ) -> None:
     """Say where a GPU's memory goes, how layers share the KV cache, and how many requests fit."""
     from kvsim.reports.fit.command import FitOutput, fit_command
@@ -341,69 +327,6 @@ def fit_(  # noqa: PLR0917 - typer passes them by name
 
     asked = replace(asked, lengths=lengths_of(asked.lengths))
     fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, fmt=fmt, style=style))
-
-
-calibrate_app = typer.Typer(cls=_Front, help="Measure this machine's GPU: a profile for --gpu.")
-app.add_typer(calibrate_app, name="calibrate")
-
-
-@calibrate_app.callback(invoke_without_command=True)
-def calibrate(  # noqa: PLR0917 - typer passes them by name
-    ctx: typer.Context,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The profile to write.", show_default="NAME.json among yours"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the profile.", show_default="the GPU's")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points: about a minute.")] = False,
-    interpret: Annotated[
-        bool, typer.Option("--interpret", help="Rehearse on the CPU, on toy sizes: no measurement.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what a stopped one has measured.")] = False,
-) -> None:
-    """Measure this machine's GPU: a profile for --gpu."""
-    if ctx.invoked_subcommand is not None:
-        if extra := given(ctx):
-            raise KvsimError(f"{', '.join(extra)} must be left out with calibrate {ctx.invoked_subcommand}")
-        return
-    from kvsim.calibrating import calibrated
-
-    calibrated(out, name, quick=quick, interpret=interpret, fresh=fresh)
-
-
-@calibrate_app.command("show")
-def show_profile(  # noqa: PLR0917 - typer passes them by name
-    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="A name, see: sim gpus; or a file.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")
-    ] = None,
-    fmt: _Format = None,
-    style: _Style = "screen",
-    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
-    force: _Force = False,
-) -> None:
-    """Show a profile: what was measured, how well it fits."""
-    from kvsim.reports.calibration.profile import Fit, any_profile
-    from kvsim.reports.calibration.tables import report_of
-    from kvsim.reports.figures import check, style_named
-    from kvsim.reports.figures.calibration import draw_calibration
-    from kvsim.reports.rundir.writing import write_figures
-
-    look = style_named(style)
-    check(fmt, None)
-    found = any_profile(profile)
-    show(report_of(found))
-    if no_plots or not isinstance(found, Fit) or found.file.elsewhere:
-        return
-    stem, ending = found.file.path.stem, fmt or look.usual_format
-    for path in write_figures(
-        out or Path(),
-        lambda part: draw_calibration(found, part / f"calibration-{stem}.{ending}", look),
-        force,
-    ):
-        print(path)
 
 
 @app.command(short_help="Replay a benchmark's result: measured beside simulated.")
@@ -471,191 +394,9 @@ def validate(  # noqa: PLR0917 - each is an option
             print(path)
 
 
-@app.command()
-def models() -> None:
-    """List the built-in models."""
-    from kvsim.reports.listing import models_table
-
-    show(
-        models_table(),
-        "Layers: w see a window, c a chunk, r are recurrent; MLA caches one latent for all heads.\n"
-        "Names of the Hugging Face hub find them too: meta-llama/Llama-3.1-8B-Instruct.\n"
-        "Any other: --model path/to/config.json, as Hugging Face writes it.",
-    )
-
-
-@app.command(short_help="List the GPUs, and measured profiles.")
-def gpus() -> None:
-    """List the GPUs: datasheets of those built in, and measured profiles."""
-    from kvsim.reports.listing import show_gpus
-
-    show_gpus()
-
-
-@app.command()
-def allocators(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, drawn.", show_default="all")
-    ] = None,
-) -> None:
-    """List the KV-cache allocators, or draw the memory of one."""
-    from kvsim.reports.zoo import FamilyTree, card
-
-    if name is None:
-        show(FamilyTree(), "One of them: sim allocators NAME. Your own: --allocator package.module:Class")
-    else:
-        print(card(name))
-
-
-@app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")
-def try_allocator(
-    allocator: Annotated[
-        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
-    ],
-    calls: Annotated[int, typer.Option(help="Random calls on each arena, of four sizes.")] = 300,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same calls.")] = 0,
-) -> None:
-    """Try an allocator on random calls: does it keep every rule of the contract?"""
-    from kvsim.allocators import contract
-    from kvsim.api import check_allocator
-    from kvsim.reports.listing import rules_table
-
-    check_allocator(allocator, calls=calls, seed=seed)
-    rules = [*contract.RULES, contract.same_calls_give_same_addresses]
-    sizes = ", ".join(f"{slots:,}" for slots in contract.ARENAS)
-    show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
-
-
-@app.command("check-scheduler", short_help="Try a scheduler on random work, against all rules.")
-def try_scheduler(
-    scheduler: Annotated[
-        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
-    ],
-    workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
-) -> None:
-    """Try a scheduler on random work: does it keep every rule of the contract?"""
-    from kvsim.api import check_scheduler
-    from kvsim.reports.listing import table_of
-    from kvsim.sim.contract import RULES
-
-    check_scheduler(scheduler, workloads=workloads, seed=seed)
-    rules = [(rule.replace("_", " "), text) for rule, text in RULES.items()]
-    remark = f"All of them hold: {workloads:,} random workloads, each served in spans and step by step."
-    show(table_of(("rule", "what it says"), rules), remark)
-
-
-@app.command()
-def schedulers() -> None:
-    """List the schedulers."""
-    from kvsim.reports.listing import names_table, releases
-    from kvsim.sim.schedulers import SCHEDULERS
-
-    show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")
-
-
-traces_app = typer.Typer(cls=_Front, help="List the traces, look at one, convert it, fetch a public one.")
+app.add_typer(lists_app)
+app.add_typer(calibrate_app, name="calibrate")
 app.add_typer(traces_app, name="traces", short_help="List the traces; show, convert or fetch one.")
-
-_Tokenizer = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Counts the tokens of texts: a tokenizer.json.", show_default="none"),
-]
-_Turns = Annotated[str, typer.Option(metavar="first|all", help="Turns of conversations that are texts.")]
-_Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OURS=THEIRS,...", help="What a file calls its fields.", show_default="by their usual names"
-    ),
-]
-
-
-@traces_app.callback(invoke_without_command=True)
-def traces(ctx: typer.Context) -> None:
-    """List the traces, look at one, convert it, fetch a public one."""
-    if ctx.invoked_subcommand is not None:
-        return
-    from kvsim.reports.traces import list_tables
-    from kvsim.workloads.listing import listed
-
-    show(
-        list_tables(listed()),
-        "Tokens are means; CV: variation of the gaps, 1 for Poisson arrivals.\n"
-        "To fetch: sim traces fetch NAME. Not verified: no checksum is known.\n"
-        "Your own: --trace FILE, in any format of the page on traces.",
-    )
-
-
-@traces_app.command("show")
-def show_trace(  # noqa: PLR0917 - typer passes them by name
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A name or a file in any format.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Draw its lengths and arrivals there.", show_default="no"),
-    ] = None,
-    tokenizer: _Tokenizer = None,
-    turns: _Turns = "first",
-    columns: _Columns = None,
-    force: _Force = False,
-    miss_ratio: Annotated[
-        bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit (LRU, exact).")
-    ] = False,
-    block_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of its blocks.", show_default="16, or a few more")
-    ] = None,
-) -> None:
-    """Show a trace in numbers, and draw it."""
-    from kvsim.showing import trace_shown
-
-    described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
-    trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size)
-
-
-@traces_app.command("convert")
-def convert_trace(  # noqa: PLR0917 - typer passes them by name
-    trace: Annotated[str, typer.Argument(metavar="IN", help="A name or a file in any format.")],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Ends with .jsonl or .parquet.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
-    tokenizer: _Tokenizer = None,
-    turns: _Turns = "first",
-    columns: _Columns = None,
-) -> None:
-    """Write a trace in kvsim's own format."""
-    from kvsim.jobs import opened
-    from kvsim.reports.progress import progress
-    from kvsim.workloads.convert import convert
-    from kvsim.workloads.tokenized import file_of
-
-    source = file_of(trace) or trace
-    described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
-    texts = tokenizer is not None or turns != "first"
-    at = (0, 0)
-
-    def wrote(rows: int, total: int) -> None:
-        nonlocal at
-        at = (rows, total)
-
-    with nullcontext() if texts else progress(trace, lambda: at[1], lambda: at[0], "rows"):
-        read = (lambda: opened(described).lengths) if texts else None
-        done = convert(source, out, force=force, columns=columns, lengths=read, done=wrote)
-    for note in done.notes:
-        print(note)
-    print(f"{done.rows:,} requests written to {out}")
-
-
-@traces_app.command("fetch")
-def fetch_trace(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One of those to fetch, see: sim traces.")],
-) -> None:
-    """Download a public trace, once, into the platform's cache."""
-    from kvsim.reports.progress import progress
-    from kvsim.workloads.catalogue import Bytes, fetch
-
-    arrived = Bytes()
-    with progress(name, lambda: arrived.total, lambda: arrived.done, "bytes"):
-        entry, found = fetch(name, arrived)
-    print(f"{entry.path}\nsha256 {found}, {'as expected' if entry.sha256 else 'not verified: none is known'}")
-    print(f"{entry.licence}, {entry.source}")
 
 
 @app.callback(invoke_without_command=True)
@@ -733,10 +474,3 @@ def _failed(error: Exception) -> int:
     line, code = complaint(error)
     print(line, file=sys.stderr)
     return code
-
-
-def show(table: Any, remark: str = "") -> None:  # noqa: ANN401 - what rich can print
-    """Print a table, and a remark below it."""
-    from kvsim.reports import listing
-
-    listing.show(table, remark)

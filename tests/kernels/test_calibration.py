@@ -267,7 +267,6 @@ def test_a_failure_while_points_take_turns_is_each_ones_reason(monkeypatch):
     assert [(each.seconds, each.failure) for each in found] == [((), words)] * 2
 
 
-
 @needs_interpreter
 def test_sums_over_two_processes():
     asked = [Point("all_reduce", {"gpus": 2, "bytes": size}) for size in (256, 1024)]

@@ -1,0 +1,71 @@
+"""`sim calibrate` and `sim calibrate show`: time the kernels on this machine's GPU, look at a profile."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvsim.cli_parts import Force, Format, Front, Style, show
+from kvsim.flags import given
+from kvsim.sim.errors import KvsimError
+
+calibrate_app = typer.Typer(cls=Front, help="Measure this machine's GPU: a profile for --gpu.")
+
+
+@calibrate_app.callback(invoke_without_command=True)
+def calibrate(  # noqa: PLR0917 - typer passes them by name
+    ctx: typer.Context,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The profile to write.", show_default="NAME.json among yours"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the profile.", show_default="the GPU's")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points: about a minute.")] = False,
+    interpret: Annotated[
+        bool, typer.Option("--interpret", help="Rehearse on the CPU, on toy sizes: no measurement.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what a stopped one has measured.")] = False,
+) -> None:
+    """Measure this machine's GPU: a profile for --gpu."""
+    if ctx.invoked_subcommand is not None:
+        if extra := given(ctx):
+            raise KvsimError(f"{', '.join(extra)} must be left out with calibrate {ctx.invoked_subcommand}")
+        return
+    from kvsim.calibrating import calibrated
+
+    calibrated(out, name, quick=quick, interpret=interpret, fresh=fresh)
+
+
+@calibrate_app.command("show")
+def show_profile(  # noqa: PLR0917 - typer passes them by name
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="A name, see: sim gpus; or a file.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")
+    ] = None,
+    fmt: Format = None,
+    style: Style = "screen",
+    no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
+    force: Force = False,
+) -> None:
+    """Show a profile: what was measured, how well it fits."""
+    from kvsim.reports.calibration.profile import Fit, any_profile
+    from kvsim.reports.calibration.tables import report_of
+    from kvsim.reports.figures import check, style_named
+    from kvsim.reports.figures.calibration import draw_calibration
+    from kvsim.reports.rundir.writing import write_figures
+
+    look = style_named(style)
+    check(fmt, None)
+    found = any_profile(profile)
+    show(report_of(found))
+    if no_plots or not isinstance(found, Fit) or found.file.elsewhere:
+        return
+    stem, ending = found.file.path.stem, fmt or look.usual_format
+    for path in write_figures(
+        out or Path(),
+        lambda part: draw_calibration(found, part / f"calibration-{stem}.{ending}", look),
+        force,
+    ):
+        print(path)

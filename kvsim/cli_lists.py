@@ -1,0 +1,92 @@
+"""What there is to choose from: `sim models`, `gpus`, ...; and whether what is your own keeps the rules."""
+
+from typing import Annotated
+
+import typer
+
+from kvsim.cli_parts import Front, show
+
+lists_app = typer.Typer(cls=Front)
+
+
+@lists_app.command()
+def models() -> None:
+    """List the built-in models."""
+    from kvsim.reports.listing import models_table
+
+    show(
+        models_table(),
+        "Layers: w see a window, c a chunk, r are recurrent; MLA caches one latent for all heads.\n"
+        "Names of the Hugging Face hub find them too: meta-llama/Llama-3.1-8B-Instruct.\n"
+        "Any other: --model path/to/config.json, as Hugging Face writes it.",
+    )
+
+
+@lists_app.command(short_help="List the GPUs, and measured profiles.")
+def gpus() -> None:
+    """List the GPUs: datasheets of those built in, and measured profiles."""
+    from kvsim.reports.listing import show_gpus
+
+    show_gpus()
+
+
+@lists_app.command()
+def allocators(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, drawn.", show_default="all")
+    ] = None,
+) -> None:
+    """List the KV-cache allocators, or draw the memory of one."""
+    from kvsim.reports.zoo import FamilyTree, card
+
+    if name is None:
+        show(FamilyTree(), "One of them: sim allocators NAME. Your own: --allocator package.module:Class")
+    else:
+        print(card(name))
+
+
+@lists_app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")
+def try_allocator(
+    allocator: Annotated[
+        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
+    ],
+    calls: Annotated[int, typer.Option(help="Random calls on each arena, of four sizes.")] = 300,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same calls.")] = 0,
+) -> None:
+    """Try an allocator on random calls: does it keep every rule of the contract?"""
+    from kvsim.allocators import contract
+    from kvsim.api import check_allocator
+    from kvsim.reports.listing import rules_table
+
+    check_allocator(allocator, calls=calls, seed=seed)
+    rules = [*contract.RULES, contract.same_calls_give_same_addresses]
+    sizes = ", ".join(f"{slots:,}" for slots in contract.ARENAS)
+    show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
+
+
+@lists_app.command("check-scheduler", short_help="Try a scheduler on random work, against all rules.")
+def try_scheduler(
+    scheduler: Annotated[
+        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
+    ],
+    workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
+) -> None:
+    """Try a scheduler on random work: does it keep every rule of the contract?"""
+    from kvsim.api import check_scheduler
+    from kvsim.reports.listing import table_of
+    from kvsim.sim.contract import RULES
+
+    check_scheduler(scheduler, workloads=workloads, seed=seed)
+    rules = [(rule.replace("_", " "), text) for rule, text in RULES.items()]
+    remark = f"All of them hold: {workloads:,} random workloads, each served in spans and step by step."
+    show(table_of(("rule", "what it says"), rules), remark)
+
+
+@lists_app.command()
+def schedulers() -> None:
+    """List the schedulers."""
+    from kvsim.reports.listing import names_table, releases
+    from kvsim.sim.schedulers import SCHEDULERS
+
+    show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")

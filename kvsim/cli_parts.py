@@ -1,0 +1,29 @@
+"""What the commands of `sim` have in common: the list of commands, options of several, printing a table."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+
+class Front(TyperGroup):
+    """The list of commands without frames: importing what draws them takes longer than all the rest."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init__(*args, **options | {"rich_markup_mode": None})
+
+
+Force = Annotated[bool, typer.Option("--force", help="Replace files there that kvsim did not write.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
+]
+Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a config.json names.")]
+
+
+def show(table: Any, remark: str = "") -> None:  # noqa: ANN401 - what rich can print
+    """Print a table, and a remark below it."""
+    from kvsim.reports import listing
+
+    listing.show(table, remark)
