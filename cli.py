@@ -36,7 +36,7 @@ from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
 from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
-from kvsim.sim import __version__, build
+from kvsim.sim import __version__, installed_build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -408,7 +408,7 @@ def sim(
 ) -> None:
     """Answer what is asked without a command."""
     if version:
-        print(f"kvsim {__version__}, {build()}")
+        print(f"kvsim {__version__}, {installed_build()}")
     elif ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

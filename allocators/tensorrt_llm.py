@@ -72,9 +72,9 @@ class TensorRTLLM(Allocator):
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         if capacity_slots < block_size:
             raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
+        super().__init__(capacity_slots // block_size * block_size)
         self.block_size = self.growth_unit = block_size
         self.num_blocks = capacity_slots // block_size
-        super().__init__(self.num_blocks * block_size)
         self.caches = caches
         self.retention = Retention(self.num_blocks)
         self.texts = BlockTexts(self.num_blocks, block_size)

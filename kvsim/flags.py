@@ -57,8 +57,9 @@ def completed(argv: Sequence[str]) -> list[str]:
     return [
         f"{word}={MAP_INSTANTS}"
         if word == "--record-map" and not following.isdigit()
-        else short.get(word, word)
+        else "".join((short.get(name, name), equals, value))
         for word, following in zip(argv, [*argv[1:], ""], strict=True)
+        for name, equals, value in [word.partition("=")]
     ]
 
 
@@ -86,7 +87,9 @@ def _options(group: type, besides: Collection[str]) -> list[inspect.Parameter]:
 def _parameters(named: Named) -> list[inspect.Parameter]:
     """One option; one that is on, off or open has a second, hidden name for off."""
     about = named.about
-    names = [about.short or named.flag, *about.also] if named.type is bool or about.also else []
+    names = (
+        [about.short or named.flag, *about.also] if named.type is bool or about.also or about.short else []
+    )
     declared = typer.Option(
         *names,
         help=about.help,

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 __version__ = "0.1.0"
 
 
-def build() -> str:
+def installed_build() -> str:
     """Which build is installed: "compiled with mypyc", or "pure Python"."""
     spec = find_spec("kvsim.sim.serving.replica")
     is_compiled = spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))

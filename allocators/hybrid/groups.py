@@ -102,8 +102,8 @@ class Hybrid(Allocator):
     """
 
     family = "layers"
-    idea = "a table for each group of alike layers, over one pool of pages of equal bytes"
-    wastes = "less than one block in each group; padding of pages and of groups"
+    idea = "a table for each group of alike layers, over one pool of equal pages"
+    wastes = "less than a block in each group; padding of pages and groups"
     used_by = "vLLM"
     source = "vllm/v1/core/kv_cache_utils.py, 0.33.0"
 

@@ -187,7 +187,7 @@ DARK = Style(
             "internal": ("#EBA62B", "black", "////"),
             "external": ("#D0532B", "white", None),
             "cached": ("#7CCBB0", "black", None),
-            "idle": ("#A987BF", "black", ".."),
+            "idle": ("#8E5FB0", "white", None),
             "free": ("#39424F", "white", None),
         }
     ),

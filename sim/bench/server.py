@@ -8,12 +8,14 @@ vLLM's defaults          seats and budget of `vllm serve` on that GPU, in that r
 from dataclasses import dataclass, replace
 
 from kvsim.sim.bench.measured import MeasuredRun
+from kvsim.sim.classes import name_of
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.log import StartupLog
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.scenario.vllm_defaults import RELEASES, Asked, vllm_defaults
 
 NEWEST = list(RELEASES)[-1]
@@ -47,7 +49,7 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
         found, said = _logged(found, log)
         told.append(f"The log says: {', '.join(said) or 'nothing of the settings'}.")
     of_vllm = asked.scheduler is None or str(asked.scheduler).startswith("vllm-v1")
-    if asked.allocator == "paged" and of_vllm:
+    if allocator_class(name_of(asked.allocator)).has_blocks and of_vllm:
         found, said = _defaults(found, release)
         if said:
             told.append(f"Defaults of vllm serve {release}: {', '.join(said)}.")

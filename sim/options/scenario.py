@@ -160,12 +160,13 @@ class Scenario:
         "([`--cost calibrated`](cost.md#calibrated) only)",
     )
     preemption: str | None = option(
-        "What becomes of evicted requests; swap: vllm-v0.",
+        "What becomes of evicted requests: recompute, swap (vllm-v0).",
         panel=ENGINE,
         default=None,
+        value="NAME",
         allowed=PREEMPTIONS,
         shown="the engine's",
-        doc="what becomes of evicted requests; `swap`: only `vllm-v0`",
+        doc="what becomes of evicted requests: `recompute`, or `swap`, only `vllm-v0`",
     )
     num_cpu_blocks: int | None = option(
         "Blocks of host memory for swapped requests (vllm-v0).",
@@ -220,6 +221,7 @@ class Scenario:
         "The leaf of the radix tree that goes first (sglang).",
         panel=MEMORY,
         default=EngineConfig.eviction,
+        value="NAME",
         allowed=tuple(STRATEGIES),
         doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/blocks.md#sglang)",
     )
@@ -308,7 +310,7 @@ class Scenario:
         "Type of a cached number; auto: the model's.",
         panel=MEMORY,
         default=Deployment.kv_cache_dtype,
-        value="auto|fp8|bf16|...",
+        value="NAME",
         doc="type of a cached number: `fp8` (`fp8_e4m3`, `fp8_e5m2`), `fp16`, `bf16` (`bfloat16`), `fp32`; "
         "`auto`: the model's",
     )
@@ -324,6 +326,7 @@ class Scenario:
         "States kept for prefixes: none, at block ends (align), in all blocks.",
         panel=MEMORY,
         default=None,
+        value="NAME",
         allowed=CACHE_MODES,
         shown="align with the prefix cache, else none",
         doc="which states of recurrent layers are kept for prefixes ([hybrid models](hybrid.md))",
@@ -335,6 +338,7 @@ class Scenario:
         value="N",
         doc="which ends of windows and states are kept for prefixes: 0 where prompts end and part, -1 all, "
         "else one in so many tokens too ([hybrid models](hybrid.md))",
+        short="--cache-retention",
     )
     model: str | ModelSpec = option(
         "See: sim models; or a name of the hub, or a config.json.",

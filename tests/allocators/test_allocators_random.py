@@ -338,7 +338,8 @@ class ExtentMachine(RuleBasedStateMachine):
         ledger = self.allocator.ledger(self.tokens, self.finals, need=16)
         assert ledger[:3] == tuple(kinds.values())
         external = self.model.external(16)
-        assert ledger[3:] == (0, external, self.allocator.free_slots - external)
+        assert (ledger.cached, ledger.external, ledger.idle) == (0, external, 0)
+        assert ledger.free == self.allocator.free_slots - external
 
 
 class ContiguousMachine(ExtentMachine):

@@ -20,7 +20,7 @@ from kvsim import cli
 from kvsim.allocators import ALLOCATORS
 from kvsim.reports import progress
 from kvsim.reports.rundir import claims, writing
-from kvsim.sim import __version__, build
+from kvsim.sim import __version__, installed_build
 from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.models.catalog import model_names
 from kvsim.sim.schedulers import SCHEDULERS
@@ -451,7 +451,7 @@ MISTAKES = {
     "scheduler vllm-v1@0.11.0, got True",
     "run --no-reserve-full-prompt --scheduler vllm-v1@0.11.0": "reserve_full_prompt must be left out for "
     "scheduler vllm-v1@0.11.0, got False",
-    "run --policy lifo": "policy must be one of fcfs, priority, sjf, got 'lifo'",
+    "run --policy lifo": "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, got 'lifo'",
     "run --preemption drop": "preemption must be one of recompute, swap, got 'drop'",
     "run --preemption swap": "preemption must be recompute for scheduler vllm-v1, got 'swap'",
     "run --enforce-eager": "enforce_eager must be left out for cost roofline, which knows no launches",
@@ -509,7 +509,7 @@ MISTAKES = {
     "plot none --latency ttft:p42": "latency must be NAME:STATISTIC with one of mean, p50, p90, p95, p99, "
     "max, got 'ttft:p42'",
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
-    "fragmentation, waste, batched, requests, latency, throughput, block-size, lengths, seeds, map)",
+    "fragmentation, waste, ranking, batched, requests, latency, throughput, block-size, lengths, seeds, map)",
     "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
     "calibrate show none": f"profile 'none' is unknown (known: a100-40gb-sosp23, {GPUS[:-2]} and 5 more)",
     "calibrate show none.json": "profile none.json cannot be read: No such file or directory",
@@ -612,7 +612,7 @@ def test_a_damaged_config_is_refused(sim):
         (
             json.dumps(config | {"workload": {"trace": "sharegpt", "rate": 3}}),
             "cannot be used: option 'rate' is unknown; did you mean 'rate_scale'? (known: "
-            + ", ".join(config["workload"])
+            + listed(list(config["workload"]))
             + ")",
         ),
         ('{"runs": {"paged": {}}}', "belongs to a comparison: choose one of its runs (paged)"),
@@ -736,7 +736,7 @@ def test_lists_fit_in_80_columns(sim, command):
 def test_the_version_is_that_of_the_project(sim):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project.get("version", __version__) == __version__
-    assert sim("--version") == (0, f"kvsim {__version__}, {build()}", "")
+    assert sim("--version") == (0, f"kvsim {__version__}, {installed_build()}", "")
 
 
 def test_help_imports_nothing_slow():

@@ -145,7 +145,8 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
         "markers =\n    golden: recordings\n    slow: takes seconds\n"
     )
     (tmp_path / "conftest.py").write_text(
-        "import kvsim.sim\n\ndef pytest_configure():\n    assert kvsim.sim.build() == 'compiled with mypyc'\n"
+        "from kvsim.sim import installed_build\n\n"
+        "def pytest_configure():\n    assert installed_build() == 'compiled with mypyc'\n"
     )
     goldens = os.environ.get("KVSIM_GOLDENS", str(ROOT.parent / "shared/goldens"))
     options = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "golden or not slow"]

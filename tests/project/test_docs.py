@@ -267,7 +267,7 @@ def test_every_reservation_and_fit_is_described():
 def test_every_policy_preemption_release_and_beam_process_is_described():
     text = named("schedulers")
     assert all(f"`{policy}`" in text for policy in POLICIES)
-    assert f"`--preemption {PREEMPTIONS[0]}\\|{PREEMPTIONS[1]}`" in named("commands")
+    assert all(f"`{each}`" in named("commands") for each in PREEMPTIONS)
     assert all(f"`{name}@{version}`" in text for name in SCHEDULERS for version in scheduler(name).VERSIONS)
     processes = [name for (name,) in first_column(sections(named("engine"))["Several answers and beams"])]
     assert processes == ["replace:P", "uniform"]

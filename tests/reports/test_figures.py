@@ -390,10 +390,12 @@ def test_the_bars_are_the_saturated_shares_where_all_had_requests_waiting_and_su
     ):
         axes = figure_of("waste", runs).axes[0]
         assert axes.get_xlabel() == f"share of the KV memory, mean {when}"
-        kinds = len(palette.KINDS)
+        kinds = palette.kinds_of(run.summary for run in runs)
         for row, run in enumerate(runs):
-            widths = [bar.get_width() for bar in axes.patches[row * kinds : (row + 1) * kinds]]
-            assert widths == pytest.approx([run.summary["memory"][part][kind] for kind in palette.KINDS])
+            bars = axes.patches[row * len(kinds) : (row + 1) * len(kinds)]
+            shares = [run.summary["memory"][part][kind] for kind in kinds]
+            widths = [bar.get_width() for bar in bars]
+            assert widths == pytest.approx(shares)
             assert sum(widths) == pytest.approx(100)
 
 
@@ -403,7 +405,8 @@ def test_a_run_in_which_nobody_waited_shows_its_average(tmp_path):
     bars = figure_of("waste", [run]).axes[0]
     assert bars.get_xlabel() == "share of the KV memory, mean over the whole run"
     widths = [bar.get_width() for bar in bars.patches]
-    assert widths == pytest.approx([run.summary["memory"]["average"][kind] for kind in palette.KINDS])
+    kinds = palette.kinds_of([run.summary])
+    assert widths == pytest.approx([run.summary["memory"]["average"][kind] for kind in kinds])
 
 
 def test_the_headline_and_the_bars_say_the_waste_in_numbers(three):
@@ -439,8 +442,9 @@ def test_slices_keep_the_time_integral_of_a_step_function():
 
 
 def test_the_stack_fills_the_panel_at_every_moment(tmp_path):
-    timeline = run_of(tmp_path).columns.timeline
-    assert (sum(timeline[kind] for kind in palette.KINDS) == CAPACITY).all()
+    run = run_of(tmp_path)
+    timeline = run.columns.timeline
+    assert (sum(timeline[kind] for kind in palette.kinds_of([run.summary])) == CAPACITY).all()
 
 
 def test_utilisation_and_fragmentation_are_time_means_of_the_timeline(tmp_path):

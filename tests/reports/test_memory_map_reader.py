@@ -78,9 +78,9 @@ def test_ranges_name_requests_and_samples(tmp_path):
     rows = [(0.5, 0, 16, "17 4.2", 16, 0), (0.5, 16, 16, "", 0, 1), (0.5, 32, 8, "3", 5, 0)]
     found = MemoryMap.read(write(tmp_path, rows))
     assert list(found.at(1).ranges()) == [
-        Range(0, 16, ((17, 0), (4, 2)), 16, False),
-        Range(16, 16, (), 0, True),
-        Range(32, 8, ((3, 0),), 5, False),
+        Range(0, 16, ((17, 0), (4, 2)), 16, cached=False, idle=False),
+        Range(16, 16, (), 0, cached=True, idle=False),
+        Range(32, 8, ((3, 0),), 5, cached=False, idle=False),
     ]
     assert found.slots == 40
     assert list(found.at(0.4).ranges()) == [Range(0, 40, (), 0, False)]

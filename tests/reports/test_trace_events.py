@@ -135,6 +135,10 @@ def test_steps_are_drawn_with_what_they_compute(tmp_path):
     assert len(only) == 1 and '"step": 1' in only[0]
 
 
+NOBODY_IN_PARTICULAR = ("sglang", "lightllm", "past-future", "tensorrt-llm")
+"""Engines that evict because memory is short for all, before they ask who grows: no arrows."""
+
+
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_whatever_happens_keeps_the_format_and_the_times(scheduler, tmp_path):
     happened = set()
@@ -155,7 +159,8 @@ def test_whatever_happens_keeps_the_format_and_the_times(scheduler, tmp_path):
         steps = [event for event in events if event.get("cat") == "engine"]
         assert len(steps) == len(result.steps["step"])
     assert {"M", "X", "C"} <= happened
-    assert {"s", "f"} <= happened or not {"preemptions", "swap_outs"} & set(HAPPENS[scheduler])
+    if "preemptions" in HAPPENS[scheduler] and scheduler not in NOBODY_IN_PARTICULAR:
+        assert {"s", "f"} <= happened
 
 
 def test_rejected_requests_candidates_and_empty_runs_are_drawn(tmp_path):

@@ -33,7 +33,7 @@ class Watched(MemoryMap):
         super().draw(now_ps, allocator, owners, lengths)
         names = {seq: f"{r.index}.{r.sample}".removesuffix(".0") for seq, r in owners.items()}
         slots = []
-        for start, size, seqs, first, cached in allocator.regions():
+        for start, size, seqs, first, cached, *_ in allocator.regions():
             assert len(slots) == start
             most = max((lengths.get(seq, 0) for seq in seqs), default=0)
             text = " ".join(names[seq] for seq in seqs)
