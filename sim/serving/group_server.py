@@ -131,12 +131,14 @@ class GroupServer(Server):
         child.first_token_step = parent.first_token_step
         child.seq = self._next_seq
         self._next_seq += 1
+        copied = self.allocator.copied_slots
         if not self.allocator.fork(parent.seq, child.seq, child.computed):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self.running[child.seq] = child
         self.step.changed = True
         if self.events:
             self.events.forked(child, self.now_ps, self.steps)
+            self.events.copied(child, self.now_ps, self.steps, self.allocator.copied_slots - copied)
 
     def branch(self, group: Group, parents: Sequence[int]) -> None:
         """Replace the candidates of a beam search: candidate i follows the old candidate `parents[i]`."""

@@ -234,7 +234,7 @@ class Server(Decoding):
         budget all the same. Of the rest, this step computes all, or `chunk`.
         """
         request, seq, allocator = self.waiting[0], self._next_seq, self.allocator
-        bound = self.bound(request)
+        bound, copied = self.bound(request), allocator.copied_slots
         if not (
             allocator.admit(seq, tokens, bound)
             if match is None
@@ -245,6 +245,7 @@ class Server(Decoding):
         if self.events:
             hits = match.tokens if match and cached is None else cached or 0
             self.events.admitted(request, self.now_ps, self.steps, tokens, hits)
+            self.events.copied(request, self.now_ps, self.steps, allocator.copied_slots - copied)
         self.waiting.popleft()
         self._next_seq += 1
         if self.has_external:

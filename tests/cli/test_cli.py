@@ -386,7 +386,7 @@ def test_figures_are_drawn_again_from_runs_and_comparisons(sim):
     before = files_of("all")
     code, out, err = sim("plot", "all")
     assert (code, err) == (0, "")
-    more = {f"{name}.png" for name in ("batched", "fragmentation", "lengths", "utilisation")}
+    more = {f"{name}.png" for name in ("batched", "fragmentation", "lengths", "ranking", "utilisation")}
     assert set(out.split()) == {f"all/{name}" for name in {*FIGURES, *more}}
     after = files_of("all")
     assert json.loads(after.pop(".kvsim.json"))["files"] == sorted(

@@ -279,7 +279,10 @@ def test_a_guessed_name_is_suggested():
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda: kvsim.simulate(policy="lifo"), "policy must be one of fcfs, priority, sjf, got 'lifo'"),
+        (
+            lambda: kvsim.simulate(policy="lifo"),
+            "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, got 'lifo'",
+        ),
         (lambda: kvsim.simulate(model="gpt-5"), "model 'gpt-5' is unknown"),
         (
             lambda: kvsim.simulate("paged"),

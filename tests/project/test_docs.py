@@ -305,8 +305,10 @@ def working(tmp_path_factory):
 @pytest.mark.parametrize("file", ["requests.parquet", "samples.parquet", "timeline.parquet", "steps.parquet"])
 def test_every_column_is_described_in_order_with_its_unit(file, result, working):
     text = sections(named("output"))[file]
-    run = working if file == "timeline.parquet" else result
-    assert [name for (name,) in first_column(text)] == columns_of(run / file)
+    described = [name for (name,) in first_column(text)]
+    assert described == columns_of(result / file)
+    if file == "timeline.parquet":
+        assert [*described, "idle"] == columns_of(working / file) and "`idle`" in text
     units = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", text, flags=re.MULTILINE))
     assert all(units[name] == "s" for name in units if name.endswith("_s"))
 

@@ -107,7 +107,7 @@ def test_the_command_and_the_module_run_with_a_users_own_files_in_the_way(instal
     for command in ([str(home / "bin/sim")], [str(home / "bin/python"), "-m", "kvsim"]):
         out = run(*command, *arguments, cwd=tmp_path)
         assert "paged served 20 requests" in out
-    assert (site / "kvsim/sim/models.toml").is_file()
+    assert (site / "kvsim/sim/models/models.toml").is_file()
 
 
 def test_uninstalling_leaves_the_neighbour_alone(installed, tmp_path):

