@@ -66,7 +66,7 @@ def replay(memory_map, capacity):
         yield time_ps, slots
 
 
-SET_ASIDE = ("lightllm", "past-future", "sglang")
+SET_ASIDE = ("lightllm", "past-future", "sglang", "tensorrt-llm")
 """Engines that set memory aside for the answers of those who run: hardly one is evicted."""
 
 
