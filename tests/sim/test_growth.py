@@ -139,4 +139,4 @@ def test_irregular_growth_is_due_once_at_its_clock_and_ends_a_span_before_it(pla
         next_growth = min([at for at in naive.values() if at > clock], default=clock + steps)
         sure = calendar.guaranteed_steps(clock, steps, 0)
         assert 1 <= sure <= min(steps, next_growth - clock)
-        assert calendar.growth_within(clock, range(1, sure + 1)) == ([], 0, [])
+        assert calendar.growth_within(clock, list(range(1, sure + 1))) == ([], 0, [])
