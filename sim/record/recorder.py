@@ -259,11 +259,13 @@ class Recorder:
         sums.time_ps += duration_ps
         sums.add_rest(duration_ps, *rest)
 
-    def add(self, span: Span, grown: tuple[int, int, int] | None = None) -> None:
+    def add(
+        self, span: Span, grown: tuple[int, int, int, list[tuple[int, int]] | None] | None = None
+    ) -> None:
         """Add steps that were carried out.
 
         `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
-        and of those that were cached before.
+        and of those that were cached before; and (step, slots) of those left behind windows.
         """
         ends, decoding, held, sums = span.ends, span.decoding, span.held, self.unsaturated
         total, steps = ends[-1], len(ends)
@@ -281,12 +283,19 @@ class Recorder:
         if span.rest is not None:
             external, cached, idle, shared = span.rest
             sums.add_rest(total, external, cached, idle, shared)
+        peak = held + more * (steps - 1)
         if grown is not None:
-            used, internal, evicted = grown
+            used, internal, evicted, left = grown
             sums.used += used
             sums.internal += internal
             sums.cached -= evicted
-        peak = held + more * (steps - 1)
+            if left:
+                gone, peak = 0, held
+                for step, slots in left:
+                    peak = max(peak, held + more * (step - 1) - gone)
+                    gone += slots
+                    sums.token -= slots * (total - ends[step - 1])
+                peak = max(peak, held + more * (steps - 1) - gone)
         if peak > self.peak_used_slots:
             self.peak_used_slots = peak
         if span.running > self.max_running:
