@@ -157,6 +157,7 @@ class Hybrid(Allocator):
         self._prompts: dict[int, int] = {}
         self._held: Holdings[Holding] = Holdings()
         self._entries = 0
+        self._events = sorted({event for group in self.groups for event in self._events_of(group)})
 
     @property
     def block_slots(self) -> int:
@@ -302,23 +303,20 @@ class Hybrid(Allocator):
 
     def _next_event(self, tokens: int) -> int:
         """The next number of tokens at which a table may change, or a page become known."""
-        at = tokens + 1
-        while not any(self._may_change(group, at) for group in self.groups):
-            at += 1
-        return at
+        return tokens + 1 + min([(rest - tokens - 1) % every for every, rest in self._events])
 
-    def _may_change(self, group: GroupSpec, tokens: int) -> bool:
-        place = tokens % group.block_size
-        if place == 1 or group.block_size == 1 or (self.caches and place <= 1 + self.late):
-            return True
-        settled = tokens - 1 - self.late
+    def _events_of(self, group: GroupSpec) -> Iterator[tuple[int, int]]:
+        """When a table of the group may change: (every so many tokens, the rest that they leave)."""
+        size, settled = group.block_size, 1 + self.late
+        yield size, 1 % size
+        if self.caches:
+            yield from ((size, place % size) for place in range(1 + settled))
         if group.kind == "state":
-            return place in (0, 2, 2 + self.late)
-        if group.reach is None:
-            return False
-        if group.kind == "window":
-            return (settled - group.reach + 1) % group.block_size == 0
-        return settled % group.reach == 0
+            yield from ((size, place % size) for place in (0, 2, 1 + settled))
+        elif group.kind == "window" and group.reach:
+            yield size, (group.reach - 1 + settled) % size
+        elif group.reach:
+            yield group.reach, settled % group.reach
 
     # -- leaving ------------------------------------------------------------------------------
 
