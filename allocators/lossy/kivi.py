@@ -51,6 +51,7 @@ class Kivi(Allocator):
     takes_bits = True
 
     windows = True
+    grows_by = 1
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:

@@ -71,7 +71,7 @@ class Kvcached(Allocator):
         self.page_slots = bundle // grain
         super().__init__(count * self.page_slots)
         self.slots_per_token = model.token_bytes // grain
-        self.block_size = model.block_size
+        self.block_size = self.grows_by = model.block_size
         self.calls = tensors
         self.map_ns, self.unmap_ns = MAP_NS, UNMAP_NS
         self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, block_bytes)

@@ -44,7 +44,8 @@ class Decoding:
         self.now_ps = 0
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
-        self._growth = GrowthCalendar(allocator.growth_unit if progress.linear else 0)
+        unit = allocator.growth_unit or allocator.grows_by
+        self._growth = GrowthCalendar(unit if progress.linear else 0)
         self._leaves = type(allocator).leaves_at is not Allocator.leaves_at
         self._plain_surplus = type(allocator).surplus is Allocator.surplus
         self._granted_clock = -1  # of the last decode step whose memory was given
