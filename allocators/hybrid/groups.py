@@ -13,7 +13,7 @@ engine does it; tokens that were freed are *expired*. States count as `state_slo
 groups, and hit where all groups hold them (cache.py).
 
 A sequence comes back when something may happen to its tables: at the ends of blocks, windows and chunks. In
-between its `capacity` is not reached. Nothing is promised.
+between its `capacity` is not reached. Nothing is promised: that takes a run without prefixes (uncached.py).
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -24,6 +24,7 @@ from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, 
 from kvsim.allocators.hybrid.cache import GroupSpec, Hit, HybridCache
 from kvsim.allocators.hybrid.pool import NULL
 from kvsim.allocators.hybrid.tables import Text
+from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
 from kvsim.allocators.texts import Keys, Texts
@@ -116,11 +117,13 @@ class Hybrid(Allocator):
     keeps_groups = True
 
     @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> "Hybrid":
+    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         size = options.block_size
         layers = options.hybrid or Layers(
             (LayerGroup("full", size), LayerGroup("window", size, 2 * size)), options.max_model_len
         )
+        if options.cache is None and Uncached.serves(layers):
+            return Uncached(capacity_slots, layers, options.max_model_len)
         return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
 
     def __init__(self, capacity_slots: int, layers: Layers, caching: bool, max_model_len: int) -> None:

@@ -12,6 +12,7 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.hybrid.groups import Hybrid
+from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
@@ -78,6 +79,10 @@ def hybrid(capacity_slots: int) -> Allocator:
     return Hybrid(capacity_slots, UNLIKE, False, 1 << 20)
 
 
+WINDOWS = Layers((LayerGroup("window", 4, 10), LayerGroup("full", 4), LayerGroup("full", 4)), 1 << 20)
+CHUNKS = Layers((LayerGroup("full", 4), LayerGroup("chunk", 4, 6)), 1 << 20, late=True)
+
+
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "contiguous first fit": Contiguous,
     "contiguous best fit": partial(Contiguous, fit="best"),
@@ -96,6 +101,8 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "hybrid": hybrid,
+    "hybrid of equal blocks": partial(Uncached, layers=WINDOWS, max_model_len=1 << 20),
+    "hybrid of chunks, late": partial(Uncached, layers=CHUNKS, max_model_len=1 << 20),
     "offset": Offset,
     "offset-exact": OffsetExact,
     "tlsf": Tlsf,
