@@ -135,26 +135,25 @@ class Paged(Allocator):
         return len(table) * self.block_size
 
     def grow(self, seq: int, tokens: int) -> bool:
-        if self.prefixes is not None and seq in self.prefixes.filling:
-            before = self.capacity(seq)
-            if not self._grow(seq, tokens):
+        table, size = self._tables[seq], self.block_size
+        full, part_filled = len(table), self._claims.part_filled
+        missing = -(-tokens // size) - full
+        if part_filled and table[-1] in part_filled and tokens > self.capacity(seq):
+            if max(missing, 0) >= self._pool.free:
                 return False
-            if before < tokens:
-                self.fill(seq, before)  # what the sequence held is full now
-            return True
-        return self._grow(seq, tokens)
-
-    def _grow(self, seq: int, tokens: int) -> bool:
-        table = self._tables[seq]
-        shared_last = table[-1] in self._claims.part_filled and tokens > self.capacity(seq)
-        missing = -(-tokens // self.block_size) - len(table)
-        if max(missing, 0) + shared_last > self._pool.free:
-            return False
-        if shared_last:
             self._copy_on_write(table)
+            full -= 1
+        elif missing > self._pool.free:
+            return False
+        elif missing <= 0:
+            return True
         if missing > 0:
             table += self._pool.lend(missing)
-            self._count()
+            self.used_slots += missing * size
+        if self.prefixes is not None:
+            if seq in self.prefixes.filling:
+                self.prefixes.fill(seq, table, full)  # what the sequence held is full now
+            self.cached_slots = self._pool.cached * size
         return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
