@@ -297,18 +297,16 @@ class VllmV0(Scheduler):
         assert isinstance(server, BeamServer)
         steps, self._chosen_clock = clock - self._chosen_clock, clock
         survivors.pass_over((steps - 1) * self._searches)
-        stored = server.progress.stored
-        groups = [
-            group
-            for group in server.beams
-            if stored(group.sequences[0]) > group.sequences[0].prompt_tokens  # else it has just begun
-        ]
-        if survivors.nobody_dropped(len(groups)):
-            return
-        for group in groups:
+        groups = list(server.beams)
+        if server.begun_clock == clock:  # some have just begun
+            groups = [group for group in groups if server.searches(group)]
+        place, count = survivors.first_dropping(len(groups)), len(groups)
+        while place < count:
             parents = survivors.parents()
             if parents is not None:
-                server.branch(group, parents)
+                server.branch(groups[place], parents)
+            place += 1
+            place += survivors.first_dropping(count - place)
 
     def finish(self, server: Server, request: Request) -> None:
         """A sequence has its last token."""

@@ -63,12 +63,11 @@ class Survivors:
         if draws:
             del self._draws[-draws:]
 
-    def nobody_dropped(self, beams: int) -> bool:
-        """Whether none of so many searches drops a candidate: they are passed over then."""
-        if self._misses() < beams:
-            return False
-        self.pass_over(beams)
-        return True
+    def first_dropping(self, beams: int) -> int:
+        """The first of so many searches that may drop a candidate; those before it are passed over."""
+        first = min(self._misses(), beams)
+        self.pass_over(first)
+        return first
 
     def _misses(self) -> int:
         """The next draws at hand that drop nobody."""

@@ -25,6 +25,8 @@ class BeamServer(GroupServer):
     ----------
     beams : dict of Group
         Those of `groups` that have their candidates.
+    begun_clock : int
+        The clock when the last of them began.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class BeamServer(GroupServer):
     ) -> None:
         super().__init__(allocator, bound, policy, publishes_late, progress)
         self.beams: dict[Group, None] = {}
+        self.begun_clock = -1
         self._planned: set[int] = set()  # of those who have not written yet: whose growth is planned
 
     # -- in and out ---------------------------------------------------------------------------
@@ -45,6 +48,12 @@ class BeamServer(GroupServer):
         """As in GroupServer; the group searches from now on."""
         super().start_group(request)
         self.beams[self.group_of(request)] = None
+        self.begun_clock = self.progress.clock
+
+    def searches(self, group: Group) -> bool:
+        """Whether a group has decoded a token yet, so that its candidates may differ."""
+        first = group.sequences[0]
+        return self.progress.stored(first) > first.prompt_tokens
 
     def leave(self, request: Request) -> None:
         """As in GroupServer."""
@@ -74,9 +83,14 @@ class BeamServer(GroupServer):
 
     def branch(self, group: Group, parents: Sequence[int]) -> None:
         """Replace the candidates: the i-th follows the old candidate `parents[i]`."""
-        living = group.sequences[:]
-        twice = [one for place, one in enumerate(living) for _ in range(parents.count(place) - 1)]
-        dropped = [one for place, one in enumerate(living) if place not in parents]
+        living, left = group.sequences[:], list(parents)
+        dropped = []
+        for place, candidate in enumerate(living):
+            if place in left:
+                left.remove(place)
+            else:
+                dropped.append(candidate)
+        twice = [living[place] for place in sorted(left)]
         self.step.changed = True
         if self._alike(living):
             for parent, candidate in zip(twice, dropped, strict=True):

@@ -20,11 +20,13 @@ def in_spans(survivors: Survivors, searches: int, steps: int):
         longest = max(longest, count)
         survivors.pass_over((count - 1) * searches)
         step += count
-        if not survivors.nobody_dropped(searches):
-            for each in range(searches):
-                parents = survivors.parents()
-                if parents is not None:
-                    found.append((step - 1, each, parents))
+        each = survivors.first_dropping(searches)
+        while each < searches:
+            parents = survivors.parents()
+            if parents is not None:
+                found.append((step - 1, each, parents))
+            each += 1
+            each += survivors.first_dropping(searches - each)
     return found, longest
 
 
