@@ -327,6 +327,13 @@ class Allocator:
         """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
         raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
 
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
+        if not self.fork(parent, child, tokens):
+            return False
+        self.release(seq)
+        return True
+
     def logical_slots(self) -> int:
         """Slots lent, each counted once for every sequence that holds it."""
         return self.used_slots

@@ -76,6 +76,15 @@ class GrowthCalendar:
             if not self.leaving[clock]:
                 del self.leaving[clock]
 
+    def rename(self, seq: int, later: int, clock: int, finish_clock: int) -> None:
+        """A sequence that is due at `clock`, in steady growth, goes on under an id larger than all others."""
+        due = self.residues[clock % self.unit]
+        if seq in due:
+            due.remove(seq)
+            due.append(later)
+            last = self.last[self._last_growth(clock, finish_clock)]
+            last[last.index(seq)] = later
+
     def _last_growth(self, clock: int, finish_clock: int) -> int:
         """The last clock before the finish at which a sequence that is due at `clock` grows."""
         return finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
