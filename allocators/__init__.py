@@ -6,6 +6,8 @@ ALLOCATORS: dict[str, str] = {
     "buddy": "kvsim.allocators.buddy:Buddy",
     "paged": "kvsim.allocators.paged:Paged",
     "hybrid": "kvsim.allocators.hybrid.groups:Hybrid",
+    "jenga": "kvsim.allocators.hybrid.kinds:Jenga",
+    "split": "kvsim.allocators.hybrid.kinds:Split",
     "radix": "kvsim.allocators.radix:Radix",
     "sglang": "kvsim.allocators.sglang.cached:SglangCached",
     "sglang-dual": "kvsim.allocators.sglang.windows:SglangDual",
