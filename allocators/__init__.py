@@ -7,6 +7,7 @@ ALLOCATORS: dict[str, str] = {
     "paged": "kvsim.allocators.paged:Paged",
     "hybrid": "kvsim.allocators.hybrid.groups:Hybrid",
     "jenga": "kvsim.allocators.hybrid.kinds:Jenga",
+    "jenga-packed": "kvsim.allocators.hybrid.kinds:JengaPacked",
     "split": "kvsim.allocators.hybrid.kinds:Split",
     "radix": "kvsim.allocators.radix:Radix",
     "sglang": "kvsim.allocators.sglang.cached:SglangCached",

@@ -1,4 +1,4 @@
-"""Memory of hybrid layers in pages of each kind's own size: `jenga` and `split`.
+"""Memory of hybrid layers in pages of each kind's own size: `jenga`, `jenga-packed` and `split`.
 
     jenga   | f f f | w w w w w | f f . |       |  one arena of large pages, cut into pages of one kind
     split   | f f f f f . . . . | w w w w . . . |  a share for each kind, fixed at the start
@@ -16,6 +16,7 @@ Prefixes are kept and hit as in `hybrid`. States are kept at the ends of the blo
 
 from collections.abc import Iterator
 from math import gcd
+from typing import ClassVar
 
 from kvsim.allocators.base import Region
 from kvsim.allocators.hybrid.grouped import Grouped
@@ -135,11 +136,13 @@ class Jenga(OfKinds):
     source = "Zhang et al., Jenga, SOSP 2025, arXiv 2503.18292"
 
     idles = True
+    packs: ClassVar[bool] = False
+    """Whether requests share large pages before they begin new ones"""
 
     def _memory_of(
         self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
     ) -> tuple[Memory, int]:
-        self._large = LargePageMemory(capacity_slots, sizes, caching)
+        self._large = LargePageMemory(capacity_slots, sizes, caching, self.packs)
         arena = self._large.arena
         return self._large, arena.count * arena.large_bytes
 
@@ -157,6 +160,14 @@ class Jenga(OfKinds):
         size = self._large.arena.large_bytes
         for large, _ in self._large.arena.begun():
             yield large * size, size
+
+
+class JengaPacked(Jenga):
+    """The same, but requests share large pages before they begin new ones."""
+
+    idea = "as jenga; requests share large pages before they begin new ones"
+    used_by = "nobody: to compare with jenga"
+    packs = True
 
 
 class Split(OfKinds):

@@ -83,6 +83,8 @@ class LargePages:
         Bytes of a small page of each kind.
     on_evict : callable or None
         Told (kind, small page) of each cached page that is given up.
+    packs : bool
+        Whether 4 goes before 2.
 
     Attributes
     ----------
@@ -103,6 +105,7 @@ class LargePages:
         capacity_bytes: int,
         page_bytes: Sequence[int],
         on_evict: Callable[[int, Small], None] | None = None,
+        packs: bool = False,
     ) -> None:
         if not page_bytes or any(each < 1 for each in page_bytes):
             raise ValueError(f"page_bytes must be at least 1 each, got {list(page_bytes)}")
@@ -118,7 +121,7 @@ class LargePages:
         self.whole = self.evicted = 0
         self.partly = [0] * len(self.each)
         self.holding, self.kept = [0] * len(self.each), [0] * len(self.each)
-        self._on_evict = on_evict
+        self._on_evict, self._packs = on_evict, packs
         self._planned = [0] * len(self.each)
         self._free = list(range(self.count - 1, -1, -1))
         self._pages: dict[int, _Large] = {}
@@ -161,6 +164,8 @@ class LargePages:
     def take(self, kind: int, request: int) -> Small | None:
         """A small page, or None; cached ones that had to go are counted."""
         found = self._of_request(kind, request)
+        if found is None and self._packs:
+            found = self._of_others(kind)
         if found is None and self._may_begin(kind):
             found = self._begin(kind, request)
         if found is None:

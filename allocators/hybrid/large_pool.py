@@ -64,13 +64,19 @@ class LargePageMemory(Memory):
         In one unit; what does not fill a large page is left out.
     caching : bool
         Whether prefixes are kept.
+    packs : bool
+        Whether free pages beside other requests' go before free large pages.
     """
 
-    def __init__(self, capacity: int, page_sizes: Sequence[int], caching: bool) -> None:
-        self.arena = LargePages(capacity, page_sizes, self._evicted)
-        if self.arena.count < 1:
+    def __init__(
+        self, capacity: int, page_sizes: Sequence[int], caching: bool, packs: bool = False
+    ) -> None:
+        self.arena = LargePages(capacity, page_sizes, self._evicted, packs)
+        if self.arena.count < len(page_sizes):
             raise ValueError(
-                f"capacity_slots must hold a large page of {self.arena.large_bytes}, got {capacity}"
+                f"capacity_slots must hold a large page of {self.arena.large_bytes:,}, the least common "
+                f"multiple of pages of {' and '.join(f'{size:,}' for size in page_sizes)}, for each kind, "
+                f"got {capacity:,}"
             )
         self.kinds = [SmallPages(self.arena, kind, caching) for kind in range(len(page_sizes))]
         super().__init__(self.kinds)

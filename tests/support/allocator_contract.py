@@ -12,7 +12,7 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.hybrid.groups import Hybrid
-from kvsim.allocators.hybrid.kinds import Jenga, OfKinds, Split
+from kvsim.allocators.hybrid.kinds import Jenga, JengaPacked, OfKinds, Split
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
@@ -103,6 +103,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "hybrid": hybrid,
     "jenga": partial(of_kinds, Jenga),
+    "jenga-packed": partial(of_kinds, JengaPacked),
     "split": partial(of_kinds, Split),
     "offset": Offset,
     "offset-exact": OffsetExact,
@@ -146,7 +147,7 @@ FINE = (
 """Those with many regions."""
 
 
-LEAST = {"paged 256": 256, "jenga": 120, "split": 100}
+LEAST = {"paged 256": 256, "jenga": 500, "jenga-packed": 500, "split": 100}
 """The arenas that hold a unit of these: a block, a large page, a page of each kind."""
 
 
