@@ -68,9 +68,7 @@ class LargePageMemory(Memory):
         Whether free pages beside other requests' go before free large pages.
     """
 
-    def __init__(
-        self, capacity: int, page_sizes: Sequence[int], caching: bool, packs: bool = False
-    ) -> None:
+    def __init__(self, capacity: int, page_sizes: Sequence[int], caching: bool, packs: bool = False) -> None:
         self.arena = LargePages(capacity, page_sizes, self._evicted, packs)
         if self.arena.count < len(page_sizes):
             raise ValueError(
