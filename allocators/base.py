@@ -162,6 +162,8 @@ class Allocator:
     """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
     keeps_groups: ClassVar[bool] = False
     """Whether the option `hybrid` has a meaning."""
+    own_page_sizes: ClassVar[bool] = False
+    """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
     idles: ClassVar[bool] = False
