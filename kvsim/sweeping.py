@@ -131,7 +131,9 @@ def carry_out(
     done = 0
     with (
         progress("sweep", len(todo), lambda: done, "runs"),
-        results(sweep_runs.carried_out, arguments, jobs_of(where), where.backend, where.address) as found,
+        results(
+            sweep_runs.carried_out, arguments, jobs_of(where), where.backend, where.address, sweep_runs.lost
+        ) as found,
     ):
         for number, (row, cpu_s) in found:
             journal.add(todo[number][0], row, cpu_s)
