@@ -162,6 +162,8 @@ class Allocator:
     """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
     keeps_groups: ClassVar[bool] = False
     """Whether the option `hybrid` has a meaning."""
+    own_page_sizes: ClassVar[bool] = False
+    """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
     idles: ClassVar[bool] = False
@@ -330,6 +332,13 @@ class Allocator:
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
         raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
+        if not self.fork(parent, child, tokens):
+            return False
+        self.release(seq)
+        return True
 
     def logical_slots(self) -> int:
         """Slots lent, each counted once for every sequence that holds it."""

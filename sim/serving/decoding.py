@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError
-from kvsim.sim.serving.growth import GrowthCalendar
+from kvsim.sim.serving.growth import Grown, GrowthCalendar
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
-
-Grown = tuple[int, int, int, list[tuple[int, int]] | None]
-"""What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
-those never to be written, of those that were cached before; and (step, slots) of what was left behind."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -11,6 +11,10 @@ Between steady growths a sequence may *leave* slots behind a window: when next, 
 
 from bisect import insort
 
+Grown = tuple[int, int, int, list[tuple[int, int]] | None]
+"""What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
+those never to be written, of those that were cached before; and (step, slots) of what was left behind."""
+
 
 class GrowthCalendar:
     """Sequence ids by the clock at which they must grow; ascending id at the same clock.
@@ -71,6 +75,15 @@ class GrowthCalendar:
             self.leaving[clock].remove(seq)
             if not self.leaving[clock]:
                 del self.leaving[clock]
+
+    def rename(self, seq: int, later: int, clock: int, finish_clock: int) -> None:
+        """A sequence that is due at `clock`, in steady growth, goes on under an id larger than all others."""
+        due = self.residues[clock % self.unit]
+        if seq in due:
+            due.remove(seq)
+            due.append(later)
+            last = self.last[self._last_growth(clock, finish_clock)]
+            last[last.index(seq)] = later
 
     def _last_growth(self, clock: int, finish_clock: int) -> int:
         """The last clock before the finish at which a sequence that is due at `clock` grows."""
