@@ -47,7 +47,7 @@ class Hybrid(Grouped):
         layers = options.hybrid or Layers(
             (LayerGroup("full", size), LayerGroup("window", size, 2 * size)), options.max_model_len
         )
-        if options.cache is None and Uncached.serves(layers):
+        if options.cache is None and Uncached.serves(layers, options.max_model_len):
             return Uncached(capacity_slots, layers, options.max_model_len)
         return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
 

@@ -7,10 +7,11 @@
     leaves                      1                       1               a block in each windowed group: unseen
     leaves, decided late                1                       1
 
-So growth can be promised, and the engine knows when a sequence leaves what. This takes blocks of one size,
-and groups of at most one kind besides full attention; groups.py serves the rest, and its books are the same:
-where a step is decided before the last one has ended (`late`), what is unseen is what was a step ago; and it
-is freed also by a growth that is refused then.
+So growth can be promised, and the engine knows when a sequence leaves what. A state of recurrent layers is a
+page for as long as the sequence is there. This takes blocks of one size, and groups of at most one kind
+besides full attention and states; groups.py serves the rest, and its books are the same: where a step is
+decided before the last one has ended (`late`), what is unseen is what was a step ago; and it is freed also by
+a growth that is refused then.
 """
 
 from array import array
@@ -44,22 +45,26 @@ class Uncached(Windowed):
     frees_when_refused: ClassVar[bool] = True
 
     @classmethod
-    def serves(cls, layers: Layers) -> bool:
-        """Whether the groups have blocks of one size, and are full or of one kind of window or chunk."""
-        sizes = {group.block_size for group in layers.groups}
-        others = {(group.kind, group.reach) for group in layers.groups if group.kind != "full"}
-        return len(sizes) == 1 and len(others) <= 1 and "state" not in {kind for kind, _ in others}
+    def serves(cls, layers: Layers, max_model_len: int) -> bool:
+        """Whether the groups have blocks of one size, and are full, states, or of one other kind."""
+        attention = [group for group in layers.groups if group.kind != "state"]
+        sizes = {group.block_size for group in attention}
+        others = {(group.kind, group.reach) for group in attention if group.kind != "full"}
+        whole = all(group.block_size >= max_model_len for group in layers.groups if group.kind == "state")
+        return len(sizes) == 1 and len(others) <= 1 and whole
 
     def __init__(self, capacity_slots: int, layers: Layers, max_model_len: int) -> None:
-        size, each = layers.groups[0].block_size, len(layers.groups)
-        if capacity_slots < each * size:
+        attention = [group for group in layers.groups if group.kind != "state"]
+        size, each = attention[0].block_size, len(attention)
+        if capacity_slots < len(layers.groups) * size:
             raise ValueError(
-                f"capacity_slots must hold a page of {size} for each of {each} groups, got {capacity_slots}"
+                f"capacity_slots must hold a page of {size} for each of {len(layers.groups)} groups, "
+                f"got {capacity_slots}"
             )
-        leaving = [group.kind != "full" for group in layers.groups]
+        leaving = [group.kind != "full" for group in attention]
         reach, windowed = NEVER_REACHED, sum(leaving)
         self._chunks = False
-        for group in layers.groups:
+        for group in attention:
             if group.reach is not None:
                 reach, self._chunks = group.reach, group.kind == "chunk"
         super().__init__(capacity_slots, Groups(each - (windowed or each), windowed or each, reach), size)
@@ -68,12 +73,69 @@ class Uncached(Windowed):
         at_once = min(reach - (not self._chunks) + layers.in_flight_tokens, max_model_len)
         self._most_blocks = -(-at_once // size) + (not self._chunks) if windowed else NEVER_REACHED
         self._late = layers.late
+        self._of_state = [group.kind == "state" for group in layers.groups]
+        self._states = sum(self._of_state)
+        self._state_blocks: dict[int, list[int]] = {}
+
+    def block_tables(self, seq: int) -> tuple[tuple[int | None, ...], ...]:
+        tables, states = iter(super().block_tables(seq)), iter(self._state_blocks.get(seq, ()))
+        return tuple((next(states),) if of_state else next(tables) for of_state in self._of_state)
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return super().slots_needed(tokens, bound) + self._states * self.block_size
 
     def peak_slots(self, tokens: int, bound: int) -> int:
-        """Every table whole; of a window or chunk, at most what it sees and what is under way."""
+        """Every table whole, and the states; of a window or chunk, at most what it sees and is under way."""
         full, windowed, *_ = self.groups
         whole = -(-tokens // self.block_size)
-        return (full * whole + windowed * min(whole, self._most_blocks)) * self.block_size
+        blocks = full * whole + windowed * min(whole, self._most_blocks) + self._states
+        return blocks * self.block_size
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self.groups.each * -(-tokens // self.block_size) + self._states <= self._pool.free
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        if not self._states:
+            return super().admit(seq, tokens, bound)
+        self._held.expect_new(seq, tokens)
+        if not self.can_admit(tokens, bound):
+            return False
+        held, length, at = Holding(), -(-tokens // self.block_size), 0
+        blocks = self._pool.lend(self.groups.each * length + self._states)
+        tables: list[list[int]] = []
+        states: list[int] = []
+        for of_state in self._of_state:
+            if of_state:
+                states.append(blocks[at])
+            else:
+                tables.append(blocks[at : at + length])
+            at += 1 if of_state else length
+        held.blocks = [block for row in zip(*tables, strict=True) for block in row]
+        held.length, held.tokens = length, tokens
+        self._held[seq], self._state_blocks[seq] = held, states
+        self.used_slots += len(blocks) * self.block_size
+        self.state_slots += self._states * self.block_size
+        return True
+
+    def release(self, seq: int) -> None:
+        """As in `Windowed`, group by group, states in their turn."""
+        if not self._states or seq not in self._held:
+            super().release(seq)
+            return
+        held, states, group = self._held.pop(seq), self._state_blocks.pop(seq), 0
+        for of_state in self._of_state:
+            if of_state:
+                self._pool.give_back([states.pop(0)])
+            else:
+                self._pool.give_back(self._table(held, group))
+                group += 1
+        self.expired_slots -= held.expired
+        self.used_slots -= self._slots(held) + self._states * self.block_size
+        self.state_slots -= self._states * self.block_size
+
+    # -- growing ------------------------------------------------------------------------------
 
     def leaves_at(self, seq: int) -> int:
         """As in `Windowed`; decided late, a step leaves what the piece before the last one wrote."""
@@ -111,10 +173,17 @@ class Uncached(Windowed):
         held.start, held.tokens = computed, tokens
         return True
 
+    # -- looking ------------------------------------------------------------------------------
+
     def layout(self) -> Layout:
-        """As in `Windowed`, the owners in the order of their first addresses."""
-        found = super().layout()
-        order = list(dict.fromkeys([0, *found.which]))
+        """As in `Windowed`, with the states; the owners in the order of their first addresses."""
+        found, per_token = super().layout(), array("q", [1]) * (self.num_blocks if self._states else 0)
+        which, size = list(found.which), self.block_size
+        for number, seq in enumerate(self._held, 1):
+            for block in self._state_blocks.get(seq, ()):
+                which[block], per_token[block] = number, size
+        order = list(dict.fromkeys([0, *which]))
         place = {number: at for at, number in enumerate(order)}
-        which = array("q", map(place.__getitem__, found.which))
-        return found._replace(which=which, owners=[found.owners[number] for number in order])
+        owners = [found.owners[number] for number in order]
+        which = list(map(place.__getitem__, which))
+        return found._replace(which=which, owners=owners, per_token=per_token)

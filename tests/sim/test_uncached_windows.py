@@ -23,11 +23,12 @@ from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S, Workload
 
+STATE = LayerGroup("state", 1 << 20)
 WINDOW, CHUNK, FULL = LayerGroup("window", 4, 10), LayerGroup("chunk", 4, 6), LayerGroup("full", 4)
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("groups", [(WINDOW, FULL, FULL), (FULL, CHUNK), (WINDOW,), (FULL,)])
+@pytest.mark.parametrize("groups", [(WINDOW, FULL, FULL), (STATE, FULL, STATE, CHUNK), (WINDOW,), (FULL,)])
 def test_the_contract_holds(groups, late):
     make = partial(Uncached, layers=Layers(groups, 1 << 20, late), max_model_len=1 << 20)
     check_allocator(make, seed=3, arenas=[37, 1_000], calls=150)
@@ -39,7 +40,7 @@ def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engin
     capacity = KvCapacity(slots // len(layers.groups), 1, "given", len(layers.groups), slots)
     memory = HybridMemory(layers, (), 1, capacity)
     monkeypatch.setattr(build, "hybrid_groups", lambda _: memory)
-    monkeypatch.setattr(Uncached, "serves", lambda _: promised)
+    monkeypatch.setattr(Uncached, "serves", lambda *_: promised)
     server = Deployment(
         model=model_named("llama-3.1-8b"),
         gpu=gpu_named("h100"),
@@ -66,7 +67,7 @@ def told(engine):
 @settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(("window", "chunk", "full")),
-    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.lists(st.sampled_from((True, False, None)), min_size=1, max_size=4).filter(any),
     st.sampled_from((1, 4, 16)),
     st.integers(1, 60),
     st.integers(0, 40),
@@ -75,10 +76,10 @@ def told(engine):
     st.sampled_from(("fcfs", "priority")),
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 80), st.integers(1, 60)), min_size=1, max_size=10),
 )
-def test_the_books_are_equal_page_by_page(kind, full, size, reach, spare, late, budget, policy, rows):
-    groups = tuple(
-        LayerGroup("full", size) if each or kind == "full" else LayerGroup(kind, size, reach) for each in full
-    )
+def test_the_books_are_equal_page_by_page(kind, which, size, reach, spare, late, budget, policy, rows):
+    apart = FULL._replace(block_size=size) if kind == "full" else LayerGroup(kind, size, reach)
+    kinds = {True: apart, False: LayerGroup("full", size), None: STATE}
+    groups = tuple(kinds[each] for each in which)
     layers = Layers(groups, budget * (1 + late), late)
     gaps, prompts, outputs = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     work = Workload("test", np.cumsum(gaps) * PS_PER_S, prompts, outputs)
@@ -113,8 +114,10 @@ def test_which_groups_it_serves():
         ((window, LayerGroup("window", 16, 32)), False),
         ((window, LayerGroup("full", 32)), False),
         ((LayerGroup("state", 16), full), False),
+        ((LayerGroup("state", 2048), full), True),
+        ((LayerGroup("state", 2048),), False),
     ):
-        assert Uncached.serves(Layers(groups, 2048)) is serves
+        assert Uncached.serves(Layers(groups, 2048), 2048) is serves
 
 
 def test_a_gemma_without_prefixes_is_promised_its_growth():
