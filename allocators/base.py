@@ -20,7 +20,7 @@ What holds for every allocator (`kvsim.allocators.contract.check_allocator` trie
 8. Idle slots can be had like free ones. Nobody has more than `most_sequences` at a time.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
@@ -94,7 +94,7 @@ class Match:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Allocator(ABC):
+class Allocator:
     """Lends the slots of one arena to sequences.
 
     Attributes
@@ -335,7 +335,7 @@ class Allocator(ABC):
 
     # -- working beside -----------------------------------------------------------------------
 
-    def after_step(self, lengths: Mapping[int, int]) -> None:  # noqa: B027 - most do nothing
+    def after_step(self, lengths: Mapping[int, int]) -> None:
         """A step is over, in which the living sequences have come to hold so many tokens.
 
         What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
@@ -364,13 +364,13 @@ class Allocator(ABC):
         """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
         raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
 
-    def introduce(self, own: int, prompt_tokens: int) -> None:  # noqa: B027 - most need not know
+    def introduce(self, own: int, prompt_tokens: int) -> None:
         """Say how long the prompt of the sequence named `own` is, before `match`."""
 
-    def new_step(self) -> None:  # noqa: B027 - likewise
+    def new_step(self) -> None:
         """A step is to be decided: what the last one computed may be hit."""
 
-    def decided(self) -> None:  # noqa: B027 - likewise
+    def decided(self) -> None:
         """The step is decided: what was copied from need not be kept any longer."""
 
     def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
@@ -380,7 +380,7 @@ class Allocator(ABC):
         """
         return tokens
 
-    def fill(self, seq: int, tokens: int) -> None:  # noqa: B027 - most keep nothing
+    def fill(self, seq: int, tokens: int) -> None:
         """Say that the first `tokens` tokens of a sequence are computed: `match` finds them from now on."""
 
     def evict(self, seq: int) -> None:

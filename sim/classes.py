@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TypeVar
 
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError, listed, unknown
 from kvsim.sim.plugins import named_object
 
 T = TypeVar("T")
@@ -37,7 +37,8 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
     Raises
     ------
     KvsimError
-        A name that nobody knows, a module that cannot be imported, something else than a subclass of `base`.
+        A name that nobody knows, a module that cannot be imported, something else than a subclass of `base`,
+        one without a method that `base` leaves to its subclasses.
     """
     found: object = _HANDED_OVER.get(name)
     if found is None:
@@ -50,4 +51,9 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
             raise unknown(field, name, list(table))
     if not (isinstance(found, type) and issubclass(found, base)):
         raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
+    missing = [
+        each for each in dir(found) if getattr(getattr(found, each, None), "__isabstractmethod__", False)
+    ]
+    if missing:
+        raise KvsimError(f"{field} {name!r} does not say {listed(missing)}, as each {base.__name__} must")
     return found

@@ -5,7 +5,7 @@ copied. The answer is whole picoseconds. Between finishes and arrivals only the 
 sequence and step, so a span of decode steps is asked for at once. sim/cost/named.py lists the models.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
@@ -54,7 +54,7 @@ class Spread(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class CostModel(ABC):
+class CostModel:
     """The duration of a step.
 
     Attributes
@@ -80,10 +80,10 @@ class CostModel(ABC):
         """What lay outside: a phrase each, the longest time first."""
         return []
 
-    def carried_out(self, shape: StepShape, duration_ps: int) -> None:  # noqa: B027 - most do not care
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:
         """Hear that a step was carried out."""
 
-    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:  # noqa: B027
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
         """Hear that the steps of a span were, which ended so long after its start."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ class Mine(Router):
         return min(range(len(replicas)), key=lambda place: replicas[place].waiting)
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -34,7 +34,7 @@ class Seen(Protocol):
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
 
 
-class Router(ABC):
+class Router:
     """Chooses a replica for each request, in order of arrival.
 
     Parameters

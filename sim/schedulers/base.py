@@ -6,7 +6,7 @@ and all that follows from it, the cost of copies and swaps too, is derived from 
 is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler` tries it.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -32,7 +32,7 @@ WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": Fal
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Scheduler(ABC):
+class Scheduler:
     """Decides each step; all state is in the server.
 
     While nobody entered, left or prefilled, the step is repeated (a span) without asking again, until a
@@ -154,7 +154,7 @@ class Scheduler(ABC):
             f"beam_width must be 1 for scheduler {name}, which cannot search by beams, got {beam.width}"
         )
 
-    def choose_beams(self, server: Server) -> None:  # noqa: B027 - most have none
+    def choose_beams(self, server: Server) -> None:
         """A step is over: say which candidates of each beam search live on."""
 
     def finish(self, server: Server, request: Request) -> None:

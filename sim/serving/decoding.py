@@ -5,7 +5,7 @@ tokens. Growth that the allocator promises is given in bulk; where it promises t
 somebody may have to make room.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from mypy_extensions import mypyc_attr
 
@@ -17,7 +17,7 @@ from kvsim.sim.serving.step import Step
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Decoding(ABC):
+class Decoding:
     """Who runs, who decodes, and the memory that decoding takes.
 
     Parameters

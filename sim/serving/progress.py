@@ -13,7 +13,7 @@ Engines may *pause* the decodes for a step: the clock stands still, and the time
 than a step. Whoever got no token in the step before is *late*.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ NEVER = 1 << 62
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Progress(ABC):
+class Progress:
     """The sequences that decode, and how many tokens each has after every step.
 
     Attributes

@@ -81,7 +81,7 @@ class Replica:
         self.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         self.max_span = 1 if step_log or server.allocator.works_after_steps else max_span
-        self.check = check
+        self.check: Callable[[], None] | None = server.check if check else None
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
         self._linear = server.progress.linear
@@ -118,7 +118,7 @@ class Replica:
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
         self._schedule = self.scheduler.schedule  # looked up once
-        self._looked_on = self.check or self.events is not None or self.memory_map is not None
+        self._looked_on = (self.check or self.events or self.memory_map) is not None
         self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
 
@@ -168,6 +168,8 @@ class Replica:
         """Wait until somebody comes."""
         server, now_ps = self.server, self.server.now_ps
         self.recorder.sample(self._instant(0))
+        if self.check:
+            self.check()
         rest = server.rest()
         if self._takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm(self._arrivals.next_ps)
@@ -445,7 +447,7 @@ class Replica:
         """What tests, events and the memory map want to see of a decision."""
         server, memory_map = self.server, self.memory_map
         if self.check:
-            server.check()
+            self.check()
         if self.events:
             self._tell_refusal(self.events)
         if memory_map and memory_map.due:

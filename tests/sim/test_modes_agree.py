@@ -61,16 +61,8 @@ class Books:
         self.sums = {True: Counter(), False: Counter()}
         self.most_running = self.most_tokens = 0
         self._open: tuple[int, dict[str, int], bool, bool] | None = None
-        self._check, self._sample = self.server.check, engine.replica.recorder.sample
+        self._check, engine.replica.check = engine.replica.check, self.check
         engine.replica.cost = self.cost = Timed(engine.replica.cost)
-        self.server.check, engine.replica.recorder.sample = self.check, self.sample
-
-    def sample(self, row):
-        server = self.server
-        if not (server.waiting or server.running or server.swapped):
-            self.close(row.time_ps)
-            self._open = row.time_ps, {"cached": row.cached}, False, True
-        self._sample(row)
 
     def close(self, now_ps: int | None) -> None:
         """The step, or the time without one, has passed: add it to the integrals."""
@@ -86,6 +78,10 @@ class Books:
         """What `check=True` does, and all that it takes for granted."""
         self._check()
         server, allocator = self.server, self.allocator
+        if not (server.waiting or server.running or server.swapped):
+            self.close(server.now_ps)
+            self._open = server.now_ps, {"cached": allocator.cached_slots}, False, True
+            return
         clock = server.progress.clock + (not server.step.paused)
         lengths = {
             seq: r.base + clock if r.state == State.DECODE else r.computed

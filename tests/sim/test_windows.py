@@ -213,8 +213,8 @@ class Books:
     def __init__(self, engine, groups):
         self.server, self.groups = engine.replica.server, groups
         self.before, self.decoded = {}, Counter()
-        self._check = self.server.check
-        self.server.check = self.check
+        self._check = engine.replica.check
+        engine.replica.check = self.check
         self.steps = 0
 
     def check(self):

@@ -1,0 +1,39 @@
+"""A class of one's own behind a name: what it must be, said in one line."""
+
+import pytest
+
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.contiguous import Contiguous
+from kvsim.sim.classes import class_named, name_of
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.scenario.registry import ALLOCATORS
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+
+
+class Whole(Contiguous):
+    pass
+
+
+class Half(Allocator):
+    def capacity(self, seq: int) -> int:
+        return 0
+
+
+def test_a_class_handed_over_is_found_by_its_name():
+    assert class_named("allocator", name_of(Whole), ALLOCATORS, Allocator) is Whole
+
+
+@pytest.mark.parametrize("chosen", [VllmV1, dict])
+def test_a_class_of_another_kind_is_refused(chosen):
+    """Also after others were seen to be allocators: nothing is remembered about classes."""
+    assert isinstance(Whole(1600), Allocator)
+    with pytest.raises(KvsimError, match=r"must be a subclass of kvsim\.allocators\.base\.Allocator"):
+        class_named("allocator", name_of(chosen), ALLOCATORS, Allocator)
+
+
+def test_methods_that_are_missing_are_named():
+    with pytest.raises(
+        KvsimError, match=r"test_classes:Half' does not say .*release.*, as each Allocator must"
+    ) as said:
+        class_named("allocator", name_of(Half), ALLOCATORS, Allocator)
+    assert "capacity" not in str(said.value)
