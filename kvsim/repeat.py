@@ -2,7 +2,7 @@
 
 from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
-from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.run import Run, read_run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, goals_of, prepare
@@ -52,6 +52,7 @@ def event_log_of(run: Run, *, allow_code: bool = False) -> EventLog:
     """The events of a run: recorded, or those of a repetition."""
     log = read_events(run.path)
     if log is None:
+        run = run if run.place is None else read_run(run.path)
         outcome = checked(run, prepared(run, "events", allow_code=allow_code).outcome())
         return event_log(outcome.events)
     return log

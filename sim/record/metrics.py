@@ -5,7 +5,7 @@ two tokens of a request. E2E: arrival to last token. Normalised latency: E2E / o
 delay: arrival to first being scheduled. Memory shares are time-weighted percentages of the capacity.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -137,6 +137,39 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
         "cached": numbers["cached"],
         **({"idle": numbers["idle"]} if "idle" in numbers else {}),
     }
+
+
+def together(tables: Sequence[Table | None]) -> Table | None:
+    """The tables of all replicas of a fleet, in order of time, and which replica each row is from.
+
+    One table alone stays as it is; None when they were not asked for.
+    """
+    known = [table for table in tables if table is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    replica = np.repeat(np.arange(len(known)), [len(_codes(table["time_s"])) for table in known])
+    order = np.argsort(np.concatenate([_codes(table["time_s"]) for table in known]), kind="stable")
+    found: Table = {}
+    for name, column in known[0].items():
+        columns = [table[name] for table in known]
+        whole = np.concatenate([_codes(each) for each in columns])
+        found[name] = whole[order]
+        if isinstance(column, Texts):
+            found[name] = _joined_texts([each for each in columns if isinstance(each, Texts)]).in_order(order)
+    return found | {"replica": replica[order]}
+
+
+def _codes(column: Column | Texts) -> Column:
+    return column.codes if isinstance(column, Texts) else column
+
+
+def _joined_texts(columns: Sequence[Texts]) -> Texts:
+    """Columns of texts one after the other, as one."""
+    places = {
+        text: place for place, text in enumerate(dict.fromkeys(text for c in columns for text in c.texts))
+    }
+    parts = [np.array([places[text] for text in each.texts], np.int64)[each.codes] for each in columns]
+    return Texts(np.concatenate(parts), list(places))
 
 
 def _with_seconds(columns: Mapping[str, Int64Column]) -> dict[str, Column]:
