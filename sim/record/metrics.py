@@ -147,29 +147,20 @@ def together(tables: Sequence[Table | None]) -> Table | None:
     known = [table for table in tables if table is not None]
     if len(known) < 2:
         return known[0] if known else None
-    replica = np.repeat(np.arange(len(known)), [len(_codes(table["time_s"])) for table in known])
-    order = np.argsort(np.concatenate([_codes(table["time_s"]) for table in known]), kind="stable")
-    found: Table = {}
-    for name, column in known[0].items():
+    counts = [len(np.asarray(table["time_s"])) for table in known]
+    order = np.argsort(np.concatenate([np.asarray(table["time_s"]) for table in known]), kind="stable")
+
+    def joined(name: str) -> Column | Texts:
         columns = [table[name] for table in known]
-        whole = np.concatenate([_codes(each) for each in columns])
-        found[name] = whole[order]
-        if isinstance(column, Texts):
-            found[name] = _joined_texts([each for each in columns if isinstance(each, Texts)]).in_order(order)
-    return found | {"replica": replica[order]}
+        texts = [column for column in columns if isinstance(column, Texts)]
+        if texts:
+            return Texts.joined(texts).in_order(order)
+        found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
+        return found
 
-
-def _codes(column: Column | Texts) -> Column:
-    return column.codes if isinstance(column, Texts) else column
-
-
-def _joined_texts(columns: Sequence[Texts]) -> Texts:
-    """Columns of texts one after the other, as one."""
-    places = {
-        text: place for place, text in enumerate(dict.fromkeys(text for c in columns for text in c.texts))
+    return {name: joined(name) for name in known[0]} | {
+        "replica": np.repeat(np.arange(len(known)), counts)[order]
     }
-    parts = [np.array([places[text] for text in each.texts], np.int64)[each.codes] for each in columns]
-    return Texts(np.concatenate(parts), list(places))
 
 
 def _with_seconds(columns: Mapping[str, Int64Column]) -> dict[str, Column]:

@@ -383,7 +383,9 @@ class Replica:
             decoded = 0 if step.paused else progress.added(len(ends))
             self.memory_map.passed(decoded + step.prefill_tokens)
         if self._linear:
-            recorder.add(plan, server.grow_within(ends) if len(ends) > 1 else None)
+            if len(ends) > 1:
+                plan.grown = server.grow_within(ends)
+            recorder.add(plan)
         else:
             self._record_unlike(plan)
         if self._span_priced is not None:
