@@ -19,7 +19,7 @@ COLUMNS = (
 )
 
 
-def random_case(seed):
+def random_case(seed, asynchronous=False):
     """A case as a recording has it, with the plain loop's numbers; and the steps that pass somebody over."""
     rng = Random(seed)
     size = rng.choice([4, 8])
@@ -39,10 +39,10 @@ def random_case(seed):
         "max_model_len": 512,
         "caching": True,
         "prefix_cache_retention_interval": rng.choice([0, None]),
-        "max_in_flight_tokens": max(budget, 8),
+        "max_in_flight_tokens": max(budget, 8) * (2 if asynchronous else 1),
         "scheduler_reserve_full_isl": True,
         "watermark": 0.0,
-        "async_scheduling": False,
+        "async_scheduling": asynchronous,
         "prefix_match_unit": None,
     }
     requests = []
@@ -83,17 +83,17 @@ def random_case(seed):
     return case, starved
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_random_cases_are_decided_as_by_the_plain_loop(seed, monkeypatch):
-    case, _ = random_case(seed)
+def test_random_cases_are_decided_as_by_the_plain_loop(seed, asynchronous, monkeypatch):
+    case, _ = random_case(seed, asynchronous)
     assert list(differences(case, engine_of(case, monkeypatch, step_log=True, check=True).run())) == []
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("seed", range(0, 40, 2))
 def test_spans_of_steps_end_as_single_steps(seed, asynchronous, monkeypatch):
-    case, _ = random_case(seed)
-    case["config"]["async_scheduling"] = asynchronous
+    case, _ = random_case(seed, asynchronous)
     runs = []
     for max_span in (1, 1 << 20):
         result = engine_of(case, monkeypatch, max_span=max_span, check=True).run()
