@@ -186,6 +186,8 @@ class Allocator:
     """Whether the option `compaction` has a meaning."""
     pools_windows: ClassVar[bool] = False
     """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
+    splits_pools: ClassVar[bool] = False
+    """Whether the options `swa_share` and `swa_interval` have a meaning."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     takes_budget: ClassVar[bool] = False
@@ -281,7 +283,8 @@ class Allocator:
     def grow(self, seq: int, tokens: int) -> bool:
         """Make room for `tokens` in all, ready to be written; False when there is no room.
 
-        Up to `capacity(seq)` tokens there is always room, and nothing changes.
+        Up to `capacity(seq)` tokens there is always room, and nothing changes but what is left behind a
+        window (`leaves_at`).
         """
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
@@ -292,8 +295,15 @@ class Allocator:
         """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
+    def leaves_at(self, seq: int) -> int:
+        """Tokens with which a sequence frees what is behind its windows, though it has room: it grows then.
+
+        0: it never does, or `capacity` ends there.
+        """
+        return 0
+
     growth_unit: int
-    """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
+    """Tokens that a promised growth adds, exactly, in `slots_per_token` slots; 0: nothing is promised."""
 
     def growth_budget(self) -> int:
         """How many growths by `growth_unit` are sure to succeed, whoever asks; 0 is always a safe answer."""
@@ -320,6 +330,13 @@ class Allocator:
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
         raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
+        if not self.fork(parent, child, tokens):
+            return False
+        self.release(seq)
+        return True
 
     def logical_slots(self) -> int:
         """Slots lent, each counted once for every sequence that holds it."""
@@ -355,6 +372,10 @@ class Allocator:
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
         """Whether `admit_after` would succeed; changes nothing."""
         raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
+
+    def can_hold_after(self, match: Match, tokens: int, bound: int) -> bool:
+        """As `can_hold`, for a new sequence that shares what `match` found."""
+        return self.can_admit_after(match, tokens, bound)
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""

@@ -189,9 +189,10 @@ def _prepared(  # noqa: PLR0917
     output.check()
     _pace(output)
     told = output.result_format is not None
-    if told and fleet.replicas > 1:
+    if told and workload.beam is not None:
         raise KvsimError(
-            f"result_format must be left out with replicas {fleet.replicas}: it tells of one server"
+            f"result_format must be left out with beam_width {source.traffic.beam_width}: "
+            "a beam search answers when it ends, so there is no stream of tokens to time"
         )
     return prepare(
         deployment,

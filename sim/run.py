@@ -106,7 +106,7 @@ class Simulation:
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
-            events=metrics.event_table(self.engine.replica.events),
+            events=metrics.event_tables([replica.events for replica in self.engine.replicas]),
             map=metrics.map_table(self.engine.replica.memory_map),
         )
 
@@ -249,10 +249,8 @@ def prepare(
         What is asked of the run: latency limits, the price of a GPU.
     """
     goals.price_of(scenario.gpu.name)
-    if fleet.replicas > 1 and (events or map_instants):
-        raise KvsimError(
-            f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
-        )
+    if fleet.replicas > 1 and map_instants:
+        raise KvsimError(f"replicas must be 1 for a memory map, got {fleet.replicas}")
     scenario = resolved(scenario)
     capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))

@@ -9,10 +9,10 @@ does it; tokens that were freed are *expired*. States count as `state_slots`. Pr
 groups, and hit where all groups hold them (cache.py).
 
 A sequence comes back when something may happen to its tables: at the ends of blocks, windows and chunks. In
-between its `capacity` is not reached. Nothing is promised.
+between its `capacity` is not reached. Nothing is promised: that takes a run without prefixes (uncached.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match
 from kvsim.allocators.hybrid.cache import GroupSpec, Hit, HybridCache
@@ -90,6 +90,7 @@ class Grouped(Allocator):
         self._prompts: dict[int, int] = {}
         self._held: Holdings[Holding] = Holdings()
         self._entries = 0
+        self._events = sorted({event for group in self.groups for event in self._events_of(group)})
         self._pools = [(pool, size) for pool, size in zip(self.memory.pools, self.sizes, strict=True)]
         if len({id(pool) for pool in self.memory.pools}) == 1:
             del self._pools[1:]
@@ -249,23 +250,20 @@ class Grouped(Allocator):
 
     def _next_event(self, tokens: int) -> int:
         """The next number of tokens at which a table may change, or a page become known."""
-        at = tokens + 1
-        while not any(self._may_change(group, at) for group in self.groups):
-            at += 1
-        return at
+        return tokens + 1 + min([(rest - tokens - 1) % every for every, rest in self._events])
 
-    def _may_change(self, group: GroupSpec, tokens: int) -> bool:
-        place = tokens % group.block_size
-        if place == 1 or group.block_size == 1 or (self.caches and place <= 1 + self.late):
-            return True
-        settled = tokens - 1 - self.late
+    def _events_of(self, group: GroupSpec) -> Iterator[tuple[int, int]]:
+        """When a table of the group may change: (every so many tokens, the rest that they leave)."""
+        size, settled = group.block_size, 1 + self.late
+        yield size, 1 % size
+        if self.caches:
+            yield from ((size, place % size) for place in range(1 + settled))
         if group.kind == "state":
-            return place in (0, 2, 2 + self.late)
-        if group.reach is None:
-            return False
-        if group.kind == "window":
-            return (settled - group.reach + 1) % group.block_size == 0
-        return settled % group.reach == 0
+            yield from ((size, place % size) for place in (0, 2, 1 + settled))
+        elif group.kind == "window" and group.reach:
+            yield size, (group.reach - 1 + settled) % size
+        elif group.reach:
+            yield group.reach, settled % group.reach
 
     # -- leaving ------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ slot is the smallest piece that divides the tokens of all groups:
 from collections.abc import Iterator
 from math import lcm
 
-from kvsim.allocators.base import Region
+from kvsim.allocators.base import Allocator, Region
 from kvsim.allocators.hybrid.grouped import Grouped, specs
 from kvsim.allocators.hybrid.memory import OnePool
+from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
 
@@ -41,11 +42,13 @@ class Hybrid(Grouped):
     source = "vllm/v1/core/kv_cache_utils.py, 0.33.0"
 
     @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> "Hybrid":
+    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         size = options.block_size
         layers = options.hybrid or Layers(
             (LayerGroup("full", size), LayerGroup("window", size, 2 * size)), options.max_model_len
         )
+        if options.cache is None and Uncached.serves(layers):
+            return Uncached(capacity_slots, layers, options.max_model_len)
         return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
 
     def __init__(self, capacity_slots: int, layers: Layers, caching: bool, max_model_len: int) -> None:

@@ -180,8 +180,8 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     stages = options.pipeline_parallel_size
     if stages > 1:
         notes.append(
-            f"{stages} stages share the layers as evenly as can be, and the weights are taken to be shared so "
-            "too: a block id is worth the layers of its stage on each GPU"
+            f"{stages} stages share the layers as evenly as can be, and the weights are taken to be shared "
+            "evenly too: a block id is worth the layers of its stage on each GPU"
         )
     notes += [*notes_of(numbers, answer.cache_hit_alignment_tokens), *_refused(answer)]
     asked = parse_lengths(options.lengths) if options.lengths else ()
