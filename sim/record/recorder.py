@@ -7,6 +7,7 @@ is dropped and the spacing doubles. So a run of any length has between half that
 """
 
 from dataclasses import astuple, dataclass
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.step import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -67,9 +69,11 @@ class Span:
         The limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited.
     rest : tuple or None
         External, cached and idle slots, and tokens saved by sharing; None for allocators without any.
+    grown : Grown or None
+        What growth within the span changed; None: nobody could grow.
     """
 
-    __slots__ = ("decoding", "ends", "held", "held_by", "internal", "rest", "running", "used")
+    __slots__ = ("decoding", "ends", "grown", "held", "held_by", "internal", "rest", "running", "used")
 
     def __init__(  # noqa: PLR0917 - made for every span, and by position it is quick
         self,
@@ -90,6 +94,18 @@ class Span:
         self.internal = internal
         self.held_by = held_by
         self.rest = rest
+        self.grown: Grown | None = None
+
+    def peak_slots(self, per_token: int) -> int:
+        """The most slots that held a token in any step, with so many for each token."""
+        more, gone = per_token * self.decoding, 0
+        if self.grown is None or not self.grown[3]:
+            return self.held + more * (len(self.ends) - 1)
+        peak = self.held
+        for step, slots in self.grown[3]:
+            peak = max(peak, self.held + more * (step - 1) - gone)
+            gone += slots
+        return max(peak, self.held + more * (len(self.ends) - 1) - gone)
 
 
 class Instant(NamedTuple):
@@ -132,6 +148,31 @@ class Integrals:
     def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
         """For processes that hand it on: a compiled class cannot be pickled otherwise."""
         return Integrals, astuple(self)
+
+    def add_spans(self, spans: list[Span], slots_per_token: int) -> None:
+        """Add steps that were carried out."""
+        totals = [span.ends[-1] for span in spans]
+        # step i holds i * more slots than the first, and sum(i * duration) = steps * total - sum(ends)
+        later = [
+            span.decoding * (len(span.ends) * span.ends[-1] - sum(span.ends))
+            for span in spans
+            if len(span.ends) > 1
+        ]
+        self.time_ps += sum(totals)
+        self.token += sum(map(mul, [span.held for span in spans], totals)) + sum(later) * slots_per_token
+        self.used += sum(map(mul, [span.used for span in spans], totals))
+        self.internal += sum(map(mul, [span.internal for span in spans], totals))
+        self.running += sum(map(mul, [span.running for span in spans], totals))
+        for span in spans:
+            if span.rest is not None:
+                self.add_rest(span.ends[-1], *span.rest)
+            if span.grown is not None:
+                used, internal, evicted, left = span.grown
+                self.used += used
+                self.internal += internal
+                self.cached -= evicted
+                for step, slots in left or ():
+                    self.token -= slots * (span.ends[-1] - span.ends[step - 1])
 
     def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""
@@ -223,8 +264,7 @@ class Recorder:
         self.rejected: dict[str, int] = {}
         self.truncated = 0
         self.finished_count = 0
-        self._ends: list[list[int]] = []  # of the last spans
-        self._decoding: list[int] = []
+        self._spans: list[Span] = []  # not counted yet
         self._late_gaps: list[tuple[int, int]] = []
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
@@ -259,41 +299,10 @@ class Recorder:
         sums.time_ps += duration_ps
         sums.add_rest(duration_ps, *rest)
 
-    def add(self, span: Span, grown: tuple[int, int, int] | None = None) -> None:
-        """Add steps that were carried out.
-
-        `grown` is what growth within the span changed: integrals of lent slots, of unusable ones among them,
-        and of those that were cached before.
-        """
-        ends, decoding, held, sums = span.ends, span.decoding, span.held, self.unsaturated
-        total, steps = ends[-1], len(ends)
-        if span.held_by:
-            sums = self.saturated
-            self.held_ps[span.held_by] += total
-        more = decoding * self.slots_per_token
-        # step i holds i * more slots than the first, and sum(i * duration) = steps * total - sum(ends)
-        later = more * (steps * total - sum(ends)) if steps > 1 else 0
-        sums.time_ps += total
-        sums.token += held * total + later
-        sums.used += span.used * total
-        sums.internal += span.internal * total
-        sums.running += span.running * total
-        if span.rest is not None:
-            external, cached, idle, shared = span.rest
-            sums.add_rest(total, external, cached, idle, shared)
-        if grown is not None:
-            used, internal, evicted = grown
-            sums.used += used
-            sums.internal += internal
-            sums.cached -= evicted
-        peak = held + more * (steps - 1)
-        if peak > self.peak_used_slots:
-            self.peak_used_slots = peak
-        if span.running > self.max_running:
-            self.max_running = span.running
-        self._ends.append(ends)
-        self._decoding.append(decoding)
-        if len(self._ends) == SPANS_AT_ONCE:
+    def add(self, span: Span) -> None:
+        """Keep steps that were carried out, to be counted with others."""
+        self._spans.append(span)
+        if len(self._spans) == SPANS_AT_ONCE:
             self.flush()
 
     def late(self, gap_ps: int, count: int) -> None:
@@ -301,10 +310,18 @@ class Recorder:
         self._late_gaps.append((gap_ps, count))
 
     def flush(self) -> None:
-        """Count the gaps between tokens of the spans collected so far."""
-        if self._ends:
-            self.token_gaps.add_spans(self._ends, self._decoding)
-            self._ends, self._decoding = [], []
+        """Count the spans and the late tokens collected so far."""
+        spans, self._spans = self._spans, []
+        if spans:
+            self.token_gaps.add_spans([span.ends for span in spans], [span.decoding for span in spans])
+            self.max_running = max(self.max_running, *[span.running for span in spans])
+            more = self.slots_per_token
+            self.peak_used_slots = max(self.peak_used_slots, *[span.peak_slots(more) for span in spans])
+            self.saturated.add_spans([span for span in spans if span.held_by], more)
+            self.unsaturated.add_spans([span for span in spans if not span.held_by], more)
+            for span in spans:
+                if span.held_by:
+                    self.held_ps[span.held_by] += span.ends[-1]
         if self._late_gaps:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
