@@ -186,6 +186,8 @@ class Allocator:
     """Whether the option `compaction` has a meaning."""
     pools_windows: ClassVar[bool] = False
     """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
+    splits_pools: ClassVar[bool] = False
+    """Whether the options `swa_share` and `swa_interval` have a meaning."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     takes_budget: ClassVar[bool] = False
@@ -370,6 +372,10 @@ class Allocator:
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
         """Whether `admit_after` would succeed; changes nothing."""
         raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
+
+    def can_hold_after(self, match: Match, tokens: int, bound: int) -> bool:
+        """As `can_hold`, for a new sequence that shares what `match` found."""
+        return self.can_admit_after(match, tokens, bound)
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""

@@ -14,12 +14,14 @@ The SWA pool has `swa_share` times the tokens of the full one (SGLang: 0.8). *un
 but less than a page of each; pages move instead, at every release (eager) or when room is short (lazy):
 `copied_slots`.
 
-Ignored: prefixes, fork, swapping. The pools are those that replay SGLang's (dual.py, unified.py).
+Here prefixes are not kept; with them, *dual* is windowed.py. Ignored: fork, swapping. The pools are those
+that replay SGLang's (dual.py, unified.py).
 """
 
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Options
@@ -27,9 +29,9 @@ from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.ends import End
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.unified import UnifiedPair
+from kvsim.allocators.sglang.windowed import SglangWindowed
 
-INTERVAL = 128
-SWA_SHARE = 0.8
+INTERVAL, SWA_SHARE = Options().swa_interval, Options().swa_share
 
 
 class Pages:
@@ -250,6 +252,13 @@ class SglangWindows(Allocator):
             column.append(value)
 
 
+def split(capacity_slots: int, groups: Groups, page_size: int, swa_share: float) -> tuple[int, int]:
+    """Pages of the full pool, and of the SWA pool, which has `swa_share` times its tokens."""
+    pages = capacity_slots // page_size if page_size > 0 else 0
+    full = max(1, int(pages / (groups.full + Fraction(str(swa_share)) * groups.windowed)))
+    return full, max(1, (pages - full * groups.full) // max(1, groups.windowed))
+
+
 class SglangDual(SglangWindows):
     """Two pools; the split is fixed at the start.
 
@@ -262,12 +271,18 @@ class SglangDual(SglangWindows):
     idea = "a pool of full and one of windowed layers, split at the start"
     wastes = "less than a page in each layer; what one pool cannot lend"
     source = "SGLang 0.5.23, mem_cache/allocator/swa.py"
+    keeps_prefixes = chooses_eviction = splits_pools = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
-        if options.groups is None:
-            return SglangCached(capacity_slots, options.block_size, options.cache is not None)
-        return cls(capacity_slots, options.groups, options.block_size)
+        groups, page, cache = options.groups, options.block_size, options.cache is not None
+        if groups is None:
+            return SglangCached(capacity_slots, page, cache, options.eviction)
+        share, interval = options.swa_share, options.swa_interval
+        if cache:
+            pages = split(capacity_slots, groups, page, share)
+            return SglangWindowed(groups, pages, page, interval, eviction=options.eviction)
+        return cls(capacity_slots, groups, page, interval, share)
 
     def __init__(
         self,
@@ -277,9 +292,7 @@ class SglangDual(SglangWindows):
         interval: int = INTERVAL,
         swa_share: float = SWA_SHARE,
     ) -> None:
-        pages = capacity_slots // page_size if page_size > 0 else 0
-        full = max(1, int(pages / (groups.full + swa_share * groups.windowed)))
-        swa = max(1, (pages - full * groups.full) // max(1, groups.windowed))
+        full, swa = split(capacity_slots, groups, page_size, swa_share)
         super().__init__(
             min(capacity_slots, (full * groups.full + swa * groups.windowed) * page_size),
             groups,
