@@ -35,6 +35,7 @@ from kvsim.sim.record import recorder
 from kvsim.sim.scenario.engine import POLICIES, PREEMPTIONS, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
+from kvsim.workloads.catalogue import entries
 
 pytestmark = pytest.mark.slow
 
@@ -233,6 +234,14 @@ def test_every_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
     listed = carry_out(f"sim {page}", capsys)
     for name in names:
         assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
+
+
+def test_every_public_trace_is_in_the_table_with_its_licence():
+    text = named("traces")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    for name, entry in entries().items():
+        (row,) = (line for line in rows if f"`{name}`" in line.split(" | ")[0])
+        assert row.endswith(f"| {entry.licence} |")
 
 
 @pytest.mark.parametrize("page", [ROOT / "docs/zoo.md", *ZOO], ids=lambda page: page.stem)
