@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count, groupby
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
-from kvsim.allocators.radix_tree import Node, RadixTree, cut
+from kvsim.allocators.radix_tree import Node, RadixTree
+from kvsim.allocators.runs import cut
 
 
 class Holding:

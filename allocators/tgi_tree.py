@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 
 
 class Node:

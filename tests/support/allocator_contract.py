@@ -27,8 +27,9 @@ from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
 from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.dual_windows import SglangDual, split
+from kvsim.allocators.sglang.unified_windows import SglangUnified
 from kvsim.allocators.sglang.windowed import SglangWindowed
-from kvsim.allocators.sglang.windows import SglangDual, SglangUnified, split
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
