@@ -162,6 +162,8 @@ class Allocator:
     """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
     keeps_groups: ClassVar[bool] = False
     """Whether the option `hybrid` has a meaning."""
+    own_page_sizes: ClassVar[bool] = False
+    """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
     chooses_extents: ClassVar[bool] = False
     """Whether the option `fit` has a meaning."""
     idles: ClassVar[bool] = False
@@ -281,7 +283,8 @@ class Allocator:
     def grow(self, seq: int, tokens: int) -> bool:
         """Make room for `tokens` in all, ready to be written; False when there is no room.
 
-        Up to `capacity(seq)` tokens there is always room, and nothing changes.
+        Up to `capacity(seq)` tokens there is always room, and nothing changes but what is left behind a
+        window (`leaves_at`).
         """
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
@@ -292,8 +295,15 @@ class Allocator:
         """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
+    def leaves_at(self, seq: int) -> int:
+        """Tokens with which a sequence frees what is behind its windows, though it has room: it grows then.
+
+        0: it never does, or `capacity` ends there.
+        """
+        return 0
+
     growth_unit: int
-    """Slots that a promised growth adds, exactly; 0 for an allocator that promises nothing."""
+    """Tokens that a promised growth adds, exactly, in `slots_per_token` slots; 0: nothing is promised."""
 
     def growth_budget(self) -> int:
         """How many growths by `growth_unit` are sure to succeed, whoever asks; 0 is always a safe answer."""
@@ -320,6 +330,13 @@ class Allocator:
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
         raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
+        if not self.fork(parent, child, tokens):
+            return False
+        self.release(seq)
+        return True
 
     def logical_slots(self) -> int:
         """Slots lent, each counted once for every sequence that holds it."""

@@ -69,21 +69,27 @@ class Claims:
 
     def drop_all(self, table: list[int]) -> list[int]:
         """Take one reference away from each block of a table; returns those that nobody else has."""
-        extra, alone, dropped = self.extra, [], 0
+        extra, start = self.extra, 0
         if self.part_filled and table and table[-1] in self.part_filled:
             self.drop(table[-1])
             table = table[:-1]
         for block in table:
-            others = extra.get(block)
-            if others is None:
-                alone.append(block)
-                continue
-            dropped += 1
+            if block not in extra:
+                break
+            start += 1
+        alone = table[start:]
+        if extra.keys().isdisjoint(alone):  # most often: what is shared comes first
+            shared = table[:start]
+        else:
+            shared = [block for block in table if block in extra]
+            alone = [block for block in alone if block not in extra]
+        for block in shared:
+            others = extra[block]
             if others > 1:
                 extra[block] = others - 1
             else:
                 del extra[block]
-        self.tokens -= dropped * self._size
+        self.tokens -= len(shared) * self._size
         return alone
 
     def shared_tail_slots(self) -> int:

@@ -43,7 +43,7 @@ class Groups(NamedTuple):
 
 
 class LayerGroup(NamedTuple):
-    """A group of layers that share a block table; the pages of all groups have the same bytes."""
+    """A group of layers that share a block table; in one pool the pages of all groups have the same bytes."""
 
     kind: str
     """full, window, chunk or state"""
@@ -53,6 +53,8 @@ class LayerGroup(NamedTuple):
     """tokens of the window, or of a chunk"""
     checkpoint_grid: int | None = None
     """of states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere"""
+    page_bytes: int = 0
+    """of a block in all layers of the group, for allocators whose pages are unequal"""
 
 
 class Hybrid(NamedTuple):

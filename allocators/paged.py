@@ -135,26 +135,25 @@ class Paged(Allocator):
         return len(table) * self.block_size
 
     def grow(self, seq: int, tokens: int) -> bool:
-        if self.prefixes is not None and seq in self.prefixes.filling:
-            before = self.capacity(seq)
-            if not self._grow(seq, tokens):
+        table, size = self._tables[seq], self.block_size
+        full, part_filled = len(table), self._claims.part_filled
+        missing = -(-tokens // size) - full
+        if part_filled and table[-1] in part_filled and tokens > self.capacity(seq):
+            if max(missing, 0) >= self._pool.free:
                 return False
-            if before < tokens:
-                self.fill(seq, before)  # what the sequence held is full now
-            return True
-        return self._grow(seq, tokens)
-
-    def _grow(self, seq: int, tokens: int) -> bool:
-        table = self._tables[seq]
-        shared_last = table[-1] in self._claims.part_filled and tokens > self.capacity(seq)
-        missing = -(-tokens // self.block_size) - len(table)
-        if max(missing, 0) + shared_last > self._pool.free:
-            return False
-        if shared_last:
             self._copy_on_write(table)
+            full -= 1
+        elif missing > self._pool.free:
+            return False
+        elif missing <= 0:
+            return True
         if missing > 0:
             table += self._pool.lend(missing)
-            self._count()
+            self.used_slots += missing * size
+        if self.prefixes is not None:
+            if seq in self.prefixes.filling:
+                self.prefixes.fill(seq, table, full)  # what the sequence held is full now
+            self.cached_slots = self._pool.cached * size
         return True
 
     def grow_many(self, seqs: Sequence[int]) -> None:
@@ -210,6 +209,35 @@ class Paged(Allocator):
 
         Raises InvariantError when the parent's last block cannot end with its last token.
         """
+        self._expect_last(parent, child, tokens)
+        table = self._tables[parent]
+        self._claims.add_table(table, tokens)
+        self._tables[child] = table[:]
+        self._count()
+        if self.prefixes is not None:
+            self.prefixes.fork(parent, child, len(table))
+        return True
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """As in `Allocator`; of blocks that `seq` shares with the parent, nothing need be counted."""
+        if self.prefixes is not None:
+            return super().fork_over(seq, parent, child, tokens)
+        table, old = self._tables[parent], self._tables[seq]
+        last = self._expect_last(parent, child, tokens)
+        same = min(len(table), len(old))
+        while same and (same > last or table[same - 1] != old[same - 1]):
+            same -= 1  # tables that part share nothing further on
+        shared = table[same:]
+        self._claims.add_table(shared, tokens - same * self.block_size)
+        alone = self._claims.drop_all(old[same:])
+        self._pool.give_back(alone)
+        del self._tables[seq]
+        self._tables[child] = table[:]
+        self._count()
+        return True
+
+    def _expect_last(self, parent: int, child: int, tokens: int) -> int:
+        """The place of the parent's last block, if it ends with the last token, and the child is new."""
         self._tables.expect_new(child, tokens)
         table, size = self._tables[parent], self.block_size
         last, filled = table[-1], tokens - (len(table) - 1) * size
@@ -217,12 +245,7 @@ class Paged(Allocator):
         if not 0 < filled <= size or filled != known:
             room = f"{len(table)} blocks of {size}, {known} tokens in the last"
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
-        self._claims.add_table(table, tokens)
-        self._tables[child] = table[:]
-        self._count()
-        if self.prefixes is not None:
-            self.prefixes.fork(parent, child, len(table))
-        return True
+        return len(table) - 1
 
     def shared_tail_slots(self) -> int:
         return self._claims.shared_tail_slots() if self._claims.part_filled else 0

@@ -106,9 +106,10 @@ class PrefixPool(Pool):
     def enter(self, key: int, blocks: Sequence[int]) -> None:
         """Let look-ups find blocks in use by this key and those behind it."""
         count = len(blocks)
-        if self._state.count(UNKNOWN, key, key + count) == count:
-            self._found[key : key + count] = blocks
-            self._state[key : key + count] = b"\1" * count
+        end, state = key + count, self._state
+        if state.count(UNKNOWN, key, end) == count:
+            self._found[key:end] = blocks
+            state[key:end] = b"\1" * count
             return
         for each, block in enumerate(blocks, key):
             self._enter_one(each, block)
@@ -173,26 +174,30 @@ class PrefixPool(Pool):
     def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """As in Pool; whoever had their text finds them no more."""
         lent: list[int] = []
-        while len(lent) < count:
-            span, missing = self._ends.behind, count - len(lent)
+        missing = count
+        while missing:
+            span = self._ends.behind
             blocks, key = span.blocks, span.key
             left = len(blocks) - missing
             if left > 0:
-                taken = blocks[: left - 1 : -1]
+                taken, found = blocks[: left - 1 : -1], missing
                 del blocks[left:]
             else:
-                taken, left = blocks[::-1], 0
+                taken, found, left = blocks[::-1], missing + left, 0
                 span.front.behind, span.behind.front = span.behind, span.front
+            cached = key is not None
             if key is not None:
-                self._forget_lent(key + left, len(taken))
+                self._forget_lent(key + left, found)
             elif self._equal_key and taken[0] in self._equal_key:
                 self._forget_equal(taken[0])
-            elif evicted is not None:
+                cached = True
+            if cached and evicted is not None:
+                evicted += range(count - missing, count - missing + found)
+            missing -= found
+            if lent:
                 lent += taken
-                continue
-            if evicted is not None:
-                evicted += range(len(lent), len(lent) + len(taken))
-            lent += taken
+            else:
+                lent = taken
         self.free -= count
         return lent
 

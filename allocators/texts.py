@@ -114,12 +114,14 @@ def pieces(ranges: Sequence[Keys], start: int, stop: int) -> list[tuple[int, int
         if stop > count:
             stop = count
         return [(start, first + start, stop - start)] if start < stop else []
-    at, found = 0, []
+    found: list[tuple[int, int, int]] = []
+    at = 0
     for first, count in ranges:
-        if at >= stop:
-            break
-        low, high = max(start, at), min(stop, at + count)
-        if low < high:
+        end = at + count
+        if end > start:
+            low, high = start if start > at else at, stop if stop < end else end
+            if low >= high:
+                break
             found.append((low, first + low - at, high - low))
-        at += count
+        at = end
     return found

@@ -17,8 +17,8 @@ sees tokens `computed - window + 1` and later, counted from 0, so that each wind
     (computed - window + 1) // block_size        blocks, the last of them first
 
 A piece of a prompt takes blocks for all its tokens in every group; those behind the window go at the next
-growth. As freeing is a growth too, `capacity` ends where blocks must be taken or can be freed, and nothing
-is promised.
+growth. A sequence that decodes grows when its blocks are full, a block in every group, and that is promised
+as far as blocks are free. It comes back in between, at `leaves_at` tokens, to leave what is behind by then.
 
 vLLM 0.11 frees even if the new blocks do not fit then; here a refused `grow` changes nothing, but counts what
 it would free as room. The numbers are equal at every step, as whoever is refused evicts others, then grows,
@@ -26,7 +26,7 @@ or goes itself; only the order of the free blocks may differ. Ignored: fork, pre
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
@@ -37,30 +37,30 @@ from kvsim.allocators.pool import Pool
 
 
 class Holding:
-    """The block tables of a sequence.
+    """The blocks of a sequence.
 
     Attributes
     ----------
-    tables : list of list of int
-        The blocks of each group that are not freed, the full groups first.
+    blocks : list of int
+        Block i of group g is `blocks[i * groups + g]`; what was freed stands there still.
     length : int
-        Blocks of a table, freed ones included: the same in every group.
+        Blocks of a group, freed ones included.
     behind : int
         Blocks that each windowed group has freed.
-    capacity : int
-        Tokens before the next growth.
+    start, tokens : int
+        The tokens that it had before its last piece, or step that changed anything, and after that.
     expired : int
         Slots that the sequence has freed.
     """
 
-    __slots__ = ("behind", "capacity", "expired", "length", "tables")
+    __slots__ = ("behind", "blocks", "expired", "length", "start", "tokens")
 
-    def __init__(self, groups: int) -> None:
-        self.tables: list[list[int]] = [[] for _ in range(groups)]
-        self.length = self.behind = self.capacity = self.expired = 0
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.length = self.behind = self.start = self.tokens = self.expired = 0
 
     def __repr__(self) -> str:
-        return f"{self.length} blocks in each of {len(self.tables)} groups, {self.behind} behind the window"
+        return f"{self.length} blocks in each group, {self.behind} behind the window"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -95,9 +95,11 @@ class Windowed(Allocator):
         self.block_size = block_size
         self.num_blocks = capacity_slots // block_size
         super().__init__(self.num_blocks * block_size)
+        self.growth_unit = block_size
         self.slots_per_token = groups.each
         self.groups = groups
         self.order = order
+        self._leaving = [at >= groups.full for at in range(groups.each)]  # is a group windowed?
         self._pool = Pool(self.num_blocks, order)
         self._held: Holdings[Holding] = Holdings()
 
@@ -108,7 +110,15 @@ class Windowed(Allocator):
     def block_tables(self, seq: int) -> tuple[tuple[int | None, ...], ...]:
         """The blocks of a sequence in each group, in the order of its tokens; None where one was freed."""
         held = self._held[seq]
-        return tuple((*[None] * (held.length - len(table)), *table) for table in held.tables)
+        return tuple(
+            (*[None] * (held.length - len(table)), *table)
+            for table in (self._table(held, at) for at in range(self.groups.each))
+        )
+
+    def _table(self, held: Holding, group: int) -> list[int]:
+        """What a group has not freed."""
+        each = self.groups.each
+        return held.blocks[held.behind * each * self._leaving[group] + group :: each]
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -136,72 +146,94 @@ class Windowed(Allocator):
         self._held.expect_new(seq, tokens)
         if not self.can_admit(tokens, bound):
             return False
-        held = self._held[seq] = Holding(self.groups.each)
+        held = self._held[seq] = Holding()
         self._extend(held, -(-tokens // self.block_size))
-        self._plan(held, tokens)
+        held.tokens = tokens
         return True
 
     # -- growing ------------------------------------------------------------------------------
 
     def capacity(self, seq: int) -> int:
-        return self._held[seq].capacity
+        return self._held[seq].length * self.block_size
 
     def surplus(self, seq: int, tokens: int) -> int:
         return self.slots_per_token * (self._held[seq].length * self.block_size - tokens)
 
+    def leaves_at(self, seq: int) -> int:
+        held = self._held[seq]
+        return max(held.tokens, self._written_before(held.behind + 1)) + 1
+
+    def _written_before(self, behind: int) -> int:
+        """Tokens that must be written before so many blocks of a group are behind."""
+        return self.groups.window - 1 + behind * self.block_size
+
+    def _behind(self, written: int) -> int:
+        """Blocks of a group that are behind when so many tokens are written."""
+        return max(0, written - self.groups.window + 1) // self.block_size
+
     def grow(self, seq: int, tokens: int) -> bool:
-        return self.grow_chunk(seq, self._held[seq].capacity, tokens)
+        held = self._held[seq]
+        return self._grow(held, min(tokens - 1, held.length * self.block_size), tokens)
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
         held = self._held[seq]
-        if tokens <= held.capacity:
-            return True
-        if computed > held.capacity:
-            raise InvariantError(f"sequence {seq} has room for {held.capacity} tokens, not {computed}")
+        if computed > held.length * self.block_size:
+            room = held.length * self.block_size
+            raise InvariantError(f"sequence {seq} has room for {room} tokens, not {computed}")
+        return self._grow(held, computed, tokens)
+
+    def _grow(self, held: Holding, computed: int, tokens: int) -> bool:
         groups, size = self.groups, self.block_size
-        gone = (computed - groups.window + 1) // size - held.behind
+        if tokens <= held.tokens:
+            return True
+        gone = self._behind(computed) - held.behind
         missing = -(-tokens // size) - held.length
-        if gone > 0:
-            if self.slots_per_token * missing - groups.windowed * gone > self._pool.free:
-                return False
-            self._expire(held, gone)
-        elif self.slots_per_token * missing > self._pool.free:
+        room = self._pool.free + groups.windowed * gone if gone > 0 else self._pool.free
+        if missing > 0 and self.slots_per_token * missing > room:
             return False
+        if gone > 0:
+            self._expire(held, gone)
         if missing > 0:
             self._extend(held, missing)
-        self._plan(held, tokens)
+        held.start, held.tokens = computed, tokens
         return True
+
+    def growth_budget(self) -> int:
+        return self._pool.free // self.slots_per_token
+
+    def grow_many(self, seqs: Sequence[int]) -> None:
+        each = self.slots_per_token
+        taken = each * len(seqs)
+        if taken > self._pool.free:
+            raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
+        blocks, at = self._pool.lend(taken), 0
+        for held in map(self._held.__getitem__, seqs):
+            held.blocks += blocks[at : at + each]
+            held.length += 1
+            at += each
+        self.used_slots += taken * self.block_size
 
     def _expire(self, held: Holding, count: int) -> None:
         """Free so many blocks of each windowed group, the first of its table."""
-        for table in held.tables[self.groups.full :]:
-            self._take_back(table[:count])
-            del table[:count]
+        each, first = self.groups.each, held.behind * self.groups.each
+        for at, leaves in enumerate(self._leaving):
+            if leaves:
+                self._pool.give_back(held.blocks[first + at : first + count * each : each])
         slots = self.groups.windowed * count * self.block_size
         held.behind += count
         held.expired += slots
+        self.used_slots -= slots
         self.expired_slots += slots
 
     def _extend(self, held: Holding, count: int) -> None:
-        """Add so many blocks to every table."""
-        taken = self.slots_per_token * count
-        blocks = self._pool.lend(taken)
-        if count == 1:
-            for table, block in zip(held.tables, blocks, strict=True):
-                table.append(block)
-        else:
-            for at, table in enumerate(held.tables):
-                table.extend(blocks[at * count : (at + 1) * count])
+        """Add so many blocks to every table, one table after the other."""
+        each = self.slots_per_token
+        blocks = self._pool.lend(each * count)
+        if count > 1:
+            blocks = [block for at in range(count) for block in blocks[at::count]]
+        held.blocks += blocks
         held.length += count
-        self.used_slots += taken * self.block_size
-
-    def _plan(self, held: Holding, tokens: int) -> None:
-        """Say where a sequence of `tokens` must come back: for new blocks, or to free those then behind."""
-        size = self.block_size
-        capacity, next_behind = held.length * size, self.groups.window - 1 + (held.behind + 1) * size
-        if next_behind < capacity:
-            capacity = next_behind
-        held.capacity = capacity if capacity > tokens else tokens
+        self.used_slots += each * count * self.block_size
 
     # -- leaving ------------------------------------------------------------------------------
 
@@ -210,18 +242,18 @@ class Windowed(Allocator):
         if held is None:
             raise self._held.holds_nothing(seq)
         self.expired_slots -= held.expired
-        for table in held.tables:
-            self._take_back(table)
+        for group in range(self.groups.each):
+            self._pool.give_back(self._table(held, group))
+        self.used_slots -= self._slots(held)
 
     def retire(self, seq: int) -> int:
         held = self._held[seq]
         self.expired_slots -= held.expired  # they belong to no living sequence any more
         held.expired = 0
-        return sum(map(len, held.tables)) * self.block_size
+        return self._slots(held)
 
-    def _take_back(self, table: list[int]) -> None:
-        self._pool.give_back(table)
-        self.used_slots -= len(table) * self.block_size
+    def _slots(self, held: Holding) -> int:
+        return (self.groups.each * held.length - self.groups.windowed * held.behind) * self.block_size
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -238,10 +270,12 @@ class Windowed(Allocator):
         owners: list[tuple[int, ...]] = [()]
         for number, (seq, held) in enumerate(self._held.items(), 1):
             owners.append((seq,))
-            for table in held.tables:
-                behind = held.length - len(table)
-                for block, first in zip(table, range(behind * size, held.length * size, size), strict=True):
+            for group, leaves in enumerate(self._leaving):
+                first = held.behind * size if leaves else 0
+                for block, token in zip(
+                    self._table(held, group), range(first, held.length * size, size), strict=True
+                ):
                     which[block] = number
-                    firsts[block] = first
+                    firsts[block] = token
         starts = range(0, self.capacity_slots, size)
         return Layout(starts, array("q", [size]) * count, which, owners, firsts, bytearray(count))

@@ -73,12 +73,19 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
 
 def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
     """The server under each of these allocators; of `all`, those that cannot run it are told."""
-    from kvsim.sim.run import EVERY, left_out, side_by_side
+    from kvsim.sim.run import EVERY, label, left_out, side_by_side
 
     for name, reason in left_out(deployment).items() if EVERY in allocators else ():
         if name not in allocators:
             print(f"without {name}: {reason}", file=sys.stderr)
-    return side_by_side(deployment, allocators)
+    found = side_by_side(deployment, allocators)
+    if deployment.engine.enable_prefix_caching:
+        for each in found:
+            if not each.engine.enable_prefix_caching:
+                print(
+                    f"{label(each.engine)} keeps no prefixes: it runs without prefix caching", file=sys.stderr
+                )
+    return found
 
 
 def opened(traffic: Traffic) -> "Source":
@@ -182,9 +189,10 @@ def _prepared(  # noqa: PLR0917
     output.check()
     _pace(output)
     told = output.result_format is not None
-    if told and fleet.replicas > 1:
+    if told and workload.beam is not None:
         raise KvsimError(
-            f"result_format must be left out with replicas {fleet.replicas}: it tells of one server"
+            f"result_format must be left out with beam_width {source.traffic.beam_width}: "
+            "a beam search answers when it ends, so there is no stream of tokens to time"
         )
     return prepare(
         deployment,

@@ -28,6 +28,9 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
     """
     try:
         deployment, traffic = deployment_of(run.config, "its config", None if allow_code else ())
+        fleet = fleet_of(run.config, "its config")
+        if fleet.replicas > 1:
+            raise KvsimError(f"replicas must be 1 for the lives of requests, got {fleet.replicas}")
         source = opened(Traffic.from_json(traffic))
         return prepare(
             deployment,
@@ -35,7 +38,7 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
             source.as_json(),
             step_log=step_log,
             events=True,
-            fleet=fleet_of(run.config, "its config"),
+            fleet=fleet,
             goals=goals_of(run.config, "its config"),
         )
     except KvsimError as error:

@@ -9,6 +9,7 @@ replay.plot("requests")
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,6 +254,9 @@ def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
     changes = {} if asked.what_if is None else parsed(asked.what_if)
     with progress(f"replay {result.name}", 0, lambda: len(tries), "tries"):
         found = _replay(result, server, asked.log, asked.run, asked.fit, changes, tries.append)
+    for note in found.run.notes:
+        if " is cut in line " in note:
+            print(f"warning: {result}: {note}", file=sys.stderr)
     if asked.json:
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
     else:

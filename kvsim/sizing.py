@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim import capacity_runs
+from kvsim import capacity_runs, sweep_runs
 from kvsim.capacity_runs import LOADS
 from kvsim.reports.backends import results
 from kvsim.reports.progress import progress
@@ -73,7 +73,9 @@ def carry_out(search: Search, journal: Journal, where: Where) -> None:
     done = 0
     with (
         progress("capacity", len(todo), lambda: done, "searches"),
-        results(capacity_runs.searched, arguments, jobs_of(where), where.backend, where.address) as found,
+        results(
+            capacity_runs.searched, arguments, jobs_of(where), where.backend, where.address, sweep_runs.lost
+        ) as found,
     ):
         for number, (row, cpu_s) in found:
             journal.add(todo[number][0], row, cpu_s)

@@ -3,7 +3,7 @@
     settings, seed --> a few hundred bytes to a worker --> the trace is read there, once --> row, CPU time
 
 A worker keeps the traces that it has read and the servers that it has looked up. Whatever goes wrong with a
-run is its row's reason; what ends a worker is the backend's affair.
+run is its row's reason; of a run that ends its worker the backend tells, see `lost`.
 """
 
 import json
@@ -59,6 +59,11 @@ def carried_out(settings: Settings, seed: int, goals: Goals) -> tuple[dict[str, 
     except Exception as error:
         row = {"status": FAILED, "reason": f"{type(error).__name__}: {error}"}
     return row, time.process_time() - begun_s
+
+
+def lost(by: str) -> tuple[dict[str, Any], None]:
+    """What comes out of a run that ends its process: a row, not to be kept for the next command."""
+    return {"status": FAILED, "reason": f"its process was ended by {by}, also when it ran alone"}, None
 
 
 def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:

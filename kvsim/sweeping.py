@@ -20,7 +20,17 @@ from kvsim.reports.backends import results
 from kvsim.reports.progress import progress
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
-from kvsim.reports.sweeps.plan import Plan, Point, plan_of, read_plan, setting, shown, varying, write_plan
+from kvsim.reports.sweeps.plan import (
+    Plan,
+    Point,
+    labels,
+    plan_of,
+    read_plan,
+    setting,
+    shown,
+    varying,
+    write_plan,
+)
 from kvsim.reports.sweeps.table import IMPOSSIBLE, arrow_table, write_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped
@@ -31,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LABELS = 4
-"""Of the settings that cannot be for one reason, how many are named."""
+"""Of the settings that cannot be for one reason, how many are told."""
 
 PILOT_REQUESTS = 200
 """Requests of the short runs from which the time of a sweep is estimated."""
@@ -65,14 +75,15 @@ class Sweep:
     @property
     def impossible(self) -> list[str]:
         """A line for each reason why points cannot be, with some of those points."""
-        by_reason: dict[str, dict[str, None]] = {}
+        by_reason: dict[str, dict[int, Point]] = {}
         for run in self.runs:
             if run.reason:
-                by_reason.setdefault(run.reason, {})[run.point.label(self.names)] = None
+                by_reason.setdefault(run.reason, {})[id(run.point)] = run.point
         lines = []
-        for reason, labels in by_reason.items():
-            more = f" and {len(labels) - MOST_LABELS:,} more" if len(labels) > MOST_LABELS else ""
-            lines.append(f"impossible: {'; '.join([*labels][:MOST_LABELS])}{more}: {reason}")
+        for reason, points in by_reason.items():
+            said = labels([*points.values()], self.points, self.names)
+            more = f" and {len(said) - MOST_LABELS:,} more" if len(said) > MOST_LABELS else ""
+            lines.append(f"impossible: {'; '.join(said[:MOST_LABELS])}{more}: {reason}")
         return lines
 
     @property
@@ -131,7 +142,9 @@ def carry_out(
     done = 0
     with (
         progress("sweep", len(todo), lambda: done, "runs"),
-        results(sweep_runs.carried_out, arguments, jobs_of(where), where.backend, where.address) as found,
+        results(
+            sweep_runs.carried_out, arguments, jobs_of(where), where.backend, where.address, sweep_runs.lost
+        ) as found,
     ):
         for number, (row, cpu_s) in found:
             journal.add(todo[number][0], row, cpu_s)

@@ -5,47 +5,60 @@
     dask     joblib's backend of Dask (extra `dask`): the scheduler at an address, else processes of its own
 
 The same function on the same arguments, whatever the place; what comes back has the number of its argument.
-A worker that is lost, with its machine or for want of memory, costs time alone: what had not come back is
-handed out again, until `MOST_LOSSES` in a row bring nothing.
+A call that ends its process, by a crash or for want of memory, is tried once more, alone, when the others are
+done; if it ends that, too, `lost` says what it gives. A cluster does not say which call it was that ended a
+worker. So once it has lost one, each worker makes the calls in a process beside it.
+What a lost machine had not finished is handed out again, until `MOST_LOSSES` in a row bring nothing.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from kvsim.reports.processes import Ended, WorkerLost, carried_out_apart, unordered_apart
 from kvsim.sim.errors import KvsimError
 
 T = TypeVar("T")
 BACKENDS = ("local", "ray", "dask")
 MOST_LOSSES = 3
+_DASK_WAITS = {"wait_for_workers_timeout": 60.0}
 Results = Iterator[tuple[int, T]]
 
 
+def raised(by: str) -> NoReturn:
+    """Complain about a call that ends its process."""
+    raise WorkerLost(f"its process was ended by {by}, also when it ran alone")
+
+
 @contextmanager
-def results(
+def results(  # noqa: PLR0917 - what is done, and where
     function: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
     jobs: int,
     backend: str = "local",
     address: str | None = None,
+    lost: Callable[[str], T] = raised,
 ) -> Iterator[Results[T]]:
     """Give the results as they come, each with the number of its arguments.
 
     Parameters
     ----------
     function : callable
-        Importable on every machine, or picklable; raises only for what is worth trying again elsewhere.
+        Importable on every machine, or picklable; an exception of it is raised here.
     jobs : int
-        Processes at most.
+        Processes at most; on a cluster there are as many as it has cores.
     backend : str
         One of BACKENDS.
     address : str, optional
         Of the cluster; None: one on this machine, for this call.
+    lost : callable
+        What comes out of a call that ended its process twice, given what that was ended by.
 
     Raises
     ------
     KvsimError
-        An unknown backend, a library that is not there, or workers that are lost again and again.
+        An unknown backend, a library that is not there, or machines that are lost again and again.
     """
     if backend not in BACKENDS:
         raise KvsimError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -56,34 +69,38 @@ def results(
             once = _local(function, jobs)
         else:
             once = held.enter_context(_CLUSTERS[backend](function, jobs, address))
-        with closing(_until_done(once, arguments, backend)) as found:
+        with closing(_until_done(once, arguments, backend, lost)) as found:
             yield found
 
 
-Once = Callable[[Sequence[tuple[int, tuple[Any, ...]]]], Generator[tuple[int, Any], None, None]]
-"""Hands out numbered arguments, gives numbered results, and raises when a worker is lost."""
+Todo = Sequence[tuple[int, tuple[Any, ...]]]
+Once = Callable[[Todo, bool, bool], Generator[tuple[int, Any], None, None]]
+"""Hands out numbered arguments, apart from the workers themselves and alone if so asked; gives numbered
+results, an `Ended` for a call that ended its process, and raises when a machine is lost."""
 
 
 def _until_done(
-    once: Once, arguments: Sequence[tuple[Any, ...]], backend: str
+    once: Once, arguments: Sequence[tuple[Any, ...]], backend: str, lost: Callable[[str], Any]
 ) -> Generator[tuple[int, Any], None, None]:
     left = dict(enumerate(arguments))
-    losses = 0
+    suspects: set[int] = set()
+    losses, apart = 0, False
     while left:
+        others = [each for each in left.items() if each[0] not in suspects]
         try:
-            with closing(once(list(left.items()))) as found:
+            with closing(once(others or [*left.items()], apart, not others)) as found:
                 for number, value in found:
-                    del left[number]
                     losses = 0
-                    yield number, value
-        except KvsimError as error:
-            if not _lost(error):
-                raise
-            losses += 1
-            if losses >= MOST_LOSSES:
-                raise KvsimError(f"{error}; {len(left):,} runs are left to do") from error
+                    ended = isinstance(value, Ended)
+                    if ended and number not in suspects:
+                        suspects.add(number)
+                        continue
+                    del left[number]
+                    yield number, lost(value.by) if ended else value
+        except KvsimError:
+            raise
         except Exception as error:
-            losses += 1
+            losses, apart = losses + 1, True
             if losses >= MOST_LOSSES:
                 raise KvsimError(
                     f"backend {backend} lost its workers {losses} times in a row "
@@ -91,31 +108,28 @@ def _until_done(
                 ) from error
 
 
-def _lost(error: KvsimError) -> bool:
-    from kvsim.reports.processes import WorkerLost
-
-    return isinstance(error, WorkerLost)
-
-
 def _local(function: Callable[..., Any], jobs: int) -> Once:
-    from kvsim.reports.processes import unordered
-
-    def once(todo: Sequence[tuple[int, tuple[Any, ...]]]) -> Generator[tuple[int, Any], None, None]:
-        with unordered(function, [each for _, each in todo], jobs) as found:
+    def once(todo: Todo, apart: bool, alone: bool) -> Generator[tuple[int, Any], None, None]:
+        with unordered_apart(function, [each for _, each in todo], 1 if alone else jobs) as found:
             for place, value in found:
                 yield todo[place][0], value
 
     return once
 
 
-def _through_joblib(function: Callable[..., Any], cores: Callable[[], int], name: str) -> Once:
+def _through_joblib(
+    function: Callable[..., Any], cores: Callable[[], int], name: str, **options: float
+) -> Once:
     """Hand out through a registered backend of joblib, to as many cores as there are at the time."""
     from joblib import Parallel, delayed, parallel_config
 
-    def once(todo: Sequence[tuple[int, tuple[Any, ...]]]) -> Generator[tuple[int, Any], None, None]:
-        with parallel_config(backend=name, n_jobs=max(cores(), 1)):
-            hand_out = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
-            yield from hand_out(delayed(_numbered)(function, number, each) for number, each in todo)
+    def once(todo: Todo, apart: bool, alone: bool) -> Generator[tuple[int, Any], None, None]:
+        many = max(cores(), 1)
+        call = _numbered_apart if apart or many == 1 else _numbered  # joblib takes this process for one
+        with parallel_config(backend=name, n_jobs=many, **options):
+            for part in [[each] for each in todo] if alone else [todo]:
+                hand_out = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+                yield from hand_out(delayed(call)(function, number, each) for number, each in part)
 
     return once
 
@@ -124,19 +138,42 @@ def _numbered(function: Callable[..., T], number: int, arguments: tuple[Any, ...
     return number, function(*arguments)
 
 
+def _numbered_apart(
+    function: Callable[..., T], number: int, arguments: tuple[Any, ...]
+) -> tuple[int, T | Ended]:
+    return number, carried_out_apart(function, arguments)
+
+
 @contextmanager
 def _dask(function: Callable[..., Any], jobs: int, address: str | None) -> Iterator[Once]:
     try:
+        import dask
         from distributed import Client, LocalCluster
+        from joblib import register_parallel_backend
+        from joblib._dask import DaskDistributedBackend
     except ImportError as error:
         raise KvsimError("backend dask needs dask: pip install 'kvsim[dask]'") from error
+
+    class Heard(DaskDistributedBackend):  # type: ignore[misc]
+        """Also says so when Dask gives a task up: joblib's own waits for it for ever."""
+
+        def submit(self, func: Any, callback: Any = None) -> Any:  # noqa: ANN401 - as joblib has them
+            future = super().submit(func, callback)
+            future.add_done_callback(lambda done: callback(done) if done.exception() else None)
+            return future
+
+        def retrieve_result_callback(self, out: Any) -> Any:  # noqa: ANN401
+            return super().retrieve_result_callback(out.result() if isinstance(out, Future) else out)
+
+    register_parallel_backend("kvsim-dask", Heard)
     with ExitStack() as held:
         if address is None:
+            held.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))  # tried here
             address = held.enter_context(
                 LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None, silence_logs=50)
             )
         client = held.enter_context(Client(address, set_as_default=True))
-        yield _through_joblib(function, lambda: sum(client.ncores().values()), "dask")
+        yield _through_joblib(function, lambda: sum(client.ncores().values()), "kvsim-dask", **_DASK_WAITS)
 
 
 @contextmanager

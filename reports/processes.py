@@ -6,6 +6,8 @@
 
 A worker starts with this process's list of places for modules, and not with the working directory. An
 exception of a worker is raised here. Whatever ends the block, a signal too, kills the workers at once.
+A worker that somebody else ends (a crash, the system for want of memory) is an error; or, with `apart`, its
+task has an `Ended` for a result, another worker takes its place, and the others do not notice.
 """
 
 import json
@@ -15,9 +17,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from signal import Signals
+from threading import Lock, Thread, local
 from typing import Any, Generic, TypeVar
 
 from kvsim.sim.errors import KvsimError
@@ -34,6 +38,13 @@ _START = (
 
 class WorkerLost(KvsimError):
     """A worker was ended by somebody else."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """In the place of a result: its process was ended, `by` says what by."""
+
+    by: str
 
 
 @contextmanager
@@ -57,10 +68,19 @@ def unordered(
     if min(jobs, len(arguments)) <= 1:
         yield ((number, function(*each)) for number, each in enumerate(arguments))
         return
+    with unordered_apart(function, arguments, jobs) as found:
+        yield _none_ended(found, jobs)
+
+
+@contextmanager
+def unordered_apart(
+    function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], jobs: int
+) -> Iterator[Iterator[tuple[int, T | Ended]]]:
+    """The same, none of it in this process, and with an `Ended` where a worker was ended by somebody else."""
     import cloudpickle
 
     tasks = [cloudpickle.dumps((function, each)) for each in arguments]
-    workers = _Workers[T](tasks, min(jobs, len(tasks)), jobs)
+    workers = _Workers[T](tasks, min(jobs, len(tasks)))
     with at_forced_exit(workers.kill):
         try:
             workers.start()
@@ -70,65 +90,136 @@ def unordered(
                 workers.kill()
 
 
-class _Workers(Generic[T]):
-    """The processes of one block, and what they have not done yet."""
+def carried_out_apart(function: Callable[..., T], arguments: tuple[Any, ...]) -> T | Ended:
+    """The result of one call in a process of its own, which is kept for the next call of this thread."""
+    import cloudpickle
 
-    def __init__(self, tasks: Sequence[bytes], several: int, jobs: int) -> None:
-        self._tasks = tasks
-        self._several = several
-        self._jobs = jobs
-        self._next = iter(range(len(tasks)))
-        self._lock = Lock()
-        self._answers: SimpleQueue[tuple[int, bytes | None]] = SimpleQueue()
-        self._processes: list[subprocess.Popen[bytes]] = []
+    worker: Worker | None = getattr(_KEPT, "worker", None)
+    if worker is None:
+        worker = _KEPT.worker = Worker()
+    answer = worker.asked(cloudpickle.dumps((function, arguments)))
+    if answer is None:
+        del _KEPT.worker
+        return worker.ended()
+    return _value(answer)
 
-    def start(self) -> None:
-        """Start the processes, each with a thread that gives it work."""
+
+_KEPT = local()
+
+
+def _none_ended(found: Iterator[tuple[int, T | Ended]], jobs: int) -> Iterator[tuple[int, T]]:
+    for number, value in found:
+        if isinstance(value, Ended):
+            raise WorkerLost(f"jobs {jobs}: a process was ended by {value.by}: use fewer")
+        yield number, value
+
+
+def _value(answer: bytes) -> Any:  # noqa: ANN401 - whatever the function returned
+    fine, value = pickle.loads(answer)
+    if not fine:
+        raise value
+    return value
+
+
+class Worker:
+    """One process that carries tasks out, one after the other."""
+
+    def __init__(self) -> None:
         home = str(Path(__file__).resolve().parents[1])
         if not (Path(home) / "kvsim").is_dir():  # installed, not in a checkout
             home = str(Path(__file__).resolve().parents[2])
-        command = [sys.executable, "-P", "-c", _START, json.dumps([sys.path, home])]
-        for _ in range(self._several):
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-            )
-            self._processes.append(process)
-            Thread(target=self._work, args=(process,), daemon=True).start()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, json.dumps([sys.path, home])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
 
-    def results(self) -> Iterator[tuple[int, T]]:
+    def asked(self, task: bytes) -> bytes | None:
+        """The answer to a task; None if the process ended meanwhile."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(OSError, EOFError, ValueError):
+            send(self._process.stdin.fileno(), task)
+            return receive(self._process.stdout.fileno())
+        return None
+
+    def ended(self) -> Ended:
+        """What a process was ended by that has no answer."""
+        code = self._process.wait()
+        self.close()
+        if code >= 0:
+            return Ended(f"exit code {code}")
+        name = Signals(-code).name if -code in {*Signals} else f"signal {-code}"
+        return Ended(f"{name}, maybe for want of memory" if name == "SIGKILL" else name)
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Let it end, once it has nothing to do."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+class _Workers(Generic[T]):
+    """The processes of one block, and what they have not done yet."""
+
+    def __init__(self, tasks: Sequence[bytes], several: int) -> None:
+        self._tasks = tasks
+        self._several = several
+        self._next = iter(range(len(tasks)))
+        self._lock = Lock()
+        self._answers: SimpleQueue[tuple[int, bytes | Ended]] = SimpleQueue()
+        self._workers: list[Worker] = []
+        self._over = False
+
+    def start(self) -> None:
+        """Start the processes, each with a thread that gives it work."""
+        for _ in range(self._several):
+            Thread(target=self._work, args=(self._started(),), daemon=True).start()
+
+    def results(self) -> Iterator[tuple[int, T | Ended]]:
         """Each result as soon as it is there."""
         for _ in self._tasks:
             number, answer = self._answers.get()
-            if answer is None:
-                why = "a process was ended, maybe for want of memory: use fewer"
-                raise WorkerLost(f"jobs {self._jobs}: {why}")
-            fine, value = pickle.loads(answer)
-            if not fine:
-                raise value
-            yield number, value
+            yield number, answer if isinstance(answer, Ended) else _value(answer)
 
     def kill(self) -> None:
         """End them all, whatever they do."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
+        with self._lock:
+            self._over = True
+            workers = list(self._workers)
+        for worker in workers:
+            worker.kill()
 
-    def _work(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        with suppress(OSError, ValueError), process.stdin, process.stdout:
-            while True:
-                with self._lock:
-                    number = next(self._next, None)
-                if number is None:
-                    return
-                answer = None
-                with suppress(OSError, EOFError):
-                    send(process.stdin.fileno(), self._tasks[number])
-                    answer = receive(process.stdout.fileno())
+    def _started(self) -> Worker | None:
+        """Another process; None when all is over."""
+        with self._lock:
+            if self._over:
+                return None
+            worker = Worker()
+            self._workers.append(worker)
+            return worker
+
+    def _work(self, worker: Worker | None) -> None:
+        while worker is not None:
+            with self._lock:
+                number = next(self._next, None)
+            if number is None:
+                worker.close()
+                return
+            answer = worker.asked(self._tasks[number])
+            if answer is not None:
                 self._answers.put((number, answer))
-                if answer is None:
-                    return
+                continue
+            with self._lock:
+                self._workers.remove(worker)
+            self._answers.put((number, worker.ended()))
+            worker = self._started()
 
 
 def send(file: int, text: bytes) -> None:

@@ -387,7 +387,7 @@ def _shared(summary: Summary) -> str:
 def _upkeep(summary: Summary) -> str:
     """What the allocator did beside lending, and how long steps waited for it."""
     done = summary.get("upkeep")
-    if not done:
+    if not done or not any(done.values()):
         return ""
     calls = f"{count(number(done.get('maps')))} maps, {count(number(done.get('unmaps')))} unmaps"
     waited = (number(done.get("steps_waited_s")) or 0) + (number(done.get("beyond_steps_s")) or 0)

@@ -90,7 +90,8 @@ def drawn(allocator: type[Allocator]) -> list[str]:
             lines = list(_told(allocator, scale))
         except ValueError:  # the arena is too small for it
             continue
-        if allocator.idles and scale < 4096 and any("no room" in line for line in lines):
+        mapped = allocator.idles and not allocator.own_page_sizes
+        if mapped and scale < 4096 and any("no room" in line for line in lines):
             continue  # its pages are too large
         each = f", each of {scale:,}" if scale > 1 else ""
         idle = "; - idle" if allocator.idles else ""

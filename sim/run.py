@@ -106,7 +106,7 @@ class Simulation:
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
-            events=metrics.event_table(self.engine.replica.events),
+            events=metrics.event_tables([replica.events for replica in self.engine.replicas]),
             map=metrics.map_table(self.engine.replica.memory_map),
         )
 
@@ -161,13 +161,17 @@ class Simulation:
         )
         chosen = {**vars(engine), "gpu_memory_utilization": scenario.gpu_memory_utilization}
         note = defaults_note(scheduler, own, [name for name, value in own.items() if chosen[name] != value])
-        return [note] if note else []
+        notes = [note] if note else []
+        if own.get("enable_prefix_caching") and not allocator_class(engine.allocator).keeps_prefixes:
+            notes.append(f"Prefix caching is off: allocator {engine.allocator} keeps no prefixes.")
+        return notes
 
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
         model = self.scenario.model
-        notes = [*result.workload.notes, room, *_model_notes(model)]
+        hybrid = hybrid_groups(self.scenario)
+        notes = [*result.workload.notes, room, *_model_notes(model, hybrid is not None)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
         if self.fleet.replicas > 1:
@@ -186,7 +190,6 @@ class Simulation:
                 f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
                 f"{self.capacity.slots:,} slots."
             )
-        hybrid = hybrid_groups(self.scenario)
         if hybrid is not None:
             notes.append(hybrid.in_words)
         notes += self._defaults()
@@ -246,10 +249,8 @@ def prepare(
         What is asked of the run: latency limits, the price of a GPU.
     """
     goals.price_of(scenario.gpu.name)
-    if fleet.replicas > 1 and (events or map_instants):
-        raise KvsimError(
-            f"replicas must be 1 for a memory map or the events of requests, got {fleet.replicas}"
-        )
+    if fleet.replicas > 1 and map_instants:
+        raise KvsimError(f"replicas must be 1 for a memory map, got {fleet.replicas}")
     scenario = resolved(scenario)
     capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))
@@ -304,14 +305,16 @@ def left_out(scenario: Deployment) -> dict[str, str]:
 def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
     """The scenario with each built-in allocator, or why it cannot be run."""
     bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    uncached = replace(bare, engine=replace(bare.engine, enable_prefix_caching=False))
     found: dict[str, Deployment | str] = {}
     for name in ALLOCATORS:
         if allocator_class(name).slow:
             found[name] = f"it is slow; for short runs: {EVERY},{name}"
             continue
+        chosen = with_allocator(bare if allocator_class(name).keeps_prefixes else uncached, name)
         try:
-            found[name] = resolved(with_allocator(bare, name))
-            build_allocator(resolved(with_allocator(bare, name)), build_scheduler(with_allocator(bare, name)))
+            found[name] = resolved(chosen)
+            build_allocator(resolved(chosen), build_scheduler(chosen))
         except KvsimError as error:
             found[name] = str(error)
     return found
@@ -321,7 +324,8 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     """The scenario under each allocator; `all` stands for those that are built in and fit it.
 
     Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
-    `kv_budget` and `kv_bits` for those that drop or quantise tokens.
+    `kv_budget` and `kv_bits` for those that drop or quantise tokens; its prefix cache is for those that keep
+    prefixes, if any of them does.
 
     Raises
     ------
@@ -335,10 +339,16 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
     plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)
     bare = replace(scenario, engine=plain)
+    settings = release_settings(scenario.engine.scheduler, scenario.gpu, scenario.model)
+    cached = bool(settings.get("enable_prefix_caching")) or any(
+        allocator_class(with_allocator(bare, text).engine.allocator).keeps_prefixes for text in allocators
+    )
     scenarios, taken = [], False
     for text in allocators:
         chosen = with_allocator(bare, text)
         found = allocator_class(chosen.engine.allocator)
+        if cached and not found.keeps_prefixes:
+            chosen = replace(chosen, engine=replace(chosen.engine, enable_prefix_caching=False))
         if found.chooses_extents:
             chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
         if found.takes_budget or found.takes_bits:
@@ -375,12 +385,12 @@ def label(engine: EngineConfig) -> str:
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
-def _model_notes(model: ModelSpec) -> list[str]:
+def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
     """What a reader should know about the model, and about what a run takes for something else."""
     notes = [f"{model.name}: {note}." for note in model.notes]
     kinds = {layers.kind for layers in model.kv_layers}
-    if "chunked_local_attention" in kinds:
-        notes.append(f"{model.name}: its chunked layers keep every token here; sim fit counts their chunks.")
+    if "chunked_local_attention" in kinds and not in_groups:
+        notes.append(f"{model.name}: its chunked layers keep every token under this allocator and scheduler.")
     if "cross_attention" in kinds:
         notes.append(f"{model.name}: its cross attention counts the prompt's tokens, not an encoder's.")
     return notes
@@ -403,9 +413,16 @@ def config_of(
             "kvsim": __version__,
             "workload": dict(traffic),
             "scenario": asdict(scenario),
-            "kv_capacity": asdict(capacity),
+            "kv_capacity": _capacity_json(scenario, capacity),
         }
     )
+
+
+def _capacity_json(scenario: Deployment, capacity: KvCapacity) -> Json:
+    """The memory, with the groups of unlike layers that share it."""
+    found: Json = asdict(capacity)
+    hybrid = hybrid_groups(scenario)
+    return found if hybrid is None else found | {"groups": hybrid.as_json()}
 
 
 def read_config(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.whole_file import whole_file
 from kvsim.workloads import TRACES, load
 from kvsim.workloads.catalogue import Entry, entries, file_key
 from kvsim.workloads.formats import TEXT_FORMATS
@@ -64,8 +65,8 @@ def _of_entry(entry: Entry) -> dict[str, Any]:
         numbers = _numbers(load(entry.name))
     except KvsimError:
         return declared
-    with suppress(OSError):  # where it cannot be kept, it is computed again
-        beside.write_text(json.dumps({"key": key, **numbers}), encoding="utf-8")
+    with suppress(KvsimError), whole_file(beside, force=True) as part:  # else it is computed again
+        part.write_text(json.dumps({"key": key, **numbers}), encoding="utf-8")
     return numbers
 
 

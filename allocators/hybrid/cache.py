@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from kvsim.allocators.hybrid.pool import BlockPool
+from kvsim.allocators.hybrid.memory import Memory, OnePool
+from kvsim.allocators.hybrid.pool import NULL, Blocks
 from kvsim.allocators.hybrid.states import StateTables, aligned_piece
 from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, WindowTables
 
@@ -50,12 +51,12 @@ class Hit:
 
 
 class HybridCache:
-    """Block tables of all groups over one pool.
+    """Block tables of all groups over one pool, or over a pool for each.
 
     Parameters
     ----------
-    blocks : int
-        Without the null block.
+    memory : int or Memory
+        Blocks of one pool, without the null block; or the pools.
     groups : sequence of GroupSpec
     caching : bool
         Whether prefixes are kept.
@@ -69,7 +70,7 @@ class HybridCache:
 
     def __init__(
         self,
-        blocks: int,
+        memory: int | Memory,
         groups: Sequence[GroupSpec],
         *,
         caching: bool,
@@ -78,7 +79,9 @@ class HybridCache:
         retention: int | None = 0,
         match_tokens: int | None = None,
     ) -> None:
-        self.pool = BlockPool(blocks, caching)
+        self.memory = memory if isinstance(memory, Memory) else OnePool(len(groups), memory, caching)
+        self.pool: Blocks = self.memory.pools[0]
+        shared = isinstance(self.memory, OnePool)
         self.caching, self.retention = caching, retention
         sizes = [group.block_size for group in groups]
         self.align_tokens = lcm(*sizes)
@@ -89,7 +92,7 @@ class HybridCache:
             self.hash_size = match_tokens
         states = [group.block_size for group in groups if group.kind == "state"]
         others = all(group.kind in ("full", "state") for group in groups)
-        self.ends_inside = caching and others and any(size > self.hash_size for size in states)
+        self.ends_inside = caching and shared and others and any(size > self.hash_size for size in states)
         self.groups = [self._tables(number, group) for number, group in enumerate(groups)]
         for group, tables in zip(groups, self.groups, strict=True):
             tables.align_tokens = self.align_tokens if len(groups) > 1 else tables.block_size
@@ -97,10 +100,10 @@ class HybridCache:
                 tables.align_tokens = self.hash_size
             tables.most_blocks = _most_blocks(group, max_model_len, in_flight_tokens)
             tables.of_state = group.kind == "state"
-        self._alike = _alike(groups)
+        self._alike = _alike(groups, shared)
 
     def _tables(self, number: int, group: GroupSpec) -> GroupTables:
-        common = (self.pool, number, group.block_size, self.hash_size)
+        common = (self.memory.pools[number], number, group.block_size, self.hash_size)
         if group.kind == "window" and group.reach is not None:
             return WindowTables(*common, window=group.reach)
         if group.kind == "chunk" and group.reach is not None:
@@ -113,8 +116,8 @@ class HybridCache:
 
     @property
     def blocks_in_use(self) -> int:
-        """Blocks that somebody refers to."""
-        return self.pool.blocks - self.pool.free
+        """Blocks of the first pool that somebody refers to."""
+        return self.pool.in_use
 
     def new_step(self) -> None:
         """A step begins: what the last one computed may be hit."""
@@ -154,7 +157,7 @@ class HybridCache:
         for tables in self.groups:
             copies += tables.copies
             tables.copies = []
-        self.pool.give([block for pair in copies for block in pair])
+        self.pool.give([block for pair in copies for block in pair])  # only where all groups share it
         return copies
 
     def lookup(self, text: Text) -> Hit:
@@ -223,12 +226,13 @@ class HybridCache:
             Blocks that must stay free.
         """
         hits = hit.blocks if hit is not None else tuple([] for _ in self.groups)
-        free = self.pool.free
-        if whole and self._needed(text, text.tokens, hits, computed, whole=True) + spare > free:
+        if whole and not self.has_room(text, text.tokens, hits, computed, spare=spare, whole=True):
             return False
         for tables in self.groups:
             tables.drop_unseen(text.sequence, computed if settled is None else settled)
-        if self._needed(text, computed + tokens, hits, computed) + spare > self.pool.free:
+        if not self.has_room(text, computed + tokens, hits, computed, spare=spare):
+            for tables in self.groups:
+                tables.refused(text.sequence)
             return False
         if any(hits):
             for tables, each in zip(self.groups, hits, strict=True):
@@ -239,13 +243,31 @@ class HybridCache:
             self.remember(text, min(computed + tokens, text.tokens))
         return True
 
-    def _needed(
-        self, text: Text, tokens: int, hits: Sequence[Sequence[int]], computed: int, whole: bool = False
-    ) -> int:
-        return sum(
+    def has_room(
+        self,
+        text: Text,
+        tokens: int,
+        hits: Sequence[Sequence[int]],
+        computed: int,
+        *,
+        spare: int = 0,
+        whole: bool = False,
+    ) -> bool:
+        """Whether there are blocks for so many tokens, of which these are hit; `whole` as in `place`."""
+        needed = [
             tables.needed(text, tokens, each, computed, whole=whole)
             for tables, each in zip(self.groups, hits, strict=True)
-        )
+        ]
+        return self.memory.room(needed, self.seen(hits, computed), spare)
+
+    def seen(self, hits: Sequence[Sequence[int]], computed: int) -> Sequence[Sequence[int]]:
+        """The blocks hit that a sequence with so many computed tokens still sees."""
+        if not computed or isinstance(self.memory, OnePool):
+            return hits
+        return [
+            [block for block in each[tables.unseen(computed) // tables.block_size :] if block != NULL]
+            for tables, each in zip(self.groups, hits, strict=True)
+        ]
 
     def remember(self, text: Text, tokens: int) -> None:
         """Key the blocks that are full of settled text."""
@@ -274,9 +296,9 @@ def _most_blocks(group: GroupSpec, longest: int, in_flight: int) -> int | None:
     return -(-min(group.reach + in_flight, longest) // group.block_size)
 
 
-def _alike(groups: Sequence[GroupSpec]) -> list[list[int]]:
-    """Numbers of the groups with the same specification, full attention first."""
-    alike: dict[GroupSpec, list[int]] = {}
+def _alike(groups: Sequence[GroupSpec], shared: bool) -> list[list[int]]:
+    """Numbers of the groups with the same specification and the same pool, full attention first."""
+    alike: dict[tuple[GroupSpec, int], list[int]] = {}
     for number, group in enumerate(groups):
-        alike.setdefault(group, []).append(number)
+        alike.setdefault((group, 0 if shared else number), []).append(number)
     return sorted(alike.values(), key=lambda numbers: groups[numbers[0]].kind != "full")

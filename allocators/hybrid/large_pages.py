@@ -17,14 +17,25 @@ memory and marked so in the documentation):
 4. a free small page in a large page of another request, of this kind
 5. a cached small page of this kind: the least recently used, ties: the longer prefix first
 
+A request that takes pages of several kinds at once says so before (`plan`): 2 and 3 then leave the large
+pages that its other kinds cannot do without, so that all of it fits wherever some order makes it fit.
+
 A released page is free, or cached where its text may be hit again (`keep`). Last uses are told by the caller
 (`use`): a window refreshes only its last tokens, so that what no window reaches grows old.
 """
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import lcm
 
+Small = tuple[int, int]
+"""(large page, place in it)."""
+
 IDLE, HELD, CACHED = 0, 1, 2
+MOST_TIMES = 4096
+"""How many of the largest small page a large page may hold; coprime sizes would make it huge."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +59,16 @@ class ByteLedger:
 
 
 class _Large:
-    """A large page in use: its kind, who began it, and the state of each small page."""
+    """A large page in use: its kind, who began it, and what each small page is."""
 
-    __slots__ = ("kind", "owner", "states", "used")
+    __slots__ = ("cached", "held", "idle", "kind", "owner", "since", "states", "used")
 
     def __init__(self, kind: int, owner: int, count: int) -> None:
         self.kind, self.owner = kind, owner
-        self.states = [IDLE] * count
+        self.held = self.cached = 0
+        self.since = 0  # changes of `held` between none and some: what the heap of whole pages is checked by
+        self.idle = list(range(count - 1, -1, -1))
+        self.states = bytearray(count)
         self.used = [(0, 0)] * count
 
 
@@ -64,178 +78,278 @@ class LargePages:
     Parameters
     ----------
     capacity_bytes : int
+        Or in any other unit, as the pages.
     page_bytes : sequence of int
         Bytes of a small page of each kind.
-    most_times : int
-        The large page may be at most so many times the largest small page; coprime sizes would make it huge.
+    on_evict : callable or None
+        Told (kind, small page) of each cached page that is given up.
+    packs : bool
+        Whether 4 goes before 2.
+
+    Attributes
+    ----------
+    count, each : int, list of int
+        Large pages, and small pages of each kind in one.
+    free : int
+        Large pages that nobody has begun.
+    whole : int
+        Large pages with cached and free small pages only: they can be evicted.
+    partly : list of int
+        Small pages of each kind, free or cached, in large pages that hold something too.
+    evicted : int
+        Cached small pages given up.
     """
 
-    def __init__(self, capacity_bytes: int, page_bytes: list[int], most_times: int = 4096) -> None:
+    def __init__(
+        self,
+        capacity_bytes: int,
+        page_bytes: Sequence[int],
+        on_evict: Callable[[int, Small], None] | None = None,
+        packs: bool = False,
+    ) -> None:
         if not page_bytes or any(each < 1 for each in page_bytes):
-            raise ValueError(f"page_bytes must be at least 1 each, got {page_bytes}")
+            raise ValueError(f"page_bytes must be at least 1 each, got {list(page_bytes)}")
         self.page_bytes, self.large_bytes = list(page_bytes), lcm(*page_bytes)
-        if self.large_bytes > most_times * max(page_bytes):
+        if self.large_bytes > MOST_TIMES * max(page_bytes):
             raise ValueError(
-                f"page_bytes must have a common multiple of at most {most_times} times the largest, got "
-                f"{page_bytes}: {self.large_bytes}"
+                f"page_bytes must have a common multiple of at most {MOST_TIMES} times the largest, got "
+                f"{self.page_bytes}: {self.large_bytes}"
             )
         self.capacity_bytes = capacity_bytes
         self.count = capacity_bytes // self.large_bytes
-        self.evicted = 0
+        self.each = [self.large_bytes // size for size in self.page_bytes]
+        self.whole = self.evicted = 0
+        self.partly = [0] * len(self.each)
+        self.holding, self.kept = [0] * len(self.each), [0] * len(self.each)
+        self._on_evict, self._packs = on_evict, packs
+        self._planned = [0] * len(self.each)
         self._free = list(range(self.count - 1, -1, -1))
         self._pages: dict[int, _Large] = {}
-        self._holding = [0] * len(page_bytes)
-        self._cached = [0] * len(page_bytes)
+        self._begun: dict[tuple[int, int], dict[int, None]] = {}  # (kind, owner): holding, with room
+        self._open: list[dict[int, None]] = [{} for _ in self.each]  # the same, of a kind
+        self._oldest: list[tuple[tuple[int, int], int, int]] = []  # whole ones: last use, page, since
+        self._old: list[list[tuple[tuple[int, int], int, int]]] = [[] for _ in self.each]  # cached, by kind
         self._clock = 0
+
+    @property
+    def free(self) -> int:
+        """Large pages that nobody has begun."""
+        return len(self._free)
 
     # -- for a request -------------------------------------------------------------------------------
 
-    def take(self, kind: int, request: int) -> tuple[int, int] | None:
-        """A small page as (large page, place in it), or None; a cached one that had to go is counted."""
-        found = (
-            self._begun(kind, request)
-            or self._new(kind, request)
-            or self._whole_evicted(kind, request)
-            or self._begun(kind, None)
-            or self._small_evicted(kind)
-        )
+    def room(self, wanted: Sequence[int], hits: Sequence[Sequence[Small]]) -> bool:
+        """Whether so many small pages of each kind can be had beside the cached ones that are hit."""
+        free, partly = self.free + self.whole, list(self.partly)
+        for kind, pages in enumerate(hits):
+            for large, count in Counter(large for large, _ in pages).items():
+                if self._pages[large].held:
+                    partly[kind] -= count
+                else:
+                    free -= 1
+                    partly[kind] += self.each[kind] - count
+        return sum(self._large_for(wanted, partly)) <= free
+
+    def plan(self, wanted: Sequence[int]) -> None:
+        """The next calls of `take` are for so many small pages of each kind, for which there is room."""
+        self._planned = list(wanted)
+
+    def _large_for(self, wanted: Sequence[int], partly: Sequence[int]) -> list[int]:
+        """Large pages that each kind must begin for so many small ones."""
+        return [
+            -(-max(0, count - there) // each)
+            for count, there, each in zip(wanted, partly, self.each, strict=True)
+        ]
+
+    def take(self, kind: int, request: int) -> Small | None:
+        """A small page, or None; cached ones that had to go are counted."""
+        found = self._of_request(kind, request)
+        if found is None and self._packs:
+            found = self._of_others(kind)
+        if found is None and self._may_begin(kind):
+            found = self._begin(kind, request)
         if found is None:
-            return None
-        large, place = found
-        self._pages[large].states[place] = HELD
-        self._holding[kind] += 1
+            found = self._of_others(kind)
+        if found is None:
+            found = self._evict_small(kind)
+        if found is not None:
+            self._planned[kind] = max(0, self._planned[kind] - 1)
         return found
 
-    def use(self, page: tuple[int, int], prefix: int = 0) -> None:
-        """The page's tokens matter to a step that is computed now; `prefix`: tokens before it."""
-        self._clock += 1
+    def use(self, page: Small, prefix: int = 0) -> None:
+        """The page's tokens matter to a step that is computed now; `prefix`: tokens up to its end."""
         self._pages[page[0]].used[page[1]] = (self._clock, -prefix)
 
-    def release(self, page: tuple[int, int], keep: bool = False) -> None:
+    def tick(self) -> None:
+        """What is used from now on is used later than what was used before."""
+        self._clock += 1
+
+    def release(self, page: Small, keep: bool = False) -> None:
         """The request lets go; `keep`: the page's text may be hit again."""
         large, place = page
         in_use = self._pages[large]
+        kind = in_use.kind
         if in_use.states[place] != HELD:
             raise RuntimeError(f"page {page} is released but not held")
-        self._holding[in_use.kind] -= 1
         in_use.states[place] = CACHED if keep else IDLE
-        self._cached[in_use.kind] += keep
-        if not keep:
+        in_use.held -= 1
+        in_use.cached += keep
+        self.holding[kind] -= 1
+        self.kept[kind] += keep
+        if keep:
+            heappush(self._old[kind], (in_use.used[place], large, place))
+        else:
+            in_use.idle.append(place)
+        if in_use.held:
+            self.partly[kind] += 1
+            if not keep:
+                self._opened(large, in_use)
+            return
+        self.partly[kind] -= self.each[kind] - 1
+        self._closed(large, in_use)
+        if in_use.cached:
+            self.whole += 1
+            in_use.since += 1
+            heappush(self._oldest, (max(in_use.used), large, in_use.since))
+        else:
             self._retire(large)
 
-    def hit(self, page: tuple[int, int]) -> bool:
+    def hit(self, page: Small) -> bool:
         """A request takes a cached page back; False if it is gone."""
-        in_use = self._pages.get(page[0])
-        if in_use is None or in_use.states[page[1]] != CACHED:
+        large, place = page
+        in_use = self._pages.get(large)
+        if in_use is None or in_use.states[place] != CACHED:
             return False
-        in_use.states[page[1]] = HELD
-        self._cached[in_use.kind] -= 1
-        self._holding[in_use.kind] += 1
+        kind = in_use.kind
+        if in_use.held:
+            self.partly[kind] -= 1
+        else:
+            self.whole -= 1
+            in_use.since += 1
+            self.partly[kind] += self.each[kind] - 1
+        in_use.states[place] = HELD
+        in_use.held += 1
+        in_use.cached -= 1
+        self.kept[kind] -= 1
+        self.holding[kind] += 1
+        if in_use.idle:
+            self._opened(large, in_use)
         return True
 
     def ledger(self) -> ByteLedger:
         """Where every byte is."""
-        held = sum(count * size for count, size in zip(self._holding, self.page_bytes, strict=True))
-        cached = sum(count * size for count, size in zip(self._cached, self.page_bytes, strict=True))
-        free = len(self._free) * self.large_bytes
+        held = sum(count * size for count, size in zip(self.holding, self.page_bytes, strict=True))
+        cached = sum(count * size for count, size in zip(self.kept, self.page_bytes, strict=True))
+        free = self.free * self.large_bytes
         idle = self.count * self.large_bytes - held - cached - free
         return ByteLedger(held, cached, idle, free, self.capacity_bytes - self.count * self.large_bytes)
 
+    def begun(self) -> list[tuple[int, int]]:
+        """(large page, kind) of those in use, by address."""
+        return [(large, self._pages[large].kind) for large in sorted(self._pages)]
+
     # -- where from ----------------------------------------------------------------------------------
 
-    def _begun(self, kind: int, request: int | None) -> tuple[int, int] | None:
-        """A free small page of this kind, of this request or of anybody."""
-        for large, page in self._pages.items():
-            if page.kind == kind and request in (None, page.owner) and IDLE in page.states:
-                return large, page.states.index(IDLE)
-        return None
+    def _of_request(self, kind: int, request: int) -> Small | None:
+        begun = self._begun.get((kind, request))
+        return self._hold(next(iter(begun))) if begun else None
 
-    def _new(self, kind: int, request: int) -> tuple[int, int] | None:
+    def _of_others(self, kind: int) -> Small | None:
+        some = self._open[kind]
+        return self._hold(next(iter(some))) if some else None
+
+    def _may_begin(self, kind: int) -> bool:
+        """Whether a large page is left when all kinds have those that the plan cannot do without."""
+        needed = self._large_for(self._planned, self.partly)
+        return needed[kind] > 0 or sum(needed) < self.free + self.whole
+
+    def _begin(self, kind: int, request: int) -> Small | None:
+        """The first small page of a large one that is free, or has nothing but cached and free ones."""
+        if not self._free:
+            self._evict_whole()
         if not self._free:
             return None
         large = self._free.pop()
-        self._pages[large] = _Large(kind, request, self.large_bytes // self.page_bytes[kind])
-        return large, 0
+        self._pages[large] = _Large(kind, request, self.each[kind])
+        self.partly[kind] += self.each[kind]
+        return self._hold(large)
 
-    def _whole_evicted(self, kind: int, request: int) -> tuple[int, int] | None:
-        """A large page with nothing but cached and free small pages, the least recently used."""
-        whole = [(max(page.used), large) for large, page in self._pages.items() if HELD not in page.states]
-        if not whole:
-            return None
-        _, large = min(whole)
-        self._evict(large, [at for at, state in enumerate(self._pages[large].states) if state == CACHED])
-        return self._new(kind, request)
+    def _hold(self, large: int) -> Small:
+        """The next free small page of a large one."""
+        in_use = self._pages[large]
+        place = in_use.idle.pop()
+        in_use.states[place] = HELD
+        in_use.held += 1
+        self.holding[in_use.kind] += 1
+        self.partly[in_use.kind] -= 1
+        if in_use.idle:
+            self._opened(large, in_use)
+        else:
+            self._closed(large, in_use)
+        return large, place
 
-    def _small_evicted(self, kind: int) -> tuple[int, int] | None:
-        cached = [
-            (page.used[at], large, at)
-            for large, page in self._pages.items()
-            if page.kind == kind
-            for at, state in enumerate(page.states)
-            if state == CACHED
-        ]
-        if not cached:
-            return None
-        _, large, at = min(cached)
-        self._pages[large].states[at] = IDLE
-        self._cached[kind] -= 1
+    def _evict_whole(self) -> None:
+        """Give up the large page that was used longest ago, if there is one with nothing held."""
+        while self._oldest:
+            _, large, since = heappop(self._oldest)
+            in_use = self._pages.get(large)
+            if in_use is None or in_use.held or in_use.since != since:
+                continue
+            for place, state in enumerate(in_use.states):
+                if state == CACHED:
+                    self._give_up(in_use, (large, place))
+            self.whole -= 1
+            self._retire(large)
+            return
+
+    def _evict_small(self, kind: int) -> Small | None:
+        """The cached small page that was used longest ago, in a large page that holds something too."""
+        later, found = [], None
+        while self._old[kind] and found is None:
+            used, large, place = entry = heappop(self._old[kind])
+            in_use = self._pages.get(large)
+            if in_use is None or in_use.kind != kind or in_use.states[place] != CACHED:
+                continue
+            if in_use.used[place] != used:
+                continue
+            if not in_use.held:
+                later.append(entry)
+                continue
+            self._give_up(in_use, (large, place))
+            in_use.states[place] = HELD
+            in_use.held += 1
+            self.holding[kind] += 1
+            self.partly[kind] -= 1
+            found = large, place
+        for entry in later:
+            heappush(self._old[kind], entry)
+        return found
+
+    def _give_up(self, in_use: _Large, page: Small) -> None:
+        """A cached page's text is forgotten."""
+        in_use.states[page[1]] = IDLE
+        in_use.cached -= 1
+        self.kept[in_use.kind] -= 1
         self.evicted += 1
-        return large, at
+        if self._on_evict is not None:
+            self._on_evict(in_use.kind, page)
 
-    def _evict(self, large: int, places: list[int]) -> None:
-        page = self._pages[large]
-        for at in places:
-            page.states[at] = IDLE
-        self._cached[page.kind] -= len(places)
-        self.evicted += len(places)
-        self._retire(large)
+    def _opened(self, large: int, in_use: _Large) -> None:
+        """A large page that holds something has a free small page."""
+        self._begun.setdefault((in_use.kind, in_use.owner), {})[large] = None
+        self._open[in_use.kind][large] = None
+
+    def _closed(self, large: int, in_use: _Large) -> None:
+        """It has none any more, or holds nothing."""
+        self._open[in_use.kind].pop(large, None)
+        place = in_use.kind, in_use.owner
+        begun = self._begun.get(place)
+        if begun is not None:
+            begun.pop(large, None)
+            if not begun:
+                del self._begun[place]
 
     def _retire(self, large: int) -> None:
         """A large page without a small one in use belongs to nobody."""
-        if all(state == IDLE for state in self._pages[large].states):
-            del self._pages[large]
-            self._free.append(large)
-
-
-class SplitPools:
-    """A fixed split: each kind has a share of its own, whoever needs more (SGLang's two pools).
-
-    Parameters
-    ----------
-    capacity_bytes : int
-    page_bytes : list of int
-    shares : list of float
-        Of the capacity, summing to 1.
-    """
-
-    def __init__(self, capacity_bytes: int, page_bytes: list[int], shares: list[float]) -> None:
-        if (
-            len(shares) != len(page_bytes)
-            or abs(sum(shares) - 1) > 1e-9
-            or any(share < 0 for share in shares)
-        ):
-            raise ValueError(f"shares must be one for each kind and sum to 1, got {shares}")
-        self.capacity_bytes, self.page_bytes = capacity_bytes, list(page_bytes)
-        self.pages = [
-            int(capacity_bytes * share) // size for share, size in zip(shares, page_bytes, strict=True)
-        ]
-        self.held = [0] * len(page_bytes)
-
-    def take(self, kind: int, count: int = 1) -> bool:
-        """Pages of a kind, all or none."""
-        if self.held[kind] + count > self.pages[kind]:
-            return False
-        self.held[kind] += count
-        return True
-
-    def release(self, kind: int, count: int = 1) -> None:
-        """Pages go back to their kind's share."""
-        if count > self.held[kind]:
-            raise RuntimeError(f"{count} pages of kind {kind} are released and {self.held[kind]} are held")
-        self.held[kind] -= count
-
-    def ledger(self) -> ByteLedger:
-        """Where every byte is; what one kind does not use is idle, as no other can have it."""
-        held = sum(count * size for count, size in zip(self.held, self.page_bytes, strict=True))
-        whole = sum(count * size for count, size in zip(self.pages, self.page_bytes, strict=True))
-        return ByteLedger(held, 0, whole - held, 0, self.capacity_bytes - whole)
+        del self._pages[large]
+        self._free.append(large)

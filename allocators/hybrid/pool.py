@@ -1,4 +1,4 @@
-"""The blocks that all groups draw from: references, a free queue, and the text that a free block still holds.
+"""Blocks that groups draw from: references, and the text that a free block still holds; a free queue of them.
 
     take from here > |7|3|12| ... |5|9|4| < cached blocks come back here, the end of a text first
                      ^ blocks that hold no known text come back here, so they are reused first
@@ -18,8 +18,8 @@ Key = tuple[Hashable, int]
 NULL = 0
 
 
-class BlockPool:
-    """Blocks 1 to `blocks`.
+class Blocks:
+    """Blocks 1 to `blocks`: who refers to them, and what text they hold. A subclass says which comes next.
 
     Attributes
     ----------
@@ -43,32 +43,46 @@ class BlockPool:
         self.references = [0] * (blocks + 1)
         self.keys: list[Key | None] = [None] * (blocks + 1)
         self.key_tokens = [0] * (blocks + 1)
-        self._after = [*range(1, blocks + 1), 0]
-        self._before = [blocks, *range(blocks)]
         self._holding: dict[Key, dict[int, None]] = {}
         self._more: dict[int, list[Key]] = {}
+
+    # -- what a subclass decides ---------------------------------------------------------------------
+
+    def _choose(self, owner: int) -> int:
+        """A free block, which is no longer free when this returns; there is one."""
+        raise NotImplementedError
+
+    def cached_pages(self) -> list[int]:
+        """The free blocks that hold a text that others may have too."""
+        return [block for block in range(1, self.blocks + 1) if self.is_cached(block)]
+
+    def _unlink(self, block: int) -> None:
+        """A free block is hit."""
+        raise NotImplementedError
+
+    def _set_free(self, unknown: Sequence[int], known: Sequence[int]) -> None:
+        """Blocks are free: those that hold no known text, and those that do; the first are reused first."""
+        raise NotImplementedError
+
+    # -- blocks --------------------------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> int:
+        """Blocks that somebody refers to."""
+        return self.blocks - self.free
 
     @property
     def entries(self) -> int:
         """Different texts that some block holds."""
         return len(self._holding)
 
-    def queue(self) -> list[int]:
-        """The free blocks in the order in which they will be taken."""
-        found, block = [], self._after[NULL]
-        while block != NULL:
-            found.append(block)
-            block = self._after[block]
-        return found
-
-    def take(self, count: int, of_state: bool = False) -> list[int]:
-        """The first free blocks, each with one reference; what they held is forgotten."""
+    def take(self, count: int, of_state: bool = False, owner: int = 0) -> list[int]:
+        """Free blocks for a sequence, each with one reference; what they held is forgotten."""
         if count > self.free:
             raise RuntimeError(f"{count} blocks are wanted and {self.free} are free")
         found = []
         for _ in range(count):
-            block = self._after[NULL]
-            self._unlink(block)
+            block = self._choose(owner)
             self.references[block] = 1
             self.forget(block)
             self._of_state[block] = of_state
@@ -99,10 +113,7 @@ class BlockPool:
             if self.references[block] == 0:
                 self.states -= self._of_state[block]
                 (known if self.caching and self.keys[block] is not None else unknown).append(block)
-        for block in reversed(unknown):
-            self._link(block, NULL, self._after[NULL])
-        for block in known:
-            self._link(block, self._before[NULL], NULL)
+        self._set_free(unknown, known)
 
     def evictable(self, blocks: Iterable[int]) -> int:
         """How many of these are free, so that a hit would take them from the queue."""
@@ -164,6 +175,34 @@ class BlockPool:
         """Whether a block is free and holds a text that others may have too: one whose key is a number."""
         key = self.keys[block]
         return self.references[block] == 0 and key is not None and isinstance(key[0], int)
+
+
+class BlockPool(Blocks):
+    """One free queue for all groups."""
+
+    def __init__(self, blocks: int, caching: bool) -> None:
+        super().__init__(blocks, caching)
+        self._after = [*range(1, blocks + 1), 0]
+        self._before = [blocks, *range(blocks)]
+
+    def queue(self) -> list[int]:
+        """The free blocks in the order in which they will be taken."""
+        found, block = [], self._after[NULL]
+        while block != NULL:
+            found.append(block)
+            block = self._after[block]
+        return found
+
+    def _choose(self, owner: int) -> int:
+        block: int = self._after[NULL]
+        self._unlink(block)
+        return block
+
+    def _set_free(self, unknown: Sequence[int], known: Sequence[int]) -> None:
+        for block in reversed(unknown):
+            self._link(block, NULL, self._after[NULL])
+        for block in known:
+            self._link(block, self._before[NULL], NULL)
 
     def _unlink(self, block: int) -> None:
         self.cached -= self.is_cached(block)

@@ -15,7 +15,7 @@ the longest sequence.
 
 from collections.abc import Hashable, Sequence
 
-from kvsim.allocators.hybrid.pool import NULL, BlockPool, Key
+from kvsim.allocators.hybrid.pool import NULL, Blocks, Key
 from kvsim.allocators.hybrid.tables import GroupTables, Text
 
 
@@ -29,7 +29,7 @@ class StateTables(GroupTables):
 
     def __init__(
         self,
-        pool: BlockPool,
+        pool: Blocks,
         group: int,
         block_size: int,
         hash_size: int,
@@ -99,6 +99,9 @@ class StateTables(GroupTables):
             fresh = min(fresh, 1 + shares + bool(inside))
         return fresh + self.pool.evictable(hits)
 
+    def refused(self, sequence: int) -> None:
+        self._checkpoints.pop(sequence, None)
+
     def _checkpoint(self, text: Text, end: int, start: int) -> int:
         """Where inside this piece the kernel leaves a state; 0 where it does not."""
         place = last_boundary(end, self.align_tokens)
@@ -128,7 +131,7 @@ class StateTables(GroupTables):
             if sequence in self._started or table:
                 self._last[sequence] = len(table) - 1
             table.extend([NULL] * (required - 1 - inside - len(table)))
-            blocks = self.pool.take(max(required - len(table), 0) + shares, True)
+            blocks = self.pool.take(max(required - len(table), 0) + shares, True, sequence)
             if shares:
                 self._own_state(sequence, blocks.pop(0))
             table.extend(blocks)

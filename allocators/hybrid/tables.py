@@ -19,7 +19,7 @@ part; more: once in so many tokens too.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from kvsim.allocators.hybrid.pool import NULL, BlockPool
+from kvsim.allocators.hybrid.pool import NULL, Blocks
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Text:
 class GroupTables:
     """Full attention."""
 
-    def __init__(self, pool: BlockPool, group: int, block_size: int, hash_size: int) -> None:
+    def __init__(self, pool: Blocks, group: int, block_size: int, hash_size: int) -> None:
         self.pool, self.group, self.block_size = pool, group, block_size
         self.hash_size = hash_size
         self.keys_per_block = max(1, block_size // hash_size)
@@ -122,6 +122,9 @@ class GroupTables:
         fresh = max(required - max(skipped, len(hits) + have), 0) + self.shares_tail(hits, computed)
         return fresh + self.pool.evictable(hits[max(0, skipped - have) :])
 
+    def refused(self, sequence: int) -> None:
+        """What `needed` prepared for a sequence does not come."""
+
     def shares_tail(self, hits: Sequence[int], computed: int) -> bool:
         """Whether a hit ends inside its last block, which is then copied."""
         return bool(hits) and computed % self.block_size != 0
@@ -141,10 +144,10 @@ class GroupTables:
         """Blocks for so many tokens; `needed` has said that they are there."""
         table = self.tables.setdefault(text.sequence, [])
         if text.sequence in self._shared_tail:
-            self._own_tail(text.sequence, self.pool.take(1, self.of_state)[0])
+            self._own_tail(text.sequence, self.pool.take(1, self.of_state, text.sequence)[0])
         missing = -(-tokens // self.block_size) - len(table)
         if missing > 0:
-            table.extend(self.pool.take(missing, self.of_state))
+            table.extend(self.pool.take(missing, self.of_state, text.sequence))
 
     def _own_tail(self, sequence: int, block: int) -> None:
         """Put a copy in the place of the shared tail; both stay until the copy has been made."""
@@ -203,7 +206,7 @@ class GroupTables:
 class WindowTables(GroupTables):
     """A sliding window."""
 
-    def __init__(self, pool: BlockPool, group: int, block_size: int, hash_size: int, *, window: int) -> None:
+    def __init__(self, pool: Blocks, group: int, block_size: int, hash_size: int, *, window: int) -> None:
         super().__init__(pool, group, block_size, hash_size)
         self.window = window
 
@@ -261,7 +264,7 @@ class WindowTables(GroupTables):
 class ChunkTables(GroupTables):
     """Chunked local attention."""
 
-    def __init__(self, pool: BlockPool, group: int, block_size: int, hash_size: int, *, chunk: int) -> None:
+    def __init__(self, pool: Blocks, group: int, block_size: int, hash_size: int, *, chunk: int) -> None:
         super().__init__(pool, group, block_size, hash_size)
         self.chunk = chunk
 

@@ -39,8 +39,11 @@ class Journal:
             else:
                 path.touch()
 
-    def add(self, key: str, row: Mapping[str, Any], cpu_s: float) -> None:
-        """Keep a run for good."""
+    def add(self, key: str, row: Mapping[str, Any], cpu_s: float | None) -> None:
+        """Keep a run for good; without a CPU time, of a process that was lost, only until this one ends."""
+        if cpu_s is None:
+            self.done[key] = Done(row, 0.0)
+            return
         line = json.dumps({"key": key, "row": plain(row), "cpu_s": cpu_s}, ensure_ascii=False) + "\n"
         with explained(self._path), self._path.open("ab") as file:
             file.write(line.encode("utf-8", "backslashreplace"))

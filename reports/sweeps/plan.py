@@ -53,6 +53,33 @@ class Point:
         return " ".join([*([self.case] if self.case else []), *said]) or "all settings"
 
 
+def labels(points: Sequence[Point], among: Sequence[Point], names: Sequence[str]) -> list[str]:
+    """Some of the points of a sweep in words, case by case, by what they have that others have not.
+
+    `tensor_parallel_size=1,2` for all points with these; where that does not tell them from the others, each.
+    """
+    found: list[str] = []
+    for case in dict.fromkeys(point.case for point in points):
+        some, whole = ([each for each in group if each.case == case] for group in (points, among))
+        differ = [name for name in names if name in SWEPT and len(_values(whole, name)) > 1]
+        only = {name: _values(some, name) for name in differ if _values(some, name) != _values(whole, name)}
+        alike = [each for each in whole if all(_value(each, name) in only[name] for name in only)]
+        if len(alike) > len(some):
+            found += [each.label(differ) for each in some]
+            continue
+        said = [f"{name}={','.join(values)}" for name, values in only.items()]
+        found.append(" ".join([*([case] if case else []), *said]) or "all settings")
+    return found
+
+
+def _values(points: Sequence[Point], name: str) -> list[str]:
+    return list(dict.fromkeys(_value(point, name) for point in points))
+
+
+def _value(point: Point, name: str) -> str:
+    return str(shown(setting(point, name)))
+
+
 @dataclass(frozen=True)
 class Plan:
     """A sweep.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.sim.bench.measured import Floats
+from kvsim.sim.bench.placed import at_line
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Int64Column
 
@@ -20,7 +21,7 @@ def number(where: str, record: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise KvsimError(f"{where}: {name} must be a number, got {shown(value)}")
+        raise KvsimError(f"{at_line(where, record, name)}: {name} must be a number, got {shown(value)}")
     return float(value)
 
 
@@ -30,7 +31,7 @@ def inside(where: str, record: Mapping[str, Any], name: str) -> Mapping[str, Any
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise KvsimError(f"{where}: {name} must be an object, got {shown(value)}")
+        raise KvsimError(f"{at_line(where, record, name)}: {name} must be an object, got {shown(value)}")
     return value
 
 
@@ -40,7 +41,7 @@ def rows(where: str, record: Mapping[str, Any], name: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise KvsimError(f"{where}: {name} must be a list, got {shown(value)}")
+        raise KvsimError(f"{at_line(where, record, name)}: {name} must be a list, got {shown(value)}")
     return value
 
 
@@ -49,7 +50,8 @@ def numbers(where: str, record: Mapping[str, Any], name: str) -> list[float]:
     found = []
     for place, value in enumerate(rows(where, record, name)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise KvsimError(f"{where}: {name}[{place}] must be a number, got {shown(value)}")
+            here = at_line(where, record, name)
+            raise KvsimError(f"{here}: {name}[{place}] must be a number, got {shown(value)}")
         found.append(np.nan if value is None else float(value))
     return found
 

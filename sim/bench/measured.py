@@ -13,6 +13,7 @@ it holds only the tool's own numbers, those are taken, and `told` says that they
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -219,7 +220,7 @@ def spread(values: Floats | None) -> dict[str, float]:
     return {"mean": float(known.mean()), **dict(zip(_QUANTILES, quantiles, strict=True))}
 
 
-def finished_run(run: MeasuredRun) -> MeasuredRun:
+def finished_run(path: Path, run: MeasuredRun) -> MeasuredRun:
     """The run, once it is certain that something can be replayed.
 
     Raises
@@ -228,7 +229,7 @@ def finished_run(run: MeasuredRun) -> MeasuredRun:
         No request was answered, or the lengths are not known.
     """
     if not run.count:
-        raise KvsimError(f"result {run.name}: must hold at least one answered request, got none")
+        raise KvsimError(f"result {path}: must hold at least one answered request, got none")
     if run.requests is None and not (run.input_tokens >= 1 and run.output_tokens >= 1):
-        raise KvsimError(f"result {run.name}: must say how long prompts and answers are, got neither")
+        raise KvsimError(f"result {path}: must say how long prompts and answers are, got neither")
     return run

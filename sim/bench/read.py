@@ -17,11 +17,14 @@ from typing import Any
 from kvsim.sim.bench import aiperf, guidellm, inference_perf, vllm
 from kvsim.sim.bench.fields import shown
 from kvsim.sim.bench.measured import MeasuredRun, finished_run
+from kvsim.sim.bench.placed import placed
 from kvsim.sim.bench.whole import Whole, objects_of, read_whole, text_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
 
 TOOLS = "vllm bench serve, AIPerf, GuideLLM or inference-perf"
+MOST_PLACED = 50_000_000
+"""Characters of a file that is read again for the line of what is wrong in it."""
 AIPERF_SUMMARY = "profile_export_aiperf.json"
 
 
@@ -40,7 +43,24 @@ def read_result(path: Path, run: int | None = None) -> MeasuredRun:
     """
     path = path.expanduser()
     with understood(f"result {path}", "cannot be used"):
-        return finished_run(_lines(path, run) if _is_lines(path) else _value(path, read_whole(path), run))
+        if _is_lines(path):
+            return finished_run(path, _lines(path, run))
+        whole = read_whole(path)
+        try:
+            return finished_run(path, _value(path, whole, run))
+        except KvsimError as error:
+            cut = "" if whole.cut_line is None else f"; the file is cut in line {whole.cut_line:,}"
+            raise KvsimError(f"{_with_line(path, whole, run, error)}{cut}") from error
+
+
+def _with_line(path: Path, whole: Whole, run: int | None, error: KvsimError) -> KvsimError:
+    """The same complaint with the line of the value that it is about."""
+    if len(whole.text) <= MOST_PLACED:
+        try:
+            _value(path, whole._replace(value=placed(whole.text)), run)
+        except KvsimError as said:
+            return said
+    return error
 
 
 def _is_lines(path: Path) -> bool:

@@ -12,7 +12,8 @@ import numpy as np
 
 from kvsim.sim.bench.measured import Floats, Gaps, Requests
 from kvsim.sim.bench.token_times import token_gaps
-from kvsim.sim.run import Outcome
+from kvsim.sim.record.slo import Slo
+from kvsim.sim.run import Outcome, goals_of
 
 EPOCH = "1970-01-01T00:00:00"
 
@@ -38,6 +39,8 @@ class Served:
         A name for each request's conversation.
     turns : tuple of int
         Its place in there.
+    slo : Slo or None
+        The limits on its latencies.
     """
 
     model: str
@@ -50,6 +53,7 @@ class Served:
     clients: int | None
     sessions: tuple[str, ...]
     turns: tuple[int, ...]
+    slo: Slo | None = None
 
     @property
     def ends_s(self) -> Floats:
@@ -109,6 +113,7 @@ def served(outcome: Outcome) -> Served:
         int(clients) if clients else None,
         tuple(names),
         tuple(turns),
+        goals_of(config).limits,
     )
 
 

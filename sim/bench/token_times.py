@@ -3,9 +3,11 @@
     steps     |  7  |  8  |  9  | 10  | 11  |        end of step 7: first token, event `decode`
     tokens          1     2     3     .     .        preempted in step 10: none, until it decodes again
 
-A request gets a token at the end of the step of its `decode` event and of each later step that decodes
+A sequence gets a token at the end of the step of its `decode` event and of each later step that decodes
 anything, until it is preempted, swapped out or finished; one that was swapped out goes on in the step of its
-`swap_in`. Requests of several answers are told by their first one.
+`swap_in`. One that is forked from a prompt has its first token from the step that computed the prompt. The
+answers to one prompt are one stream, as a client sees them: tokens of one step come at the same time. Steps
+are those of the replica that a request went to.
 """
 
 from collections.abc import Iterator
@@ -13,14 +15,40 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim.bench.measured import Gaps
+from kvsim.sim.bench.measured import Floats, Gaps
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import Texts
 from kvsim.sim.record.metrics import Table
 from kvsim.sim.run import Outcome
 
 Int64 = npt.NDArray[np.int64]
-BEGINS, ENDS = ("decode", "swap_in"), ("preempt", "swap_out", "finish")
+BEGINS, ENDS = ("decode", "swap_in", "fork"), ("preempt", "swap_out", "finish")
+PARENT = -1
+Span = tuple[bool, int, int]
+"""Whether it begins with a prompt's token, the first step, the step after the last."""
+
+
+class _Steps:
+    """The steps of one replica: when each ended, and whether it decoded anything."""
+
+    def __init__(self, log: Table, chosen: npt.NDArray[np.bool_]) -> None:
+        def column(name: str) -> Floats:
+            return np.asarray(log[name], dtype=np.float64)[chosen]
+
+        numbers = np.asarray(log["step"], dtype=np.int64)[chosen]
+        self._first = int(numbers[0]) if len(numbers) else 0
+        self._ends_s = column("start_s") + column("duration_s")
+        self._decodes = column("decode_tokens") > 0
+
+    def times_s(self, span: Span) -> list[float]:
+        """When a sequence had a token in these steps."""
+        prompt, begin, end = span
+        part = slice(begin - self._first, end - self._first)
+        kept = self._decodes[part].copy()
+        if prompt and len(kept):
+            kept[0] = True
+        found: list[float] = self._ends_s[part][kept].tolist()
+        return found
 
 
 def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
@@ -32,52 +60,52 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
         A run without step log or events, or one in which they do not tell every token: an engine of one's
         own whose sequences stand still at times.
     """
-    steps, events = outcome.steps, outcome.events
-    if steps is None or events is None:
+    log, events = outcome.steps, outcome.events
+    if log is None or events is None:
         raise KvsimError("token times need the step log and the events of a run")
-    numbers = np.asarray(steps["step"], dtype=np.int64)
-    ends = np.asarray(steps["start_s"], dtype=np.float64) + np.asarray(steps["duration_s"], dtype=np.float64)
-    decodes = np.asarray(steps["decode_tokens"], dtype=np.int64) > 0
-    first = int(numbers[0]) if len(numbers) else 0
+    n = len(outcome.requests["output_tokens"])
+    of = np.asarray(outcome.requests.get("replica", np.zeros(n)), dtype=np.int64)
+    at = np.asarray(log.get("replica", np.zeros(len(log["step"]))), dtype=np.int64)
+    steps = {replica: _Steps(dict(log), at == replica) for replica in np.unique(of[rows]).tolist()}
     spans = _spans(events)
     tokens = np.asarray(outcome.requests["output_tokens"], dtype=np.int64)
     found: list[list[float]] = []
     for row in rows.tolist():
-        times: list[float] = []
-        for prompt, begin, end in spans.get(row, []):
-            low, high = begin - first, end - first
-            chosen = np.arange(low, high)
-            kept = decodes[low:high].copy()
-            if prompt and len(kept):
-                kept[0] = True
-            times += ends[chosen[kept]].tolist()
+        own = steps[int(of[row])]
+        times = sorted(time for span in spans.get(row, []) for time in own.times_s(span))
         if len(times) != tokens[row]:
             raise KvsimError(
-                f"result_format: request {row} has {tokens[row]} tokens, of which {len(times)} are told: "
-                "leave it out with this scheduler, or with several answers to a prompt"
+                f"result_format must be left out with this scheduler: request {row} has {tokens[row]} tokens "
+                f"and its events tell when {len(times)} came"
             )
         found.append(np.diff(times).tolist())
     return Gaps.of(found)
 
 
-def _spans(events: Table) -> dict[int, list[tuple[bool, int, int]]]:
-    """Request -> (begins with a prompt's token, first step, step after the last), in turn."""
-    found: dict[int, list[tuple[bool, int, int]]] = {}
-    open_: dict[int, tuple[bool, int]] = {}
-    for event, request, step in _rows(events):
+def _spans(events: Table) -> dict[int, list[Span]]:
+    """Request -> the spans of its sequences.
+
+    The first to be forked takes the number of its parent, which goes by the last one from then on.
+    """
+    found: dict[int, list[Span]] = {}
+    open_: dict[tuple[int, int], tuple[bool, int]] = {}
+    for event, request, step, sample in _rows(events):
+        sequence = request, sample
         if event in BEGINS:
-            open_[request] = (event == "decode", step)
-        elif event in ENDS and request in open_:
-            prompt, begin = open_.pop(request)
-            found.setdefault(request, []).append((prompt, begin, step + (event == "finish")))
+            if event == "fork" and sequence in open_:
+                open_[request, PARENT] = open_.pop(sequence)
+            open_[sequence] = (event != "swap_in", step - (event == "fork"))
+        elif event in ENDS:
+            begun = open_.pop(sequence, None) or open_.pop((request, PARENT), None)
+            if begun is not None:
+                found.setdefault(request, []).append((*begun, step + (event == "finish")))
     return found
 
 
-def _rows(events: Table) -> Iterator[tuple[str, int, int]]:
-    """Those of first answers, in their order."""
+def _rows(events: Table) -> Iterator[tuple[str, int, int, int]]:
+    """Event, request, step and sample of each row."""
     said = events["event"]
     assert isinstance(said, Texts)
     columns = [np.asarray(events[name]).tolist() for name in ("request", "step", "sample")]
     for code, request, step, sample in zip(said.codes.tolist(), *columns, strict=True):
-        if sample == 0:
-            yield said.texts[code], request, step
+        yield said.texts[code], request, step, sample

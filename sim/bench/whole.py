@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import json_in, shortened
 
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _CLOSERS = {"[": "]", "{": "}"}
 
 
 class Whole(NamedTuple):
-    """A JSON value, and the line at which its file was cut; None: it was not."""
+    """A JSON value, the line at which its file was cut (None: it was not), and the text that is whole."""
 
     value: Any
     cut_line: int | None
+    text: str
 
 
 def read_whole(path: Path) -> Whole:
@@ -37,7 +38,7 @@ def read_whole(path: Path) -> Whole:
     """
     text = text_of(path)
     try:
-        return Whole(json.loads(text), None)
+        return Whole(json.loads(text), None, text)
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         if not isinstance(error, json.JSONDecodeError) or not _at_end(text, error):
@@ -46,7 +47,7 @@ def read_whole(path: Path) -> Whole:
     kept = _repaired(text)
     if kept is None:
         raise KvsimError(f"result {path}, line {text.count(chr(10)) + 1}: it is cut before anything is whole")
-    return Whole(json_in(kept, f"result {path}"), text.count("\n") + 1)
+    return Whole(json_in(kept, f"result {path}"), text.count("\n") + 1, kept)
 
 
 def text_of(path: Path) -> str:

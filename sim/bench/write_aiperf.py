@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.sim.bench.goodput import good, limits_of
 from kvsim.sim.bench.measured import Floats
 from kvsim.sim.bench.served import EPOCH, Served
 
 SCHEMA = "1.4"
+_SLOS = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
@@ -51,6 +53,11 @@ def aiperf_summary(run: Served) -> dict[str, Any]:
         "total_osl": _one(float(output), "tokens"),
         "total_token_throughput": _one((prompt + output) / whole, "tokens/sec"),
     }
+    limits = limits_of(run)
+    if limits:
+        many = int(good(run, False).sum())
+        metrics["good_request_count"] = _one(float(many), "requests")
+        metrics["goodput"] = _one(many / whole, "requests/sec")
     if run.failed:
         metrics["error_request_count"] = _one(float(run.failed), "requests")
     phase: dict[str, Any] = {"name": "profiling", "kind": "profiling", "requests": n + run.failed}
@@ -62,6 +69,7 @@ def aiperf_summary(run: Served) -> dict[str, Any]:
         "models": {"items": [{"name": run.model}]},
         "endpoint": {"urls": [], "type": "kvsim", "streaming": True},
         "phases": [phase],
+        **({"slos": {_SLOS[name]: 1e3 * limit_s for name, limit_s in limits.items()}} if limits else {}),
     }
     return {
         "schema_version": SCHEMA,

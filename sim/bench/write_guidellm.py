@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.sim import __version__
+from kvsim.sim.bench.goodput import good, limits_of
 from kvsim.sim.bench.served import Served
 from kvsim.sim.bench.weighted import by_status, rates, under_way, weighted
 
@@ -28,6 +29,7 @@ _DELAYS = (
     "processed_delay_avg",
 )
 _ROUND_TRIPS = ("time_to_last_round_trip_ms", "avg_round_trip_time_ms")
+_SLO = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 _MODALITIES: dict[str, tuple[str, ...]] = {
     "text": ("tokens", "words", "characters"),
     "image": ("tokens", "images", "pixels", "bytes"),
@@ -78,6 +80,7 @@ def _benchmark(run: Served) -> dict[str, Any]:
             "requests": {},
             "backend": _backend(run),
             "environment": {},
+            "slo": {f"{_SLO[name]}_ms": 1e3 * limit_s for name, limit_s in limits_of(run).items()} or None,
         },
         "scheduler_state": {
             "node_id": 0,
@@ -170,7 +173,24 @@ def _metrics(run: Served, start: float) -> dict[str, Any]:
     nothing = weighted(np.zeros(0))
     rest: dict[str, Any] = {name: by_status(nothing) for name in _ROUND_TRIPS}
     rest |= {name: dict.fromkeys(parts) for name, parts in _MODALITIES.items()}
-    return {"request_totals": _totals(run), **{name: by_status(each) for name, each in found.items()}, **rest}
+    statistics = {name: by_status(each) for name, each in found.items()}
+    return {"request_totals": _totals(run), **statistics, **rest, **_goodput(run, start)}
+
+
+def _goodput(run: Served, start: float) -> dict[str, Any]:
+    """The share and the rate of those that are good, of those that are judged; an error is not good."""
+    limits = limits_of(run)
+    judged = run.requests.output_tokens > (1 if "tpot" in limits else 0)
+    many = int(judged.sum()) + run.failed
+    if not limits or not many:
+        return {"slo_attainment": None, "slo_determined_requests": 0, "request_goodput": None}
+    fine = good(run, False)
+    rate = rates(run.ends_s[fine], np.ones(int(fine.sum())), start, start + run.duration_s)
+    return {
+        "slo_attainment": float(fine.sum()) / many,
+        "slo_determined_requests": many,
+        "request_goodput": by_status(rate),
+    }
 
 
 def _token_times(run: Served, row: int) -> np.ndarray:

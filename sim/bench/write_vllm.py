@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.sim.bench.goodput import good, limits_of
 from kvsim.sim.bench.measured import Floats
 from kvsim.sim.bench.served import Served
 
@@ -38,7 +39,7 @@ def vllm_result(run: Served) -> dict[str, Any]:
         "total_input_tokens": prompt,
         "total_output_tokens": output,
         "request_throughput": _per(len(requests), duration),
-        "request_goodput": None,
+        "request_goodput": _per(int(good(run, True).sum()), duration) if limits_of(run) else None,
         "output_throughput": _per(output, duration),
         "total_token_throughput": _per(prompt + output, duration),
         "input_lens": requests.input_tokens.tolist(),

@@ -63,6 +63,9 @@ class Roofline(CostModel):
                    (norms, residual, rotary, activation; the KV write)
         decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F);
                    windowed layers: min(contexts, window * decoding sequences) instead of contexts
+        states     recurrent layers: 2 * m * state bytes / B, read and written once a step, whatever the
+                   contexts; and for a prompt's token the larger of the bytes and the operations of a scan
+                   in chunks (sim/models/kv_layers.py), at B and at 0.55 * peak
         copies     2 * copied tokens * KV bytes per token / B
         swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
                    (a transfer for the keys and one for the values of each block in each layer)
@@ -118,17 +121,14 @@ class Roofline(CostModel):
         )  # fmt: skip
         self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
         self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
-        self._pair_ps = (
-            model.prefill_pair_flops / tp * PS_PER_S / (gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY)
-        )
+        self._pair_ps = model.prefill_pair_flops / tp * PS_PER_S / _attention_flops_per_s(gpu)
         self._token_ps = (activation_bytes + kv_bytes) * byte_ps
         self._copy_ps = 2 * kv_bytes * byte_ps
         self._swap_start_ps = 2 * model.layers * TRANSFER_LATENCY_S * PS_PER_S
         self._swap_ps = kv_bytes / gpu.pcie_bytes_per_s * PS_PER_S
         context_ps = max(kv_bytes * byte_ps, model.decode_pair_flops / tp * flop_ps)
-        windowed = model.window_layers / model.layers
-        self._context_ps = round(context_ps * (1 - windowed))
-        self._window_ps = round(context_ps * windowed)
+        windowed = model.window_layers / model.attention_layers if model.window_layers else 0.0
+        self._context_ps, self._window_ps = round(context_ps * (1 - windowed)), round(context_ps * windowed)
         self._window = model.window or 0
         if tp > 1:
             least_s, each_s = all_reduce_s(gpu, tp)
@@ -139,13 +139,14 @@ class Roofline(CostModel):
             moved = ranks * model.hidden_size * model.dtype_bytes
             self._fixed_ps += model.layers * least_s * PS_PER_S
             self._token_ps += model.layers * moved * each_s * PS_PER_S
-        self._least, self._row_ps = (0.0, 0.0), 0.0
+        self._state_ps, self._scan_ps = _states_ps(model, gpu, tp, byte_ps)
+        self._least, self._row_ps = (0.0, 0.0), self._state_ps
         if host is not None:
             each = host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S
             if host.overlapped:
                 self._least = each
             else:
-                self._fixed_ps, self._row_ps = self._fixed_ps + each[0], each[1]
+                self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
         self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
         self._decode_ps: dict[int, int] = {}
 
@@ -224,6 +225,7 @@ class Roofline(CostModel):
             "prefill": pairs * self._pair_ps,
             "traffic": n * self._token_ps,
             "decode": self._context_ps * context + self._window_ps * windowed,
+            **({"states": m * self._state_ps + tokens * self._scan_ps} if self._state_ps else {}),
         }
 
     def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
@@ -237,7 +239,7 @@ class Roofline(CostModel):
             head = self._head_read_ps
         rest = pairs * self._pair_ps + n * self._token_ps + copied * self._copy_ps
         if self._row_ps:
-            rest += m * self._row_ps
+            rest += m * self._row_ps + tokens * self._scan_ps
         return int(self._fixed_ps + body + head + rest)
 
     def _read_ps(self, tokens: int) -> float:
@@ -278,6 +280,18 @@ def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
     if parts[0] == "_nvfp4" and gpu.name in FOUR_BIT_GPUS:
         return 4
     return 2 if parts[0].startswith("_fp8") and gpu.name in EIGHT_BIT_GPUS else 1
+
+
+def _attention_flops_per_s(gpu: GpuSpec) -> float:
+    """Operations that attention over prompts reaches."""
+    return gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY
+
+
+def _states_ps(model: ModelSpec, gpu: GpuSpec, tp: int, byte_ps: float) -> tuple[float, float]:
+    """What recurrent layers take for each sequence of a step, and for each token of a prompt."""
+    flops, moved = model.scan_per_token(tp)
+    scan_ps = max(flops * PS_PER_S / _attention_flops_per_s(gpu), moved * byte_ps)
+    return 2 * model.state_bytes_per_sequence(tp) * byte_ps, scan_ps
 
 
 def all_reduce_s(gpu: GpuSpec, tp: int) -> tuple[float, float]:

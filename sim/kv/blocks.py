@@ -160,6 +160,20 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
     return replace(empty, layers=tuple(layers))
 
 
+def native_pages(model: ModelSpec, settings: KvSettings) -> list[tuple[int, Page]]:
+    """The same in pages of each layer's own size: the kernels' least blocks, and states without padding."""
+    found = paged(model, settings)
+    attention = [each for each in kv_layers_of_model(model) if each.kind != "mamba"]
+    block = settings.block_size or _kernel_block(model, attention, settings)
+    return [
+        (
+            number,
+            replace(page, padded_bytes=None) if page.kind == "mamba" else replace(page, block_size=block),
+        )
+        for number, page in found.layers
+    ]
+
+
 def kv_layers_of_model(model: ModelSpec) -> tuple[KvLayers, ...]:
     """What the layers of a model keep."""
     kept = model.kv_layers or model.uniform_kv_layers

@@ -14,7 +14,7 @@ layers that read another layer's keys and values): they are in none. The names o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from math import prod
+from math import isqrt, prod
 
 from kvsim.sim.errors import KvsimError
 
@@ -74,6 +74,28 @@ class RecurrentState:
         return prod(convolution) * (self.conv_dtype_bytes or dtype_bytes) + prod(state) * (
             self.dtype_bytes or dtype_bytes
         )
+
+    def scan_flops_per_token(self, tensor_parallel_size: int = 1) -> int:
+        """Operations of one layer for a token of a prompt, on each GPU.
+
+        4 for each number of the state, which is written and read; and what the tokens of a chunk say to each
+        other, a head's matrix taken as square. Mamba 1 scans token by token on the vector units, 16 times
+        slower than matrices: counted 16 times.
+        """
+        heads, values = self.shapes(tensor_parallel_size)[1]
+        if self.kind == "mamba1":
+            return 16 * 4 * heads * values
+        return heads * (4 * values + 2 * self.chunk_tokens * isqrt(values))
+
+    def scan_bytes_per_token(self, tensor_parallel_size: int = 1, dtype_bytes: int = 2) -> float:
+        """Bytes that one layer moves for a token of a prompt: the state of each chunk is written and read.
+
+        A scan token by token keeps it in registers.
+        """
+        if self.chunk_tokens <= 1:
+            return 0.0
+        heads, values = self.shapes(tensor_parallel_size)[1]
+        return 2 * heads * values * (self.dtype_bytes or dtype_bytes) / self.chunk_tokens
 
     def refusal(self, tensor_parallel_size: int) -> str | None:
         """Why so many GPUs cannot share the state, or None."""

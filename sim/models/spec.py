@@ -235,16 +235,36 @@ class ModelSpec:
             if each.state is not None
         )
 
+    def scan_per_token(self, tensor_parallel_size: int = 1) -> tuple[int, float]:
+        """Operations and bytes of the recurrent layers for a token of a prompt, on each GPU."""
+        flops, moved, width = 0, 0.0, max(2, self.dtype_bytes)
+        for each in self.kv_layers:
+            if each.state is not None:
+                flops += len(each.layers) * each.state.scan_flops_per_token(tensor_parallel_size)
+                moved += len(each.layers) * each.state.scan_bytes_per_token(tensor_parallel_size, width)
+        return flops, moved
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers with a state; some attend too (Falcon-H1)."""
+        return sum(len(each.layers) for each in self.kv_layers if each.state is not None)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that attend to what is cached, their own or another's: all, unless some are recurrent."""
+        recurrent = any(each.state is not None for each in self.kv_layers)
+        return self.caching_layers if recurrent else self.layers
+
     @property
     def prefill_pair_flops(self) -> int:
         """Operations of one (query, key) pair in a prompt, over all layers and heads: score and value."""
-        return 2 * self.layers * self.heads * (2 * self.head_dim + (self.kv_rope_dim or 0))
+        return 2 * self.attention_layers * self.heads * (2 * self.head_dim + (self.kv_rope_dim or 0))
 
     @property
     def decode_pair_flops(self) -> int:
         """The same while generating: MLA works on the latent itself, its matrices absorbed by the query."""
         if self.kv_latent_dim:
-            return 2 * self.layers * self.heads * (self.kv_latent_dim + self.latent_values)
+            return 2 * self.attention_layers * self.heads * (self.kv_latent_dim + self.latent_values)
         return self.prefill_pair_flops
 
     @property

@@ -21,6 +21,7 @@ Nothing here changes a run: with and without events its results are the same int
 """
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,18 @@ class Texts(NamedTuple):
 
     codes: Int64Column
     texts: list[str]
+
+    @classmethod
+    def joined(cls, columns: Sequence["Texts"]) -> "Texts":
+        """The rows of several columns, one after the other."""
+        code: dict[str, int] = {}
+        codes = [
+            np.array([code.setdefault(text, len(code)) for text in column.texts], dtype=np.int64)[
+                column.codes
+            ]
+            for column in columns
+        ]
+        return cls(np.concatenate(codes), list(code))
 
     def in_order(self, order: Int64Column) -> "Texts":
         """The rows in another order, the texts in that in which they then first appear."""

@@ -5,7 +5,7 @@ two tokens of a request. E2E: arrival to last token. Normalised latency: E2E / o
 delay: arrival to first being scheduled. Memory shares are time-weighted percentages of the capacity.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -120,6 +120,27 @@ def event_table(events: Events | None) -> Table | None:
         "event": texts["event"],
         **known,
         "reason": texts["reason"],
+    }
+
+
+def event_tables(events: Sequence[Events | None]) -> Table | None:
+    """The same of several replicas, in order of time, with a column more: `replica`."""
+    tables = [found for each in events if (found := event_table(each)) is not None]
+    if len(tables) < 2:
+        return tables[0] if tables else None
+    counts = [len(np.asarray(table["time_s"])) for table in tables]
+    order = np.argsort(np.concatenate([np.asarray(table["time_s"]) for table in tables]), kind="stable")
+
+    def joined(name: str) -> Column | Texts:
+        columns = [table[name] for table in tables]
+        texts = [column for column in columns if isinstance(column, Texts)]
+        if texts:
+            return Texts.joined(texts).in_order(order)
+        found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
+        return found
+
+    return {name: joined(name) for name in tables[0]} | {
+        "replica": np.repeat(np.arange(len(tables)), counts)[order]
     }
 
 

@@ -17,6 +17,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.step import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -68,9 +69,8 @@ class Span:
         The limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited.
     rest : tuple or None
         External, cached and idle slots, and tokens saved by sharing; None for allocators without any.
-    grown : tuple or None
-        What growth within the span changed: integrals of lent slots, of unusable ones among them, and of
-        those that were cached before; None: nobody could grow.
+    grown : Grown or None
+        What growth within the span changed; None: nobody could grow.
     """
 
     __slots__ = ("decoding", "ends", "grown", "held", "held_by", "internal", "rest", "running", "used")
@@ -94,7 +94,18 @@ class Span:
         self.internal = internal
         self.held_by = held_by
         self.rest = rest
-        self.grown: tuple[int, int, int] | None = None
+        self.grown: Grown | None = None
+
+    def peak_slots(self, per_token: int) -> int:
+        """The most slots that held a token in any step, with so many for each token."""
+        more, gone = per_token * self.decoding, 0
+        if self.grown is None or not self.grown[3]:
+            return self.held + more * (len(self.ends) - 1)
+        peak = self.held
+        for step, slots in self.grown[3]:
+            peak = max(peak, self.held + more * (step - 1) - gone)
+            gone += slots
+        return max(peak, self.held + more * (len(self.ends) - 1) - gone)
 
 
 class Instant(NamedTuple):
@@ -156,10 +167,12 @@ class Integrals:
             if span.rest is not None:
                 self.add_rest(span.ends[-1], *span.rest)
             if span.grown is not None:
-                used, internal, evicted = span.grown
+                used, internal, evicted, left = span.grown
                 self.used += used
                 self.internal += internal
                 self.cached -= evicted
+                for step, slots in left or ():
+                    self.token -= slots * (span.ends[-1] - span.ends[step - 1])
 
     def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""
@@ -303,8 +316,7 @@ class Recorder:
             self.token_gaps.add_spans([span.ends for span in spans], [span.decoding for span in spans])
             self.max_running = max(self.max_running, *[span.running for span in spans])
             more = self.slots_per_token
-            peaks = [span.held + more * span.decoding * (len(span.ends) - 1) for span in spans]
-            self.peak_used_slots = max(self.peak_used_slots, *peaks)
+            self.peak_used_slots = max(self.peak_used_slots, *[span.peak_slots(more) for span in spans])
             self.saturated.add_spans([span for span in spans if span.held_by], more)
             self.unsaturated.add_spans([span for span in spans if not span.held_by], more)
             for span in spans:

@@ -3,21 +3,26 @@
     Jamba on an H100    groups of 4 layers: 1 full, 7 of states; a page of 80 tokens or a state, 1.3 MiB each
 
 The groups are those of vLLM 0.33.0 (sim/kv/). States are taken from the pool as sequences come, so that none
-are set aside; one page is vLLM's null block.
+are set aside; one page is vLLM's null block. Allocators whose pages have sizes of their own get the same
+bytes, and a group for each kind of layer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
 
+from kvsim.allocators.hybrid.kinds import grain_bytes, page_sizes
 from kvsim.allocators.options import Hybrid, LayerGroup
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import GDN_GRID, KvSettings, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
+from kvsim.sim.kv.kinds import kinds_of
 from kvsim.sim.kv.pages import Group, bytes_per_block
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.memory import KvCapacity, cache_bytes
+from kvsim.sim.scenario.registry import allocator_class
 
 KINDS = {
     "full_attention": "full",
@@ -40,7 +45,7 @@ class HybridMemory:
     groups : tuple of Group
         The same with their layers and bytes.
     page_bytes : int
-        Of a page of any group, on one GPU.
+        Of a page of any group, on one GPU; 0 where they differ.
     capacity : KvCapacity
     """
 
@@ -54,15 +59,13 @@ class HybridMemory:
         """One line about the groups."""
         told: dict[tuple[int, str], int] = {}
         for group, layer in zip(self.groups, self.layers.groups, strict=True):
-            words = {
-                "full": "all tokens",
-                "window": f"the last {layer.reach:,}" if layer.reach else "",
-                "chunk": f"chunks of {layer.reach:,}" if layer.reach else "",
-                "state": "a state",
-            }[layer.kind]
-            if layer.kind != "state":
-                words += f", in blocks of {layer.block_size:,}"
+            words = _words(layer)
+            if not self.page_bytes:
+                words += f", {layer.page_bytes / 2**20:,.2f} MiB a page"
             told[len(group.layers), words] = told.get((len(group.layers), words), 0) + 1
+        if not self.page_bytes:
+            parts = [f"{layers} layers ({words})" for layers, words in told]
+            return f"Layers of a kind share pages of their own size: {'; '.join(parts)}."
         parts = [f"{count} of {layers} layers ({words})" for (layers, words), count in told.items()]
         return (
             f"Layers in groups over one pool of {self.capacity.slots // self.page_slots:,} pages of "
@@ -73,6 +76,32 @@ class HybridMemory:
     def page_slots(self) -> int:
         """Slots of a page: a token of the smallest attention group takes one."""
         return page_slots(self.layers)
+
+    def as_json(self) -> list[dict[str, object]]:
+        """The groups in JSON's types, as `sim fit` gives them."""
+        return [
+            {
+                "kind": group.kind,
+                "layers": list(group.layers),
+                "block_size": group.page.block_size,
+                "page_bytes": layer.page_bytes or self.page_bytes,
+                "window": group.page.window if group.kind == "sliding_window" else None,
+                "chunk": group.page.chunk if group.kind == "chunked_local_attention" else None,
+            }
+            for group, layer in zip(self.groups, self.layers.groups, strict=True)
+        ]
+
+
+def _words(layer: LayerGroup) -> str:
+    """What a group keeps."""
+    if layer.kind == "state":
+        return "a state"
+    kept = {
+        "full": "all tokens",
+        "window": f"the last {layer.reach:,}" if layer.reach else "",
+        "chunk": f"chunks of {layer.reach:,}" if layer.reach else "",
+    }[layer.kind]
+    return f"{kept}, in blocks of {layer.block_size:,}"
 
 
 def page_slots(layers: Hybrid) -> int:
@@ -111,18 +140,22 @@ def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
         disable_hybrid=engine.disable_hybrid_kv_cache_manager,
         compute_capability=compute_capability(scenario.gpu),
     )
-    groups = tuple(groups_of(paged(model, settings).layers, settings.disable_hybrid))
+    own_sizes = allocator_class(engine.allocator).own_page_sizes
+    layers_of = kinds_of if own_sizes else _groups_of
+    groups = tuple(layers_of(model, settings))
     if not groups:
         raise KvsimError(f"model {model.name} caches nothing")
     retention = engine.prefix_cache_retention_interval
     layers = Hybrid(
-        tuple(map(_layer_group, groups)),
+        tuple(_layer_group(group, group.bytes if own_sizes else 0) for group in groups),
         engine.max_num_batched_tokens * (2 if asynchronous else 1),
         asynchronous,
         None if retention < 0 else retention,
     )
+    if own_sizes:
+        return HybridMemory(layers, groups, 0, _own_sized(scenario, layers, settings))
     page_bytes = bytes_per_block(groups)
-    pages, reason = _pages(scenario, layers, page_bytes)
+    pages, reason = _pages(scenario, groups, page_bytes)
     size = page_slots(layers)
     per_token = sum(size // group.block_size for group in layers.groups if group.kind != "state")
     slots = pages * size
@@ -132,22 +165,54 @@ def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
     return HybridMemory(layers, groups, page_bytes, capacity)
 
 
-def _layer_group(group: Group) -> LayerGroup:
+def _groups_of(model: ModelSpec, settings: KvSettings) -> list[Group]:
+    """The groups that vLLM forms."""
+    return groups_of(paged(model, settings).layers, settings.disable_hybrid)
+
+
+def _own_sized(scenario: Deployment, layers: Hybrid, settings: KvSettings) -> KvCapacity:
+    """The same memory for pages of each kind's own size, in grains; given blocks are vLLM's."""
+    if scenario.num_gpu_blocks is not None or scenario.kv_tokens is not None:
+        groups = _groups_of(scenario.served_model, settings)
+        page_bytes = bytes_per_block(groups)
+        pages, reason = _pages(scenario, groups, page_bytes)
+        memory = pages * page_bytes
+    else:
+        usable, reason = cache_bytes(scenario)
+        memory = scenario.data_parallel_size * int(usable * scenario.pipeline_parallel_size)
+    slots, sizes = memory // grain_bytes(layers), page_sizes(layers)
+    least = sum(group.page_bytes for group in layers.groups)
+    if slots < sum(sizes):
+        raise KvsimError(
+            f"model {scenario.model.name} needs {least:,} bytes for a page of each kind of layer, there are "
+            f"{max(memory, 0):,} ({reason}): try a larger GPU or --tensor-parallel-size"
+        )
+    attention = [
+        size // group.block_size
+        for size, group in zip(sizes, layers.groups, strict=True)
+        if group.kind != "state"
+    ]
+    per_token = max(1, sum(attention))
+    return KvCapacity(slots // per_token, scenario.served_model.kv_bytes_per_token, reason, per_token, slots)
+
+
+def _layer_group(group: Group, page_bytes: int) -> LayerGroup:
     page = group.page
     if group.kind not in KINDS:
         raise KvsimError(f"layers of kind {group.kind} cannot be kept in groups")
     if group.kind == "mamba":
         if page.every_block:
-            return LayerGroup("full", page.block_size)
+            return LayerGroup("full", page.block_size, page_bytes=page_bytes)
         grid = (GDN_GRID if "gdn" in page.shape else 1) if page.checkpoints else None
-        return LayerGroup("state", page.block_size, checkpoint_grid=grid if page.aligned else None)
+        at = grid if page.aligned else None
+        return LayerGroup("state", page.block_size, checkpoint_grid=at, page_bytes=page_bytes)
     reach = {"sliding_window": page.window, "chunked_local_attention": page.chunk}.get(group.kind)
-    return LayerGroup(KINDS[group.kind], page.block_size, reach)
+    return LayerGroup(KINDS[group.kind], page.block_size, reach, page_bytes=page_bytes)
 
 
-def _pages(scenario: Deployment, layers: Hybrid, page_bytes: int) -> tuple[int, str]:
+def _pages(scenario: Deployment, groups: Sequence[Group], page_bytes: int) -> tuple[int, str]:
     """Pages, and where the number is from; at least one for each group."""
-    least, ranks = len(layers.groups), scenario.data_parallel_size
+    least, ranks = len(groups), scenario.data_parallel_size
     if scenario.num_gpu_blocks is not None:
         if scenario.num_gpu_blocks < least:
             raise KvsimError(
@@ -156,7 +221,7 @@ def _pages(scenario: Deployment, layers: Hybrid, page_bytes: int) -> tuple[int, 
             )
         pages, reason = scenario.num_gpu_blocks * ranks, "given"
     elif scenario.kv_tokens is not None:
-        per_token = sum(1 / group.block_size for group in layers.groups if group.kind != "state")
+        per_token = sum(1 / group.page.block_size for group in groups if group.kind != "mamba")
         pages, reason = int(scenario.kv_tokens * per_token), "given"
     else:
         usable, words = cache_bytes(scenario)

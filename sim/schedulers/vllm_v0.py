@@ -32,6 +32,7 @@ from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.beam import Survivors
+from kvsim.sim.serving.beam_server import BeamServer
 from kvsim.sim.serving.group_server import GroupServer
 from kvsim.sim.serving.request import Group, Request, State
 from kvsim.sim.serving.server import Server
@@ -73,6 +74,7 @@ class VllmV0(Scheduler):
         if config.enable_prefix_caching:
             self.cache, self.order = CacheRules(), Order.QUEUE
         self._survivors: Survivors | None = None
+        self._searches = self._chosen_clock = 0  # beams in the step decided last; when survivors were drawn
         self._evicted: list[Request] = []  # in this step, with chunked prefill: back in the queue at its end
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
@@ -83,7 +85,8 @@ class VllmV0(Scheduler):
         self.unit = allocator.growth_unit
         blocks = allocator.capacity_slots // self.unit
         self.watermark_slots = int(self.config.watermark * blocks) * self.unit
-        return GroupServer(allocator, bound, self.config.policy, self.publishes_late)
+        kind = BeamServer if self._survivors else GroupServer
+        return kind(allocator, bound, self.config.policy, self.publishes_late)
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""
@@ -96,10 +99,22 @@ class VllmV0(Scheduler):
         assert isinstance(server, GroupServer)
         if self._chunked:
             self._schedule_chunked(server)
-            return
-        if self.version == "0.1.0":
+        elif self.version == "0.1.0":
             self._schedule_together(server)
-            return
+        else:
+            self._schedule_apart(server)
+        if self._survivors and isinstance(server, BeamServer):
+            self._searches = len(server.beams)
+            if self._searches and not server.step.changed:
+                self._look_ahead(server, self._survivors)
+
+    def _look_ahead(self, server: BeamServer, survivors: Survivors) -> None:
+        """The decision holds until a candidate may be dropped; who watches sees every step."""
+        server.step.repeats = survivors.steps_alike(self._searches)
+        if server.events:
+            server.step.changed = True
+
+    def _schedule_apart(self, server: GroupServer) -> None:
         budget = self.config.max_num_batched_tokens
         if not server.swapped_groups:
             self._admit(server, budget)
@@ -275,16 +290,23 @@ class VllmV0(Scheduler):
         return [sequence for sequence in group.sequences if sequence.state == State.PREFILL]
 
     def choose_beams(self, server: Server) -> None:
-        """Draw the survivors of the groups that decoded in this step."""
-        assert isinstance(server, GroupServer)
-        if server.step.paused or self._survivors is None:
+        """Draw the survivors of the groups that decoded in the steps since the last time."""
+        survivors, clock = self._survivors, server.progress.clock
+        if survivors is None or clock == self._chosen_clock:
             return
-        for group in list(server.beams):
-            first = group.sequences[0]
-            if server.progress.stored(first) > first.prompt_tokens:  # else it has just begun
-                parents = self._survivors.parents()
-                if parents is not None:
-                    server.branch(group, parents)
+        assert isinstance(server, BeamServer)
+        steps, self._chosen_clock = clock - self._chosen_clock, clock
+        survivors.pass_over((steps - 1) * self._searches)
+        groups = list(server.beams)
+        if server.begun_clock == clock:  # some have just begun
+            groups = [group for group in groups if server.searches(group)]
+        place, count = survivors.first_dropping(len(groups)), len(groups)
+        while place < count:
+            parents = survivors.parents()
+            if parents is not None:
+                server.branch(groups[place], parents)
+            place += 1
+            place += survivors.first_dropping(count - place)
 
     def finish(self, server: Server, request: Request) -> None:
         """A sequence has its last token."""

@@ -114,24 +114,28 @@ class VllmV1(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
-        if server.allocator.knows_prompts:
-            server.allocator.new_step()
-        if isinstance(server, PieceServer):
+        allocator = server.allocator
+        if allocator.knows_prompts:
+            allocator.new_step()
+        if allocator.ends_pieces:
+            assert isinstance(server, PieceServer)
             budget = server.continue_in_order(self._budget)
         else:
             server.grow_due()
             budget = self._budget - server.progress.size
             if server.prefill_held:
                 budget -= self._continue_last(server, budget)
-        if server.waiting and not server.step.evictions:
+        if budget > 0 and server.waiting and not server.step.evictions:
             self._admit(server, budget)
-        if server.allocator.knows_prompts:
-            server.allocator.decided()
+        if allocator.knows_prompts:
+            allocator.decided()
         if server.departed:
             server.release_departed()
 
     def _continue_last(self, server: Server, budget: int) -> int:
-        request = next(r for r in reversed(server.running.values()) if r.state != State.FINISHED)
+        for request in reversed(server.running.values()):
+            if request.state != State.FINISHED:
+                break
         chunk = min(request.known_tokens - request.computed, budget)
         if request.state != State.PREFILL or chunk < 1:
             return 0

@@ -51,7 +51,30 @@ class Survivors:
         self.width = beam.width
         self._process = processes[name]
         self._rng = np.random.default_rng(beam.seed)
-        self._draws: list[float] = []
+        self._draws: list[float] = []  # the last one is next
+        self._hits: list[int] = []  # places of those below the share, the last one is next
+
+    def steps_alike(self, beams: int) -> int:
+        """Steps of so many searches up to and with the first that may drop a candidate."""
+        return self._misses() // beams + 1
+
+    def pass_over(self, draws: int) -> None:
+        """Nobody was dropped so many times, as `steps_alike` said."""
+        if draws:
+            del self._draws[-draws:]
+
+    def first_dropping(self, beams: int) -> int:
+        """The first of so many searches that may drop a candidate; those before it are passed over."""
+        first = min(self._misses(), beams)
+        self.pass_over(first)
+        return first
+
+    def _misses(self) -> int:
+        """The next draws at hand that drop nobody."""
+        left, hits = len(self._draws), self._hits
+        while hits and hits[-1] >= left:
+            hits.pop()
+        return left - 1 - hits[-1] if hits else left
 
     def parents(self) -> list[int] | None:
         """For each of the next candidates, the place of its parent among the old; None if all live on."""
@@ -71,5 +94,6 @@ class Survivors:
 
     def _draw(self) -> float:
         if not self._draws:
-            self._draws = self._rng.random(DRAWS_AT_ONCE).tolist()
+            drawn = self._rng.random(DRAWS_AT_ONCE)
+            self._draws, self._hits = drawn.tolist(), np.flatnonzero(drawn < self._share).tolist()
         return self._draws.pop()

@@ -6,11 +6,12 @@ somebody may have to make room.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator
-from kvsim.sim.serving.growth import GrowthCalendar
+from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.serving.growth import Grown, GrowthCalendar
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
@@ -40,6 +41,7 @@ class Decoding:
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
         self._growth = GrowthCalendar(allocator.growth_unit if progress.linear else 0)
+        self._windows = allocator.windows
         self._granted_clock = -1  # of the last decode step whose memory was given
 
     @property
@@ -67,6 +69,8 @@ class Decoding:
     def _leave_decode(self, request: Request) -> None:
         """Write back the tokens of a sequence that stops decoding before its end."""
         self._growth.remove(request.seq, self._full_clock(request), request.finish_clock)
+        if self._growth.leaving:
+            self._growth.stay(request.seq)
         self.progress.leave(request)
 
     # -- growing ------------------------------------------------------------------------------
@@ -77,21 +81,29 @@ class Decoding:
         self._granted_clock = clock
         growth, allocator = self._growth, self.allocator
         due = growth.residues[clock % growth.unit] if growth.unit else growth.due(clock)
-        if not due:  # most often
+        leaving = growth.pop_leaving(clock) if clock in growth.leaving else ()
+        if not (due or leaving):  # most often
             return
         if len(due) <= allocator.growth_budget() and growth.unit:
-            allocator.grow_many(due)
+            if leaving:
+                self._grow_and_leave(due, leaving, clock)
+            else:
+                allocator.grow_many(due)
         else:
             self.step.changed = True
             tokens = self.progress.tokens
             due = [
                 seq
-                for seq in due[:]
+                for seq in (sorted({*due, *leaving}) if leaving else due[:])
                 if seq in running and self._make_room(running[seq], tokens(running[seq]))
             ]
+            for seq in leaving:
+                if seq in running:
+                    self._plan_leaving(running[seq])
         if growth.unit:
             for seq in growth.pop_full(clock) if clock in growth.last else ():
-                self._set_internal(running[seq], self.allocator.capacity(seq) - running[seq].final_tokens)
+                request = running[seq]
+                self._set_internal(request, allocator.surplus(seq, request.final_tokens))
         else:
             for seq in due:
                 if seq in running:  # by priority, who grew may be evicted in the same step
@@ -114,36 +126,96 @@ class Decoding:
                 return self._growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
 
-    def grow_within(self, ends: list[int]) -> tuple[int, int, int]:
+    def grow_within(self, ends: list[int]) -> Grown:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
 
-        The first step has its memory already. Returns the integrals, from then to the end of the span, of
-        the slots lent for the others, of those never to be written, of those that were cached before.
+        The first step has its memory already.
         """
         allocator = self.allocator
+        if self._growth.leaving:
+            return self._grow_and_leave_within(ends)
         lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None
         grown, used, full = self._growth.growth_within(self.progress.clock, ends, lefts)
         if grown:
             allocator.grow_many(grown)
-        internal = evicted = 0
-        for seq, clock, left in full:
-            request = self.running[seq]
-            request.internal = request.base + clock + self._growth.unit - request.final_tokens
-            self.internal += request.internal
-            internal += request.internal * left
+        evicted, per_token = 0, allocator.slots_per_token
+        internal = self._full(full) if full else 0
         if lefts and allocator.evicted_by:
             each = [left for count, left in lefts for _ in range(count)]
             evicted = sum([each[index] for index in allocator.evicted_by]) * self._growth.unit
-        return used, internal, evicted
+        return used * per_token, internal, evicted, None
+
+    def _full(self, full: list[tuple[int, int, int]]) -> int:
+        """Some have their last slots since (sequence, clock, time left): the integral of what stays empty."""
+        growth, per_token, internal = self._growth, self.allocator.slots_per_token, 0
+        for seq, clock, left in full:
+            request = self.running[seq]
+            request.internal = (request.base + clock + growth.unit - request.final_tokens) * per_token
+            self.internal += request.internal
+            internal += request.internal * left
+        return internal
+
+    def _grow_and_leave_within(self, ends: list[int]) -> Grown:
+        """As `grow_within`, where some leave slots behind a window."""
+        growth, allocator, clock, total = self._growth, self.allocator, self.progress.clock, ends[-1]
+        unit, slots = growth.unit, growth.unit * allocator.slots_per_token
+        grown: list[int] = []  # who grew since somebody left
+        full: list[tuple[int, int, int]] = []
+        left: list[tuple[int, int]] = []
+        used = 0
+        for step, start in enumerate(ends[:-1], 1):
+            clock += 1
+            due = growth.residues[clock % unit]
+            if clock in growth.leaving:
+                allocator.grow_many(grown)
+                grown = []
+                lent, expired = allocator.used_slots, allocator.expired_slots
+                self._grow_and_leave(due, growth.pop_leaving(clock), clock)
+                used += (allocator.used_slots - lent) * (total - start)
+                left.append((step, allocator.expired_slots - expired))
+            else:
+                grown += due
+                used += len(due) * slots * (total - start)
+            if clock in growth.last:
+                full += [(seq, clock, total - start) for seq in growth.pop_full(clock)]
+        allocator.grow_many(grown)
+        return used, self._full(full), 0, left
+
+    def _grow_and_leave(self, due: Sequence[int], leaving: Sequence[int], clock: int) -> None:
+        """Give those that are due at `clock` their slots, as promised, and let others leave some."""
+        allocator, running, unlike = self.allocator, self.running, set(leaving)
+        for seq in sorted(unlike.union(due)):
+            if seq not in unlike:
+                allocator.grow_many((seq,))
+                continue
+            request = running[seq]
+            if not allocator.grow(seq, request.base + clock + 1):
+                raise InvariantError(f"sequence {seq} was promised growth at its clock {clock} and got none")
+            self._plan_leaving(request)
 
     def _plan_growth(self, request: Request) -> None:
         """Write down when a sequence must grow next, or what it will never fill."""
-        clock = self.progress.growth_clock(request, self.allocator.capacity(request.seq))
+        allocator, unit = self.allocator, self._growth.unit
+        capacity = allocator.capacity(request.seq)
+        if self._windows:
+            if unit:
+                self._plan_leaving(request)
+            elif leaves_at := allocator.leaves_at(request.seq):
+                capacity = min(capacity, leaves_at - 1)
+        clock = self.progress.growth_clock(request, capacity)
         if clock < request.finish_clock:
             self._growth.add(request.seq, clock, request.finish_clock)
-            if self._growth.unit:
+            if unit:
                 return
-        self._set_internal(request, max(0, self.allocator.surplus(request.seq, request.final_tokens)))
+        self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
+    def _plan_leaving(self, request: Request) -> None:
+        """Write down when a sequence leaves slots next."""
+        leaves_at = self.allocator.leaves_at(request.seq)
+        if leaves_at:
+            clock = self.progress.growth_clock(request, leaves_at - 1)
+            if clock < request.finish_clock:
+                self._growth.leave_next(request.seq, clock)
 
     def _full_clock(self, request: Request) -> int:
         """The clock at which a sequence has filled the last block of its table."""

@@ -1,11 +1,11 @@
-"""A server whose requests may be several sequences: they fork, are searched by beams, are swapped together.
+"""A server whose requests may be several sequences: they fork, and are swapped together.
 
 A forked sequence shares all blocks with its parent until it writes: its *first write* may copy the last
 block (copy-on-write). Until then nobody knows when it must grow, so it stands in `_unwritten` and not yet
 in the calendar of growth.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from mypy_extensions import mypyc_attr
 
@@ -25,8 +25,6 @@ class GroupServer(Server):
         Those that run, in order of admission.
     swapped_groups : list of Group
         Those in the host pool.
-    beams : dict of Group
-        Those of `groups` that search by beams and have their candidates.
     """
 
     def __init__(
@@ -40,7 +38,6 @@ class GroupServer(Server):
         super().__init__(allocator, bound, policy, publishes_late, progress)
         self.groups: dict[Group, None] = {}
         self.swapped_groups: list[Group] = []
-        self.beams: dict[Group, None] = {}
         self._unwritten: dict[int, Request] = {}
 
     # -- in and out ---------------------------------------------------------------------------
@@ -65,7 +62,6 @@ class GroupServer(Server):
         self._settle(group)
         if not group.sequences:
             del self.groups[group]
-            self.beams.pop(group, None)
 
     def drop_head(self, reason: str) -> None:
         """The head of the queue can never be served."""
@@ -78,7 +74,6 @@ class GroupServer(Server):
             request.move(State.FINISHED)
             self.release(request)
         del self.groups[group]
-        self.beams.pop(group, None)
         self.step.evict()
         self.step.reject(group.index, reason)
 
@@ -97,7 +92,6 @@ class GroupServer(Server):
         group = self.group_of(request)
         if group.beam_width > 1:
             samples = [request.as_sample(0, request.output_tokens) for _ in range(group.beam_width - 1)]
-            self.beams[group] = None
         else:
             *others, last = group.lengths
             samples = [request.as_sample(sample, length) for sample, length in enumerate(others)]
@@ -140,40 +134,6 @@ class GroupServer(Server):
             self.events.forked(child, self.now_ps, self.steps)
             self.events.copied(child, self.now_ps, self.steps, self.allocator.copied_slots - copied)
 
-    def branch(self, group: Group, parents: Sequence[int]) -> None:
-        """Replace the candidates of a beam search: candidate i follows the old candidate `parents[i]`."""
-        living = group.sequences[:]
-        for place, parent in enumerate(living):
-            for _ in range(parents.count(place) - 1):
-                self._branch_off(group, parent)
-        for place, candidate in enumerate(living):
-            if place not in parents:
-                self._abandon(group, candidate)
-
-    def _branch_off(self, group: Group, parent: Request) -> None:
-        if parent.seq not in self._unwritten:
-            self._growth.remove(parent.seq, self._full_clock(parent), parent.finish_clock)
-            self._set_internal(parent, 0)
-            self._unwritten[parent.seq] = parent
-        child = parent.as_sample(parent.sample, parent.output_tokens)
-        self._fork(parent, child)
-        child.generated = self.progress.generated(parent)
-        child.last_token_ps = self.now_ps
-        child.move(State.PREFILL)
-        child.move(State.DECODE)
-        self.progress.join(child, self.now_ps)
-        self._unwritten[child.seq] = child
-        group.sequences.append(child)
-
-    def _abandon(self, group: Group, candidate: Request) -> None:
-        self._leave_decode(candidate)
-        candidate.move(State.FINISHED)
-        group.sequences.remove(candidate)
-        group.sequences[0].preemptions += candidate.preemptions
-        self.release(candidate)
-        self._settle(group)
-        self.step.changed = True
-
     def _settle(self, group: Group) -> None:
         """Write down what those who have not written yet will never fill, of blocks that they own alone."""
         for request in group.sequences:
@@ -186,27 +146,28 @@ class GroupServer(Server):
 
     def grow_freely(self) -> bool:
         """Give all who decode the slots of this step; if any group may find too little, do nothing."""
-        if self.beams:  # who lives on is drawn after each step: none is like the one before
-            self.step.changed = True
-        due = self._growth.due(self.progress.clock)
-        takers = len(due) + len(self._unwritten)
-        if self.allocator.free_slots < (takers + self.margin) * self.allocator.growth_unit:
+        unwritten, takers = self._unwritten, self._growth.due(self.progress.clock)
+        writers = {*takers, *unwritten} if unwritten else None
+        count = len(takers) if writers is None else len(writers)
+        if self.allocator.free_slots < (count + self.margin) * self.allocator.growth_unit:
             return False
-        if self._unwritten:
-            self._write_first({*due, *self._unwritten})
-        else:
+        if writers is None:
             self.grow_due()
+        else:
+            self._write_first(writers)
         return True
 
     def _write_first(self, seqs: set[int]) -> None:
         """Give these sequences their slots, in the order of the groups; all others have theirs."""
-        self.moved = True
+        changed = self.step.changed
         groups = {self.group_of(self.running[seq]) for seq in seqs}
         for group in sorted(groups, key=self.urgency):
             for request in group.sequences:
                 if request.seq in seqs:
                     self.write(request)
         self.written()
+        if not (changed or self.events) and self.progress.linear:
+            self.step.changed, self.step.copies = False, True
 
     def urgency(self, group: Group) -> tuple[int, int]:
         """Who is served first: by priority where that is the policy, else in order of arrival."""
@@ -259,7 +220,6 @@ class GroupServer(Server):
             raise InvariantError(f"sequences {seqs} found no room to be swapped out")
         group.sequences[0].preemptions += 1
         del self.groups[group]
-        self.beams.pop(group, None)
         self.swapped_groups.append(group)
         self.swapped += len(group.sequences)
         self.step.swapped_out_blocks += slots // allocator.growth_unit
@@ -279,8 +239,6 @@ class GroupServer(Server):
         self.swapped_groups.remove(group)
         self.swapped -= len(seqs)
         self.groups[group] = None
-        if group.beam_width > 1:
-            self.beams[group] = None
         for request in group.sequences:
             request.move(State.DECODE)
             self.running[request.seq] = request

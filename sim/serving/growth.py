@@ -5,9 +5,15 @@ sequence is due at all clocks of one residue modulo `unit` until its last growth
 the start. It is written down once, however long it decodes.
 
 Irregular growth (`unit` = 0, e.g. doubling): the next growth is known only when the last one is done.
+
+Between steady growths a sequence may *leave* slots behind a window: when next, is known one time ahead.
 """
 
 from bisect import insort
+
+Grown = tuple[int, int, int, list[tuple[int, int]] | None]
+"""What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
+those never to be written, of those that were cached before; and (step, slots) of what was left behind."""
 
 
 class GrowthCalendar:
@@ -19,13 +25,17 @@ class GrowthCalendar:
         Of steady growth: who is due at all clocks that leave this rest when divided by `unit`.
     last : dict of lists of int
         Clock -> sequences that need no more after it.
+    leaving : dict of lists of int
+        Clock -> sequences that leave slots then, in no order.
     """
 
     def __init__(self, unit: int) -> None:
         self.unit = unit
         self.residues: list[list[int]] = [[] for _ in range(unit)]
         self.last: dict[int, list[int]] = {}
+        self.leaving: dict[int, list[int]] = {}
         self._irregular: dict[int, list[int]] = {}
+        self._leaves_at: dict[int, int] = {}
 
     def add(self, seq: int, clock: int, finish_clock: int) -> None:
         """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
@@ -45,6 +55,35 @@ class GrowthCalendar:
                 self.last[last].remove(seq)
                 if not self.last[last]:
                     del self.last[last]
+
+    def leave_next(self, seq: int, clock: int) -> None:
+        """A sequence leaves slots at `clock`."""
+        self.leaving.setdefault(clock, []).append(seq)
+        self._leaves_at[seq] = clock
+
+    def pop_leaving(self, clock: int) -> list[int]:
+        """Who leaves slots at `clock`: when next is to be said anew."""
+        seqs = self.leaving.pop(clock, [])
+        for seq in seqs:
+            del self._leaves_at[seq]
+        return seqs
+
+    def stay(self, seq: int) -> None:
+        """A sequence leaves no more."""
+        clock = self._leaves_at.pop(seq, None)
+        if clock is not None:
+            self.leaving[clock].remove(seq)
+            if not self.leaving[clock]:
+                del self.leaving[clock]
+
+    def rename(self, seq: int, later: int, clock: int, finish_clock: int) -> None:
+        """A sequence that is due at `clock`, in steady growth, goes on under an id larger than all others."""
+        due = self.residues[clock % self.unit]
+        if seq in due:
+            due.remove(seq)
+            due.append(later)
+            last = self.last[self._last_growth(clock, finish_clock)]
+            last[last.index(seq)] = later
 
     def _last_growth(self, clock: int, finish_clock: int) -> int:
         """The last clock before the finish at which a sequence that is due at `clock` grows."""

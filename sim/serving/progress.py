@@ -132,6 +132,15 @@ class Progress:
         if request.finish_clock == self.next_finish:
             self._find_next_finish()
 
+    def rename(self, request: Request, seq: int) -> None:
+        """A sequence goes on under another id."""
+        del self._members[request.seq]
+        self._members[seq] = request
+        request.seq = seq
+        heappush(self._finishes, request.finish_clock << SEQ_BITS | seq)
+        if request.finish_clock == self.next_finish:
+            self._find_next_finish()
+
     def finished(self) -> list[Request]:
         """Take out those whose last token is there, in order of admission."""
         done: list[Request] = []

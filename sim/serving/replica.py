@@ -263,7 +263,7 @@ class Replica:
         """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
         server = self.server
         now_ps, step, progress = server.now_ps, server.step, server.progress
-        if step.changed or step.departures:
+        if step.changed or step.departures or step.copies:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
         step.repeats = 0
@@ -322,11 +322,23 @@ class Replica:
                 limit_ps = self._arrivals.next_ps
         if not self._linear:
             return self._unlike_ends(steps, limit_ps - now_ps)
+        if server.step.copies:
+            return self._copying_ends(steps, limit_ps - now_ps, seats, contexts)
         spread = None if apart is None else apart.spread(progress.clock + 1, steps)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
         if self._hears:
             self._span_priced = seats, contexts
         return ends
+
+    def _copying_ends(self, steps: int, limit_ps: int, seats: int, contexts: int) -> list[int]:
+        """The same where the first step copies blocks beside."""
+        first, progress = self._step_ps(contexts, False), self.server.progress
+        if steps == 1 or first >= limit_ps or self._hears:
+            return [first]
+        apart = progress.spread
+        spread = None if apart is None else apart.spread(progress.clock + 2, steps - 1)
+        rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
+        return [first, *[first + end for end in rest]]
 
     def _unlike_ends(self, steps: int, limit_ps: int) -> list[int]:
         """The same where steps add different numbers of tokens: each has a cost of its own."""

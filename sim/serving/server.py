@@ -66,7 +66,6 @@ class Server(Decoding):
         self.steps = 0  # engine steps executed
         self.totals = Totals()
         self.events: Events | None = None
-        self._windows = allocator.windows
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
         self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
         self._next_seq = 0
@@ -86,6 +85,13 @@ class Server(Decoding):
         step = self.step
         step.begin(self.allocator.copied_slots, self.allocator.cow_copies)
         return step
+
+    def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
+        """As in `Decoding`; who waits may enter as soon as somebody leaves slots behind a window."""
+        leaving = self._growth.leaving
+        if leaving and (self.waiting or self.swapped):
+            at_most = min(at_most, min(leaving) - self.progress.clock)
+        return super().guaranteed_steps(at_most, keeping_cached)
 
     def wait(self, until_ps: int) -> None:
         """Time passes without a step."""

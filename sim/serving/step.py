@@ -19,6 +19,8 @@ class Step:
     changed : bool
         Whether anybody entered, computed a piece of a prompt, grew without a promise or left: then the next
         step may differ, and is decided anew.
+    copies : bool
+        Whether shared blocks may be copied in this step, and the next ones are like it but for that.
     paused : bool
         Whether the decoding sequences stand still.
     chunks : list of Request
@@ -53,6 +55,7 @@ class Step:
         "charged_hit_tokens",
         "chunks",
         "copied_before",
+        "copies",
         "cow_copies_before",
         "departures",
         "evicted_finished",
@@ -75,7 +78,7 @@ class Step:
 
     def begin(self, copied_before: int, cow_copies_before: int) -> None:
         """Forget the last step: another one is to be decided."""
-        self.changed = self.paused = self.no_room = self.asks_by_cached = False
+        self.changed = self.copies = self.paused = self.no_room = self.asks_by_cached = False
         self.chunks: list[Request] = []
         self.prefill_tokens = self.prefill_pairs = self.recomputed_tokens = 0
         self.hit_tokens = self.charged_hit_tokens = 0

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from kvsim.allocators.hybrid.large_pages import LargePages, SplitPools
+from kvsim.allocators.hybrid.large_pages import LargePages
+from kvsim.allocators.hybrid.memory import SplitPools
 
 
 def test_each_kinds_page_divides_the_large_page_and_nothing_is_padded():
@@ -34,6 +35,7 @@ def test_the_large_page_used_longest_ago_is_evicted_whole_before_any_small_one()
     arena = LargePages(24, [4, 6])
     old, new = ([arena.take(0, request) for _ in range(3)] for request in (1, 2))
     for page in (*old, *new):
+        arena.tick()
         arena.use(page)
         arena.release(page, keep=True)
     assert arena.ledger().cached == 24
@@ -44,14 +46,18 @@ def test_the_large_page_used_longest_ago_is_evicted_whole_before_any_small_one()
 
 def test_small_pages_are_evicted_by_last_use_and_the_longer_prefix_first():
     arena = LargePages(12, [4, 6])
-    pages = [arena.take(0, 1) for _ in range(3)]
-    for page in pages[:2]:
-        arena.release(page, keep=True)
-    arena.use(pages[1])
-    arena.use(pages[0])
-    assert arena.take(0, 2) == pages[1]
-    assert arena.take(0, 2) == pages[0]
-    assert arena.take(0, 2) is None
+    old, longer, shorter = (arena.take(0, 1) for _ in range(3))
+    held = [old, longer, shorter]
+    arena.release(old, keep=True)
+    arena.tick()
+    for page, prefix in ((shorter, 16), (longer, 32)):
+        arena.use(page, prefix)
+    arena.release(longer, keep=True)
+    assert [arena.take(0, 2), arena.take(0, 2)] == [old, longer]
+    arena.release(shorter, keep=True)
+    arena.release(longer, keep=True)
+    assert [arena.take(0, 2) for _ in range(3)] == [longer, shorter, None]
+    assert len(set(held)) == 3
 
 
 def test_sizes_without_a_small_common_multiple_are_refused():
@@ -84,14 +90,39 @@ def test_bytes_add_up_to_the_capacity_whatever_is_asked():
     assert arena.ledger().held == 0
 
 
+def test_a_request_of_two_kinds_fits_wherever_some_order_makes_it_fit():
+    """Two free large pages would go to the first kind, though it has room beside another request's pages."""
+    arena = LargePages(48, [4, 6])
+    assert [arena.take(0, 1), arena.take(1, 1)] == [(0, 0), (1, 0)]
+    wanted = [2, 5]
+    assert arena.room(wanted, [[], []])
+    assert not arena.room([3, 5], [[], []])
+    assert not arena.room([2, 6], [[], []])
+    arena.plan(wanted)
+    assert [arena.take(0, 2) for _ in range(2)] == [(0, 1), (0, 2)]
+    assert [arena.take(1, 2) for _ in range(5)] == [(2, 0), (2, 1), (3, 0), (3, 1), (1, 1)]
+    assert arena.take(0, 2) is None
+
+
+def test_hits_keep_large_pages_that_could_have_been_evicted():
+    arena = LargePages(24, [4, 6])
+    pages = [arena.take(0, 1) for _ in range(4)]
+    for page in pages:
+        arena.release(page, keep=True)
+    assert arena.room([0, 4], [[], []])
+    assert arena.room([2, 2], [[pages[0]], []])
+    assert not arena.room([0, 4], [[pages[0]], []])
+    assert not arena.room([0, 2], [[pages[0], pages[3]], []])
+    assert arena.room([4, 0], [[pages[0], pages[3]], []])
+    assert not arena.room([5, 0], [[pages[0], pages[3]], []])
+
+
 def test_what_one_kind_does_not_use_no_other_can_have_in_a_fixed_split():
-    pools = SplitPools(1000, [10, 50], [0.5, 0.5])
-    assert pools.take(0, 50)
-    assert not pools.take(0)
-    assert pools.ledger().idle == 500
+    pools, none = SplitPools([50, 10], caching=False), [(), ()]
+    assert pools.room([50, 10], none)
+    assert not pools.room([51, 0], none)
+    pools.pools[0].take(50)
+    assert pools.room([0, 10], none)
+    assert not pools.room([1, 0], none)
     jenga = LargePages(1000, [10, 50])
     assert sum(jenga.take(0, 1) is not None for _ in range(100)) == 100
-    with pytest.raises(ValueError, match="sum to 1"):
-        SplitPools(1000, [10, 50], [0.5, 0.6])
-    with pytest.raises(RuntimeError, match="51 pages of kind 0"):
-        pools.release(0, 51)

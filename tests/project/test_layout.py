@@ -33,7 +33,17 @@ OURS = {
 
 OTHERS = {
     "cli": {"typer", "rich"},
-    "reports": {"numpy", "pyarrow", "rich", "matplotlib", "cloudpickle", "joblib", "ray", "distributed"},
+    "reports": {
+        "numpy",
+        "pyarrow",
+        "rich",
+        "matplotlib",
+        "cloudpickle",
+        "joblib",
+        "ray",
+        "dask",
+        "distributed",
+    },
     "workloads": {"numpy", "pyarrow", "pooch", "tokenizers"},
     "sim": {
         "mypy_extensions",
@@ -60,6 +70,7 @@ ROOMS = (
 """The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""
 
 ONLY_IN = {
+    "dask": ["reports/backends.py"],
     "distributed": ["reports/backends.py"],
     "joblib": ["reports/backends.py"],
     "ray": ["reports/backends.py"],

@@ -3,14 +3,19 @@
 import os
 import signal
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import kvsim
 from kvsim import sweeping
+from kvsim.allocators.contiguous import Contiguous
+from kvsim.reports import backends
 from kvsim.reports.backends import MOST_LOSSES, results
+from kvsim.reports.processes import unordered
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.table import write_table
 from kvsim.sim.errors import KvsimError
@@ -54,15 +59,60 @@ def test_results_come_with_their_numbers():
     assert given(double, 3, jobs=1) == [0, 2, 4]
 
 
-def test_what_a_lost_worker_had_is_handed_out_again(tmp_path):
-    assert given(partial(dies_once, tmp_path / "died"), 12) == [2 * number for number in range(12)]
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_a_lost_worker_had_is_handed_out_again(tmp_path, jobs):
+    assert given(partial(dies_once, tmp_path / "died"), 12, jobs) == [2 * number for number in range(12)]
     assert (tmp_path / "died").exists()
 
 
-def test_workers_that_are_lost_again_and_again_are_an_error():
-    with pytest.raises(KvsimError, match="4 runs are left to do"):
-        given(always_dies, 4)
-    assert MOST_LOSSES == 3
+def dies_on(chosen, number):
+    """Ends its own process, in different ways, whenever it is given one of these."""
+    if number in chosen:
+        os.kill(os.getpid(), signal.SIGSEGV) if number % 2 else os._exit(number)
+    return 2 * number
+
+
+CHOSEN = (1, 4)
+DOUBLED = [2 * number for number in range(10)]
+WITH_LOST = [f"exit code {n}" if n == 4 else "SIGSEGV" if n in CHOSEN else 2 * n for n in range(10)]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_call_that_ends_its_process_has_its_reason_and_the_others_go_on(jobs):
+    arguments = [(number,) for number in range(10)]
+    with results(partial(dies_on, CHOSEN), arguments, jobs, lost=str) as found:
+        assert [value for _, value in sorted(found)] == WITH_LOST
+    with pytest.raises(KvsimError, match=r"ended by SIGSEGV, also when it ran alone"):
+        given(partial(dies_on, (3,)), 4)
+
+
+def test_a_lost_worker_is_an_error_where_nobody_says_what_else_it_gives():
+    with (
+        pytest.raises(KvsimError, match="SIGKILL, maybe for want of memory"),
+        unordered(always_dies, [(1,), (2,)], 2) as found,
+    ):
+        list(found)
+
+
+def test_machines_that_are_lost_again_and_again_are_an_error(monkeypatch):
+    tries = []
+
+    @contextmanager
+    def no_machine(function, jobs, address):
+        def once(todo, apart, alone):
+            tries.append(apart)
+            raise ConnectionError("gone")
+            yield
+
+        yield once
+
+    monkeypatch.setitem(backends._CLUSTERS, "dask", no_machine)
+    with (
+        pytest.raises(KvsimError, match=r"lost its workers 3 times .*gone\); 4 runs are left to do"),
+        results(double, [(number,) for number in range(4)], 2, "dask") as found,
+    ):
+        list(found)
+    assert tries == [False, True, True] and len(tries) == MOST_LOSSES
 
 
 def test_what_a_function_raises_is_raised():
@@ -105,6 +155,26 @@ def swept(directory, where, killed=lambda: None):
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
     return swept(tmp_path_factory.mktemp("local") / "out", Where(jobs=1))
+
+
+class Crashes(Contiguous):
+    """An allocator that ends its process in the middle of a run."""
+
+    def slots_needed(self, tokens, bound):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def crashed(where, **kept):
+    """A sweep with a run that ends its process."""
+    return kvsim.sweep(allocator=["paged", Crashes, "contiguous"], num_prompts=20, **vars(where), **kept)
+
+
+def test_a_run_that_ends_its_process_is_a_row_and_is_tried_again_by_the_next_command(tmp_path):
+    table = crashed(Where(jobs=2), out=tmp_path)
+    assert list(table.status) == ["finished", "failed", "finished"]
+    assert table.reason[1] == "its process was ended by SIGSEGV, also when it ran alone"
+    assert len(Journal(tmp_path / "runs.jsonl").done) == 2
+    pd.testing.assert_frame_equal(crashed(Where(jobs=1), out=tmp_path), table)
 
 
 @pytest.fixture
@@ -151,3 +221,12 @@ def test_ray_on_two_nodes_gives_the_same_table_also_when_one_is_killed(local, tm
         ray.shutdown()
         cluster.shutdown()
         time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_call_that_ends_its_process_has_its_reason_on_a_cluster_too(backend, importable):
+    pytest.importorskip({"dask": "distributed"}.get(backend, backend))
+    arguments = [(number,) for number in range(10)]
+    with results(partial(dies_on, CHOSEN), arguments, 2, backend, lost=str) as found:
+        assert [value for _, value in sorted(found)] == WITH_LOST

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kvsim.reports.sweeps.journal import Journal
-from kvsim.reports.sweeps.plan import SWEPT, plan_of, varying
+from kvsim.reports.sweeps.plan import SWEPT, labels, plan_of, varying
 from kvsim.reports.sweeps.systems import systems
 from kvsim.reports.sweeps.table import columns, numbers, read_table, write_table
 from kvsim.reports.sweeps.values import values_of
@@ -229,3 +229,25 @@ def test_the_knee_is_where_throughput_over_latency_is_largest():
     assert system.knee() == 3
     (flat,) = systems(rows[:3], ["request_rate"])
     assert flat.knee() is None, "the last load is the best: the knee lies beyond"
+
+
+def test_points_are_told_by_what_they_have_that_others_have_not():
+    found = plan_of(
+        {
+            "request_rate": [1, 2],
+            "tensor_parallel_size": [1, 2, 4],
+            "case": [{"name": "chat"}, {"name": "code", "gpu": "h100"}],
+        }
+    ).points()
+    names = ["case", *varying(found)]
+    small = [point for point in found if point.settings["tensor_parallel_size"] < 4]
+    assert labels(small, found, names) == [f"{case} tensor_parallel_size=1,2" for case in ("chat", "code")]
+    assert labels(small[:4], found, names) == ["chat tensor_parallel_size=1,2"]
+    assert labels(found[:6], found, names) == ["chat"]
+    assert labels(found[1:3], found, names) == ["chat request_rate=1.0 tensor_parallel_size=2,4"]
+    assert labels([found[0], found[5]], found, names) == [
+        "chat request_rate=1.0 tensor_parallel_size=1",
+        "chat request_rate=2.0 tensor_parallel_size=4",
+    ]
+    unnamed = plan_of({"request_rate": [1, 2]}).points()
+    assert labels(unnamed, unnamed, varying(unnamed)) == ["all settings"]

@@ -87,8 +87,9 @@ def test_a_dropped_beam_frees_exactly_the_blocks_it_shares_with_nobody(monkeypat
     # 3: all write in place
     survivors = [[0, 0, 2, 2], [0, 1, 2, 3]]
 
-    class Script:
+    class Script(vllm_v0.Survivors):
         def __init__(self, beam):
+            super().__init__(beam)
             self.left = iter(survivors)
 
         def parents(self):

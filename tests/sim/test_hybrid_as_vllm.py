@@ -16,6 +16,7 @@ from support import golden
 from support.hybrid_case import layers_of, trace_lines
 from support.shared_data import goldens
 
+from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.sim import build
 from kvsim.sim.build import build_engine
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -154,6 +155,23 @@ def test_every_step_is_as_in_vllm(name, monkeypatch):
 TINY = [name for name in _names() if "__a_tiny" in name]
 
 
+def entries_of(allocator):
+    """Texts that can be found."""
+    return allocator.cache.pool.entries if isinstance(allocator, Hybrid) else 0
+
+
+def tables_of(allocator, seq):
+    """The pages of a sequence as vLLM numbers them: from 1, 0 for what is not kept."""
+    if isinstance(allocator, Hybrid):
+        return allocator.block_tables(seq)
+    return [[0 if page is None else page + 1 for page in table] for table in allocator.block_tables(seq)]
+
+
+def queue_of(allocator):
+    """The free pages, numbered likewise."""
+    return [page + (not isinstance(allocator, Hybrid)) for page in allocator.free_queue()]
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
     case = case_named(name)
@@ -164,10 +182,10 @@ def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
     def noting(server):
         allocator = server.allocator
         if seen:
-            seen[max(seen)]["free_queue_end"] = list(allocator.free_queue())
-            seen[max(seen)]["hash_entries_end"] = allocator.cache.pool.entries
+            seen[max(seen)]["free_queue_end"] = queue_of(allocator)
+            seen[max(seen)]["hash_entries_end"] = entries_of(allocator)
         decide(server)
-        tables = {ids[r.index]: allocator.block_tables(seq) for seq, r in server.running.items()}
+        tables = {ids[r.index]: tables_of(allocator, seq) for seq, r in server.running.items()}
         entries = [
             [page for table in group for page in table if page]
             for group in zip(*tables.values(), strict=True)
@@ -176,7 +194,7 @@ def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
             "running_order": list(tables),
             "waiting_order": [ids[request.index] for request in server.waiting],
             "tables": {str(each): table for each, table in tables.items()},
-            "free_queue": list(allocator.free_queue()),
+            "free_queue": queue_of(allocator),
             "groups": [(len(set(pages)), len(pages)) for pages in entries],
         }
 

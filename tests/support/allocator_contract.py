@@ -12,6 +12,8 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.hybrid.groups import Hybrid
+from kvsim.allocators.hybrid.kinds import Jenga, JengaPacked, OfKinds, Split
+from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
@@ -65,14 +67,14 @@ def sizes(cell: int, block_size: int = 16) -> Options:
 
 UNLIKE = Layers(
     (
-        LayerGroup("full", 4),
-        LayerGroup("window", 4, 10),
-        LayerGroup("chunk", 2, 8),
-        LayerGroup("state", 1 << 20),
+        LayerGroup("full", 4, page_bytes=24),
+        LayerGroup("window", 4, 10, page_bytes=16),
+        LayerGroup("chunk", 2, 8, page_bytes=12),
+        LayerGroup("state", 1 << 20, page_bytes=20),
     ),
     1 << 20,  # prompts come whole
 )
-"""Groups of every kind, of two block sizes."""
+"""Groups of every kind, of two block sizes, whose own pages have four."""
 
 
 def hybrid(capacity_slots: int) -> Allocator:
@@ -83,6 +85,15 @@ def hybrid(capacity_slots: int) -> Allocator:
 def windowed(capacity_slots: int) -> Allocator:
     """A full and a windowed pool under a radix tree."""
     return SglangWindowed(GROUPS, split(capacity_slots, GROUPS, 4, 0.8), 4, interval=8)
+
+
+WINDOWS = Layers((LayerGroup("window", 4, 10), LayerGroup("full", 4), LayerGroup("full", 4)), 1 << 20)
+CHUNKS = Layers((LayerGroup("full", 4), LayerGroup("chunk", 4, 6)), 1 << 20, late=True)
+
+
+def of_kinds(kind: type[OfKinds], capacity_slots: int) -> Allocator:
+    """The same in pages of each kind's own size."""
+    return kind(capacity_slots, UNLIKE, False, 1 << 20)
 
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
@@ -104,6 +115,11 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "hybrid": hybrid,
+    "hybrid of equal blocks": partial(Uncached, layers=WINDOWS, max_model_len=1 << 20),
+    "hybrid of chunks, late": partial(Uncached, layers=CHUNKS, max_model_len=1 << 20),
+    "jenga": partial(of_kinds, Jenga),
+    "jenga-packed": partial(of_kinds, JengaPacked),
+    "split": partial(of_kinds, Split),
     "offset": Offset,
     "offset-exact": OffsetExact,
     "tlsf": Tlsf,
@@ -146,6 +162,10 @@ FINE = (
 """Those with many regions."""
 
 
+LEAST = {"paged 256": 256, "jenga": 500, "jenga-packed": 500, "split": 100}
+"""The arenas that hold a unit of these: a block, a large page, a page of each kind."""
+
+
 class Case(NamedTuple):
     name: str
     arena: int
@@ -162,5 +182,5 @@ def cases(arenas: tuple[int, ...], calls: int) -> list[Case]:
         Case(name, arena, max(20, calls * 1_000 // arena) if name in FINE and arena > 1_000 else calls)
         for name in BUILT_IN
         for arena in arenas
-        if name != "paged 256" or arena >= 256
+        if arena >= LEAST.get(name, 1)
     ]

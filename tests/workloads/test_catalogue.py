@@ -14,7 +14,7 @@ from support.shared_data import shared
 
 from kvsim import cli, workloads
 from kvsim.sim.errors import KvsimError
-from kvsim.workloads import catalogue
+from kvsim.workloads import catalogue, listing
 from kvsim.workloads.convert import convert
 from kvsim.workloads.delimited import csv_parts
 from kvsim.workloads.statistics import statistics
@@ -369,3 +369,18 @@ def test_a_conversion_never_touches_files_of_others(tmp_path):
     with pytest.raises(KvsimError, match="it is a link"):
         convert("sharegpt", str(link), force=True)
     assert beside.read_text() == "theirs"
+
+
+def test_the_kept_numbers_of_a_trace_are_whole_or_not_there(served, tmp_path, monkeypatch):
+    assert cli.main(["traces", "fetch", "tiny"]) == 0
+    (tiny,) = (each for each in listing.listed() if each["name"] == "tiny")
+    (kept,) = (tmp_path / "cache").glob("*.numbers.json")
+    assert json.loads(kept.read_text())["rows"] == tiny["rows"] == 2
+
+    def torn(value):
+        raise OSError("the disk is gone")
+
+    kept.unlink()
+    monkeypatch.setattr(listing.json, "dumps", torn)
+    assert [each for each in listing.listed() if each["name"] == "tiny"] == [tiny]
+    assert {path.name for path in kept.parent.iterdir()} == {"tiny.csv"}

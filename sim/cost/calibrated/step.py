@@ -10,8 +10,8 @@ each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Beside its price 
 lies outside what was measured, and on which axes. What a profile lacks is outside throughout, and priced so:
 experts, where it has no part for them, by the form of matrix products, those read that the tokens are
 expected to choose; weights of other bits by the products in 16 bits, with fewer bytes to read; multi-head
-latent attention by the bandwidth of the products and their peak; all-reduces and copies to and from the host
-as in the roofline.
+latent attention by the bandwidth of the products and their peak; recurrent layers likewise, their states and
+scans as in the roofline; all-reduces and copies to and from the host as in the roofline.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,6 +49,7 @@ BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_g
 SKEW = 1.2
 """Of the routing of tokens to experts where nothing else is said: the exponent of a power law."""
 LATENT = ("multi-head latent attention", "", 0.0)
+RECURRENT = ("recurrent layers", "", 0.0)
 
 
 class StepParts:
@@ -89,15 +90,16 @@ class StepParts:
             "block_size": self._block_size,
         }
         prefill = in_precision(parts, "prefill", "_fp8" if self._element == 1 else "")
-        full = model.layers - model.window_layers
+        full = model.attention_layers - model.window_layers
         self._prefill = PrefillPart(parts[prefill], layers=full or model.layers, **geometry)
         self._windowed_prefill = (
             PrefillPart(parts[prefill], layers=model.window_layers, **geometry)
-            if full < model.layers
+            if model.window_layers
             else None
         )
         self._full_prefill = bool(full)
-        self.decode = self._decode(parts, model.layers - model.window_layers, geometry)
+        self._recurrent = model.recurrent_layers > 0
+        self.decode = self._decode(parts, full, geometry)
         self.windowed = self._decode(parts, model.window_layers, geometry)
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
         self._products = self._layer_products(parts)
@@ -133,7 +135,8 @@ class StepParts:
         found = self._rows.get(m)
         if found is None:
             sampled = self._by_bytes("sampling", 2 * m * self._model.vocab_size)
-            found = self._rows[m] = total([self._head.priced(m), sampled] if m else [])
+            states = [self._states(m, 0)] if self._recurrent else []
+            found = self._rows[m] = total([self._head.priced(m), sampled, *states] if m else [])
         return found
 
     def _through_layers(self, n: int) -> Priced:
@@ -231,7 +234,7 @@ class StepParts:
             product = self._product
             read = model.kv_bytes_per_token_per_gpu(self._tp) * product.byte_ps
             computed = model.decode_pair_flops / self._tp * product.work_ps
-            return model.layers * self._prefill.part.t0_ps + total * max(read, computed)
+            return model.attention_layers * self._prefill.part.t0_ps + total * max(read, computed)
         found = 0.0 if self.decode is None else self.decode.ends_ps(seqs, total, longest, rounded, 0)[0]
         if self.windowed is not None and model.window:
             window, tile = model.window, self.windowed.tile
@@ -243,7 +246,9 @@ class StepParts:
     def decode_outside(self, seqs: int) -> list[Place]:
         """Where attention of so many sequences lies outside, their contexts left out."""
         part = self.decode or self.windowed
-        return part.outside(seqs) if part else [LATENT]
+        if part:
+            return part.outside(seqs)
+        return [LATENT] if self._model.kv_latent_dim else []
 
     def context_limits(self) -> tuple[float, float] | None:
         """The mean contexts that were measured, as far as they matter: a window does not grow further."""
@@ -259,7 +264,8 @@ class StepParts:
         model, part = self._model, self._prefill.part
         if model.kv_latent_dim:
             work = pairs * model.prefill_pair_flops / self._tp
-            return Priced.of(model.layers * part.t0_ps + work * part.work_ps, [LATENT])
+            latent = Priced.of(model.attention_layers * part.t0_ps + work * part.work_ps, [LATENT])
+            return total([latent, self._states(0, tokens)]) if self._recurrent else latent
         chunks = sequences, tokens, pairs
         found = self._prompts.get(chunks)
         if found is None:
@@ -274,7 +280,17 @@ class StepParts:
         if self._windowed_prefill is not None and self._model.window:
             seen = min(pairs, tokens * self._model.window)
             found.append(self._windowed_prefill.priced(sequences, tokens, seen))
+        if self._recurrent:
+            found.append(self._states(0, tokens))
         return total(found)
+
+    def _states(self, sequences: int, tokens: int) -> Priced:
+        """Recurrent layers: states, read and written once a sequence and step; scans of prompts' tokens."""
+        model, product = self._model, self._product
+        layers, (flops, scanned) = model.recurrent_layers, model.scan_per_token(self._tp)
+        ps = 2 * sequences * model.state_bytes_per_sequence(self._tp) * product.byte_ps
+        ps += tokens * max(scanned * product.byte_ps, flops * product.work_ps)
+        return Priced.of(ps + layers * product.t0_ps, [RECURRENT])
 
     # -- copies -------------------------------------------------------------------------------
 

@@ -256,6 +256,44 @@ def test_what_is_no_result_is_refused_with_file_and_place(tmp_path, text, words)
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("file", [VLLM, GUIDELLM, INFERENCE_PERF, AIPERF / "profile_export_aiperf.json"])
+def test_a_wrong_value_is_told_with_its_line(tmp_path, file):
+    """One number after the other becomes a text; the complaint names the line that it is on."""
+    lines = json.dumps(json.loads(file.read_text()), indent=1).splitlines()
+    found = set()
+    for place, line in enumerate(lines):
+        name, colon, value = line.partition(": ")
+        if not colon or not value[:1].isdigit() or len(found) > 40:
+            continue
+        text = "\n".join([*lines[:place], f'{name}: "x"{"," * value.endswith(",")}', *lines[place + 1 :]])
+        (tmp_path / "b.json").write_text(text)
+        try:
+            read_result(tmp_path / "b.json")
+        except KvsimError as error:
+            assert f", line {place + 1:,}: {json.loads(name)} must be a number, got 'x'" in str(error)
+            found.add(json.loads(name))
+    assert len(found) >= 5
+
+
+@pytest.mark.parametrize(
+    "file",
+    [VLLM, GUIDELLM, INFERENCE_PERF, AIPERF / "profile_export.jsonl", AIPERF / "profile_export_aiperf.json"],
+)
+def test_a_recorded_result_cut_anywhere_is_read_with_a_note_or_refused_in_one_line(tmp_path, file):
+    text, counts = file.read_text(), set()
+    for end in range(0, len(text.rstrip()), max(len(text) // 150, 1)):
+        cut = tmp_path / file.name
+        cut.write_text(text[:end])
+        try:
+            found = read_result(cut)
+            assert found.count and any("is cut in line" in note for note in found.notes), end
+            counts.add(found.count)
+        except KvsimError as error:
+            words = str(error)
+            assert "\n" not in words and str(cut) in words and "is not valid JSON" not in words, words
+    assert len(counts) >= (10 if file in (VLLM, GUIDELLM) or file.suffix == ".jsonl" else 1)
+
+
 def test_columns_of_different_lengths_in_a_whole_file_are_a_mistake(tmp_path):
     file = bench_serve(tmp_path / "b.json", THREE, ttfts=[0.1, 0.2])
     with pytest.raises(KvsimError, match="must be equally long, got 2, 3"):

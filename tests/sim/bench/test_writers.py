@@ -9,12 +9,14 @@ from support.bench_files import AIPERF, GUIDELLM, VLLM
 from kvsim import cli
 from kvsim.sim.bench.measured import Gaps
 from kvsim.sim.bench.read import read_result
+from kvsim.sim.bench.served import served
 from kvsim.sim.bench.token_times import token_gaps
 from kvsim.sim.bench.weighted import rates, under_way, weighted
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import prepare
+from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.workloads.source import opened
 
 SERVER = ["--model", "llama-3.1-8b", "--gpu", "l4", "--cost", "roofline"]
@@ -249,6 +251,95 @@ def test_the_times_of_tokens_sum_to_the_picosecond_with_preemptions(scheduler, a
     assert gaps.seconds.mean() == pytest.approx(outcome.summary["latency"]["itl_s"]["mean"])
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "allocator", "more"),
+    [
+        ("vllm-v1", "paged", {}),
+        ("vllm-v0", "paged", {"preemption": "swap", "num_cpu_blocks": 300}),
+        ("sglang", "sglang", {}),
+        ("orca", "contiguous", {}),
+    ],
+)
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_several_answers_are_one_stream_and_several_replicas_one_server(scheduler, allocator, more, replicas):
+    tokens = 4000 if allocator == "contiguous" else 400
+    server = Scenario(
+        model="llama-3.1-8b", gpu="l4", cost="roofline", max_model_len=2048, kv_tokens=tokens, **more,
+        scheduler=scheduler, allocator=allocator,
+    )  # fmt: skip
+    lengths = {"trace": "synthetic", "input_len": "uniform:20:60", "output_len": "uniform:1:60"}
+    traffic = opened(Traffic(num_prompts=40, n=3, request_rate=20.0, **lengths))
+    logs = {"step_log": True, "events": True, "fleet": FleetConfig(replicas=replicas)}
+    outcome = prepare(server.deployed(), traffic.workload(), traffic.as_json(), **logs).outcome()
+    engine = outcome.summary["engine"]
+    if allocator == "paged":
+        assert engine["preemptions_recompute"] + engine["preemptions_swap"] > 0
+    run, table = served(outcome), outcome.requests
+    assert len(run.requests) == 40
+    assert run.requests.output_tokens.sum() == outcome.samples["output_tokens"].sum()
+    order = np.argsort(table["arrival_s"], kind="stable")
+    np.testing.assert_allclose(
+        run.gaps.sums(), (table["finish_s"] - table["first_token_s"])[order], atol=1e-9
+    )
+    assert np.diff(run.gaps.offsets).tolist() == (run.requests.output_tokens - 1).tolist()
+    together = int((run.gaps.seconds == 0).sum())  # answers side by side
+    assert (run.gaps.seconds >= 0).all() and (together >= 40 or allocator == "contiguous")
+
+
+# -- goodput --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Format -> the file of a run with limits that some requests miss, and some one-token answers."""
+    found = {}
+    for form in FORMATS:
+        out = tmp_path_factory.mktemp("goodput") / form
+        slo = ["--slo", "ttft=130ms,tpot=80ms,e2e:p99=9s"]
+        flags = [*LENGTHS, "--output-len", "uniform:1:6", "--clients", "8", *slo]
+        assert cli.main(["run", *SERVER, *TRAFFIC, *flags, "--result-format", form, "--out", str(out)]) == 0
+        found[form] = out
+    return found
+
+
+def test_goodput_is_counted_as_each_tool_counts(judged):
+    result = content(judged["vllm"] / "vllm-bench.json")
+    output, ttft = np.array(result["output_lens"]), np.array(result["ttfts"])
+    rest = np.array(result["latencies"]) - ttft
+    alone, early = output == 1, ttft <= 0.13
+    fine = ~alone & (rest / np.maximum(output - 1, 1) <= 0.08)
+    assert alone.sum() and 0 < (early & fine).sum() < (early & ~alone).sum() < (~alone).sum()
+    assert result["request_goodput"] == pytest.approx((early & (fine | alone)).sum() / result["duration"])
+
+    summary = content(judged["aiperf"] / "profile_export_aiperf.json")
+    assert summary["good_request_count"] == {"unit": "requests", "avg": (early & fine).sum()}
+    goodput = (early & fine).sum() / summary["benchmark_duration"]["avg"]
+    assert summary["goodput"] == {"unit": "requests/sec", "avg": pytest.approx(goodput)}
+    assert summary["input_config"]["slos"] == {"time_to_first_token": 130.0, "inter_token_latency": 80.0}
+
+    (benchmark,) = content(judged["guidellm"] / "benchmarks.json")["benchmarks"]
+    metrics = benchmark["metrics"]
+    assert benchmark["config"]["slo"] == {"ttft_ms": 130.0, "tpot_ms": 80.0}
+    assert metrics["slo_determined_requests"] == (~alone).sum()
+    assert metrics["slo_attainment"] == pytest.approx((early & fine).sum() / (~alone).sum())
+    rate = metrics["request_goodput"]["successful"]["mean"]
+    assert rate == pytest.approx((early & fine).sum() / benchmark["duration"], rel=1e-6)
+
+
+def test_without_limits_that_the_tools_know_there_is_no_goodput(written, tmp_path):
+    flags = ["--request-rate", "4", "--slo", "queueing=1s,ttft=1s"]
+    for form in FORMATS:
+        run(form, tmp_path / form, *flags)
+    for place in (written["vllm"], tmp_path / "vllm"):
+        assert content(place / "vllm-bench.json")["request_goodput"] is None
+    for place in (written["aiperf"], tmp_path / "aiperf"):
+        assert not {"goodput", "good_request_count"} & content(place / "profile_export_aiperf.json").keys()
+    for place in (written["guidellm"], tmp_path / "guidellm"):
+        (benchmark,) = content(place / "benchmarks.json")["benchmarks"]
+        assert benchmark["metrics"]["request_goodput"] is benchmark["metrics"]["slo_attainment"] is None
+        assert benchmark["metrics"]["slo_determined_requests"] == 0 and benchmark["config"]["slo"] is None
+
+
 def test_what_cannot_be_written_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for extra, words in (
@@ -257,8 +348,10 @@ def test_what_cannot_be_written_is_refused_in_one_line(tmp_path, capsys, monkeyp
             "result_format must be one of vllm, aiperf, guidellm, got 'genai",
         ),
         (["--result-format", "vllm", "--no-out"], "result_format must be left out with no_out"),
-        (["--result-format", "vllm", "--replicas", "2"], "result_format must be left out with replicas 2"),
-        (["--result-format", "vllm", "--n", "2"], "result_format: request 0 has"),
+        (
+            ["--result-format", "vllm", "--beam-width", "2", "--scheduler", "vllm-v0"],
+            "result_format must be left out with beam_width 2: a beam search answers when it ends",
+        ),
     ):
         assert cli.main(["run", *SERVER, *TRAFFIC, *LENGTHS, "--request-rate", "4", *extra]) == 2
         told = capsys.readouterr().err

@@ -1,0 +1,358 @@
+"""What allocators of hybrid layers share: groups of alike layers, each with a block table of its own.
+
+    hybrid   one pool of pages of equal bytes                          groups.py
+    jenga    large pages, cut into each kind's own small ones          kinds.py
+    split    a pool of its own for each kind                           kinds.py
+
+What is behind a window, or of an earlier chunk, is freed, also by a growth that is refused then, as vLLM
+does it; tokens that were freed are *expired*. States count as `state_slots`. Prefixes are kept in all
+groups, and hit where all groups hold them (cache.py).
+
+A sequence comes back when something may happen to its tables: at the ends of blocks, windows and chunks. In
+between its `capacity` is not reached. Nothing is promised: that takes a run without prefixes (uncached.py).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match
+from kvsim.allocators.hybrid.cache import GroupSpec, Hit, HybridCache
+from kvsim.allocators.hybrid.memory import Memory
+from kvsim.allocators.hybrid.pool import NULL
+from kvsim.allocators.hybrid.tables import Text
+from kvsim.allocators.hybrid.texts import NOT_PLACED, Holding, HybridMatch, TextKeys
+from kvsim.allocators.options import Hybrid as Layers
+from kvsim.allocators.texts import Texts
+
+
+class Grouped(Allocator):
+    """Groups of unlike layers over some memory.
+
+    Parameters
+    ----------
+    layers : Layers
+        The groups, and how the engine settles and keeps what it computes.
+    memory : int or Memory
+        Pages of one pool, or the pools.
+    sizes : sequence of int
+        Slots of a page of each group.
+    capacity_slots : int
+    caching : bool
+        Whether prefixes are kept.
+    max_model_len : int
+        Tokens of the longest sequence.
+
+    Attributes
+    ----------
+    sizes, token_slots : list of int
+        Slots of a page of each group, and of a token there; a state has no tokens.
+    """
+
+    windows = True
+    keeps_prefixes = True
+    pages = True
+    has_blocks = True
+    frees_when_refused = True
+    knows_prompts = True
+    keeps_groups = True
+
+    def __init__(
+        self,
+        layers: Layers,
+        memory: int | Memory,
+        sizes: Sequence[int],
+        *,
+        capacity_slots: int,
+        caching: bool,
+        max_model_len: int,
+    ) -> None:
+        super().__init__(capacity_slots)
+        self.groups = specs(layers)
+        self.cache = HybridCache(
+            memory,
+            self.groups,
+            caching=caching,
+            max_model_len=max_model_len,
+            in_flight_tokens=layers.in_flight_tokens,
+            retention=layers.retention,
+            match_tokens=layers.match_tokens,
+        )
+        self.memory = self.cache.memory
+        self.caches, self.late = caching, layers.late
+        self.ends_pieces = caching and any(group.kind == "state" for group in self.groups)
+        self.sizes = list(sizes)
+        self.token_slots = [
+            0 if group.kind == "state" else size // group.block_size
+            for group, size in zip(self.groups, sizes, strict=True)
+        ]
+        self.slots_per_token = sum(self.token_slots)
+        self._attention = [at for at, group in enumerate(self.groups) if group.kind != "state"]
+        self._texts = Texts(self.cache.hash_size)
+        self._prompts: dict[int, int] = {}
+        self._held: Holdings[Holding] = Holdings()
+        self._entries = 0
+        self._events = sorted({event for group in self.groups for event in self._events_of(group)})
+        self._pools = [(pool, size) for pool, size in zip(self.memory.pools, self.sizes, strict=True)]
+        if len({id(pool) for pool in self.memory.pools}) == 1:
+            del self._pools[1:]
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return sum(
+            -(-tokens // group.block_size) * size
+            for group, size in zip(self.groups, self.sizes, strict=True)
+            if group.kind != "state" or not self.caches
+        )
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        return self.memory.fits(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None))
+
+    def peak_slots(self, tokens: int, bound: int) -> int:
+        return self._slots(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None))
+
+    def leaves(self, match: Match | None, tokens: int, bound: int) -> int:
+        """Free slots that admitting a sequence would leave, all of it placed."""
+        text = match.text if isinstance(match, HybridMatch) else Text(NOT_PLACED, tokens, tokens)
+        needed = self._whole(text, tokens, match)
+        left = self.free_slots - self._slots(needed)
+        return left if left < 0 or self._room(needed, match) else -1
+
+    def _slots(self, pages: Sequence[int]) -> int:
+        """Slots of so many pages of each group."""
+        return sum(count * size for count, size in zip(pages, self.sizes, strict=True))
+
+    def _hits(self, match: Match | None) -> Sequence[Sequence[int]]:
+        """The pages that each group hits."""
+        return match.hit.blocks if isinstance(match, HybridMatch) else [()] * len(self.groups)
+
+    def _room(self, pages: Sequence[int], match: Match | None) -> bool:
+        """Whether there are so many pages of each group, those hit included."""
+        hits = self.cache.seen(self._hits(match), match.tokens if match else 0)
+        return self.memory.room(pages, hits)
+
+    def _whole(self, text: Text, tokens: int, match: Match | None) -> list[int]:
+        """Pages of each group that all of a new sequence takes at its largest moment."""
+        computed = match.tokens if match else 0
+        return [
+            tables.needed(text, tokens, each, computed, whole=True)
+            for tables, each in zip(self.cache.groups, self._hits(match), strict=True)
+        ]
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self._room(self._first(Text(NOT_PLACED, tokens, tokens), tokens), None)
+
+    def can_hold(self, tokens: int, bound: int) -> bool:
+        return self._room(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None), None)
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        if not isinstance(match, HybridMatch):
+            raise InvariantError(f"the match of another allocator: {match}")
+        return self._room(self._whole(match.text, tokens, match), match)
+
+    def _first(self, text: Text, tokens: int) -> list[int]:
+        """Pages that a new sequence takes for its first piece; what is looked at is left as it was."""
+        return [
+            tables.needed(text, tokens, (), 0, whole=group.kind == "state")
+            for group, tables in zip(self.groups, self.cache.groups, strict=True)
+        ]
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        self._held.expect_new(seq, tokens)
+        text = Text(seq, tokens, tokens, TextKeys((), seq, self.cache.hash_size))
+        return self._place_new(seq, text, None, tokens)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        self._held.expect_new(seq, tokens)
+        if not isinstance(match, HybridMatch):
+            raise InvariantError(f"the match of another allocator: {match}")
+        match.text.sequence = seq
+        return self._place_new(seq, match.text, match.hit, tokens)
+
+    def _place_new(self, seq: int, text: Text, hit: Hit | None, tokens: int) -> bool:
+        computed = hit.tokens if hit else 0
+        self.memory.tick()
+        if not self.cache.place(text, computed, tokens - computed, hit=hit):
+            return False
+        held = self._held[seq] = Holding(text)
+        self._settle(held, computed, tokens)
+        held.capacity = tokens
+        return True
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def capacity(self, seq: int) -> int:
+        return self._held[seq].capacity
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        tables = self.cache.groups
+        return sum(
+            (len(tables[at].tables[seq]) * tables[at].block_size - tokens) * self.token_slots[at]
+            for at in self._attention
+        )
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        return self._grow(seq, min(tokens - 1, self._held[seq].capacity), tokens, decodes=True)
+
+    def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
+        return self._grow(seq, computed, tokens, decodes=False)
+
+    def _grow(self, seq: int, computed: int, tokens: int, decodes: bool) -> bool:
+        held = self._held[seq]
+        if decodes and tokens <= held.capacity:
+            return True
+        text = held.text
+        if decodes:
+            self._know(text, max(text.tokens, tokens - self.late))
+        settled = computed
+        if self.late:
+            settled = held.start if held.tokens == computed else computed - 1
+        self.memory.tick()
+        placed = self.cache.place(text, computed, tokens - computed, settled=settled)
+        if placed:
+            self._settle(held, computed, tokens)
+            held.decoded = held.decoded + 1 if decodes else 0
+            held.capacity = tokens if held.decoded <= self.late else self._next_event(tokens) - 1
+        else:
+            self._settle(held, held.start, held.tokens)
+        return placed
+
+    def _know(self, text: Text, tokens: int) -> None:
+        text.tokens = tokens
+        if isinstance(text.keys, TextKeys):
+            text.keys.known_tokens = tokens
+
+    def _settle(self, held: Holding, start: int, tokens: int) -> None:
+        """A sequence has so many tokens now, the last piece from `start` on: count its pages anew."""
+        expired = entries = 0
+        for at in self._attention:
+            table = self.cache.groups[at].tables[held.text.sequence]
+            nulls, size = table.count(NULL), self.sizes[at]
+            expired += nulls * size
+            entries += (len(table) - nulls) * size
+        self._count(held, expired, entries)
+        held.start, held.tokens = start, tokens
+
+    def _count(self, held: Holding, expired: int, entries: int) -> None:
+        self._entries += entries - held.pages
+        self.expired_slots += expired - held.expired
+        held.expired, held.pages = expired, entries
+        self._recount()
+
+    def _recount(self) -> None:
+        """Take over the pools' numbers."""
+        used = states = cached = 0
+        for pool, size in self._pools:
+            used += pool.in_use * size
+            states += pool.states * size
+            cached += pool.cached * size
+        self.used_slots, self.state_slots, self.cached_slots = used, states, cached
+        self.shared_tokens = self._entries - (used - states)
+
+    def _next_event(self, tokens: int) -> int:
+        """The next number of tokens at which a table may change, or a page become known."""
+        return tokens + 1 + min([(rest - tokens - 1) % every for every, rest in self._events])
+
+    def _events_of(self, group: GroupSpec) -> Iterator[tuple[int, int]]:
+        """When a table of the group may change: (every so many tokens, the rest that they leave)."""
+        size, settled = group.block_size, 1 + self.late
+        yield size, 1 % size
+        if self.caches:
+            yield from ((size, place % size) for place in range(1 + settled))
+        if group.kind == "state":
+            yield from ((size, place % size) for place in (0, 2, 1 + settled))
+        elif group.kind == "window" and group.reach:
+            yield size, (group.reach - 1 + settled) % size
+        elif group.reach:
+            yield group.reach, settled % group.reach
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def release(self, seq: int) -> None:
+        held = self._held.pop(seq, None)
+        if held is None:
+            raise self._held.holds_nothing(seq)
+        self.memory.tick()
+        self.cache.release(seq)
+        self._count(held, 0, 0)
+
+    def retire(self, seq: int) -> int:
+        held = self._held[seq]
+        pages = held.pages
+        self.expired_slots -= held.expired
+        held.expired = 0
+        return pages
+
+    # -- keeping prefixes ---------------------------------------------------------------------
+
+    def introduce(self, own: int, prompt_tokens: int) -> None:
+        self._prompts[own] = prompt_tokens
+
+    def new_step(self) -> None:
+        self.cache.new_step()
+
+    def decided(self) -> None:
+        copies = self.cache.take_copies()
+        if copies:
+            self.cow_copies += len(copies)
+            self.copied_slots += len(copies) * self.sizes[0]  # all pages are equal where blocks are copied
+            self._recount()
+
+    def match(self, content: Content, own: int, most: int) -> HybridMatch:
+        ranges = self._texts.keys(content)
+        keys = TextKeys(ranges, own, self.cache.hash_size)
+        text = Text(NOT_PLACED, self._prompts.get(own, most + 1), most + 1, keys)
+        keys.known_tokens = most + 1
+        hit = self.cache.lookup(text)
+        text.junction = hit.junction
+        woken = [pool.evictable(blocks) for pool, blocks in zip(self.memory.pools, hit.blocks, strict=True)]
+        return HybridMatch(hit, text, self._slots(woken))
+
+    def fill(self, seq: int, tokens: int) -> None:
+        """Tokens that were computed before they were known are remembered now."""
+        text = self._held[seq].text
+        if self.late and self.caches:
+            self._know(text, max(text.tokens, tokens))
+            self.cache.remember(text, tokens)
+
+    def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
+        text = match.text if isinstance(match, HybridMatch) else self._held[seq].text
+        return self.cache.piece(text, start, tokens, most_tokens=most)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def logical_slots(self) -> int:
+        return self._entries + self.state_slots
+
+    def block_tables(self, seq: int) -> list[list[int]]:
+        """The pages of a sequence in each group, numbered from 1; 0 for what is not kept."""
+        self._held[seq]
+        return self.cache.tables(seq)
+
+    def owned_pages(self) -> dict[tuple[int, int], tuple[list[int], int, int]]:
+        """(pool, page) of each page in use: whose it is, its first token, and slots of a token.
+
+        A state counts as one token that fills its page.
+        """
+        found: dict[tuple[int, int], tuple[list[int], int, int]] = {}
+        one = len(self._pools) == 1
+        for at, tables in enumerate(self.cache.groups):
+            per_token = self.token_slots[at] or self.sizes[at]
+            for seq, table in tables.tables.items():
+                for place, page in enumerate(table):
+                    if page != NULL:
+                        first = 0 if tables.of_state else place * tables.block_size
+                        found.setdefault((0 if one else at, page), ([], first, per_token))[0].append(seq)
+        return found
+
+
+def specs(layers: Layers) -> list[GroupSpec]:
+    """The groups as the tables know them."""
+    return [
+        GroupSpec(
+            kind=group.kind,
+            block_size=group.block_size,
+            reach=group.reach,
+            checkpoint_grid=group.checkpoint_grid,
+        )
+        for group in layers.groups
+    ]

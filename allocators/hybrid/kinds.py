@@ -1,0 +1,221 @@
+"""Memory of hybrid layers in pages of each kind's own size: `jenga`, `jenga-packed` and `split`.
+
+    jenga   | f f f | w w w w w | f f . |       |  one arena of large pages, cut into pages of one kind
+    split   | f f f f f . . . . | w w w w . . . |  a share for each kind, fixed at the start
+
+A kind is all layers that keep the same of a sequence: every token, a window, a chunk, a state. Its page holds
+a block of tokens in all of them, or one state, so nothing is padded and blocks are as short as the kernels
+take them. A slot is a grain of bytes that divides a token of every kind and every state:
+
+    waste of a sequence = less than a block of each kind
+    jenga               + free pages in large pages that another page of the same kind keeps (*idle*)
+    split               + what the other pools have free while one is short (*external*)
+
+Prefixes are kept and hit as in `hybrid`. States are kept at the ends of the blocks that vLLM would have.
+"""
+
+from collections.abc import Iterator
+from math import gcd
+from typing import ClassVar
+
+from kvsim.allocators.base import Region
+from kvsim.allocators.hybrid.grouped import Grouped
+from kvsim.allocators.hybrid.large_pool import LargePageMemory
+from kvsim.allocators.hybrid.memory import Memory, SplitPools
+from kvsim.allocators.options import Hybrid as Layers
+from kvsim.allocators.options import LayerGroup, Options
+
+LOCAL_TENTHS = 8
+"""Tokens of windows and chunks in tenths of those of full layers: SGLang's swa_full_tokens_ratio, 0.8."""
+STATE_SHARE = 9, 19
+"""Of the memory that states get: SGLang's mamba_full_memory_ratio, 0.9 of what the other layers have."""
+
+
+def grain_bytes(layers: Layers) -> int:
+    """The largest number of bytes that divides a token of every kind and every state."""
+    return gcd(*(group.page_bytes // (_tokens(group) or 1) for group in layers.groups))
+
+
+def page_sizes(layers: Layers) -> list[int]:
+    """Grains of a page of each kind."""
+    grain = grain_bytes(layers)
+    return [group.page_bytes // grain for group in layers.groups]
+
+
+def _tokens(group: LayerGroup) -> int:
+    return 0 if group.kind == "state" else group.block_size
+
+
+class OfKinds(Grouped):
+    """Pages of each kind's own size.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Grains of the arena.
+    layers : Layers
+        The kinds, with the bytes of their pages.
+    caching : bool
+        Whether prefixes are kept.
+    max_model_len : int
+        Tokens of the longest sequence.
+    """
+
+    family = "layers"
+    own_page_sizes = True
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> "OfKinds":
+        size, half = options.block_size, max(1, options.block_size // 2)
+        layers = options.hybrid or Layers(
+            (
+                LayerGroup("full", size, page_bytes=size),
+                LayerGroup("window", half, 2 * size, page_bytes=half),
+            ),
+            options.max_model_len,
+        )
+        return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
+
+    def __init__(self, capacity_slots: int, layers: Layers, caching: bool, max_model_len: int) -> None:
+        sizes = page_sizes(layers)
+        memory, capacity = self._memory_of(capacity_slots, layers, sizes, caching)
+        super().__init__(
+            layers, memory, sizes, capacity_slots=capacity, caching=caching, max_model_len=max_model_len
+        )
+
+    def _memory_of(
+        self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
+    ) -> tuple[Memory, int]:
+        """The pools, and how many slots they have together."""
+        raise NotImplementedError
+
+    def _place(self, kind: int, page: int) -> int:
+        """The first slot of a page."""
+        raise NotImplementedError
+
+    def _lent_to_kinds(self) -> Iterator[tuple[int, int]]:
+        """(first slot, slots) of what only one kind can have, by address; idle where nothing is there."""
+        return iter(())
+
+    def regions(self) -> Iterator[Region]:
+        found = [
+            Region(self._place(kind, page), self.sizes[kind], tuple(seqs), first, per_token=per_token)
+            for (kind, page), (seqs, first, per_token) in self.owned_pages().items()
+        ]
+        for kind, pool in enumerate(self.memory.pools):
+            found += [
+                Region(self._place(kind, page), self.sizes[kind], (), cached=True)
+                for page in pool.cached_pages()
+            ]
+        ends = [at for start, size in self._lent_to_kinds() for at in (start, start + size)]
+        at = 0
+        for region in sorted(found):
+            yield from _empty(at, region.start, ends)
+            yield region
+            at = region.start + region.size
+        yield from _empty(at, self.capacity_slots, ends)
+
+
+def _empty(start: int, end: int, lent: list[int]) -> Iterator[Region]:
+    """What nobody owns between two pages: idle inside what is lent to a kind, else free."""
+    for place, at in enumerate([*lent, end]):
+        if start < at:
+            upto = min(at, end)
+            yield Region(start, upto - start, (), idle=place % 2 == 1)
+            start = upto
+        if start >= end:
+            return
+
+
+class Jenga(OfKinds):
+    """Large pages of the least common multiple, cut into small pages of one kind."""
+
+    idea = "large pages, each cut into pages of one kind of layer"
+    wastes = "less than a block of each kind; idle pages in large ones"
+    used_by = "Jenga; a draft for vLLM-Ascend"
+    source = "Zhang et al., Jenga, SOSP 2025, arXiv 2503.18292"
+
+    idles = True
+    packs: ClassVar[bool] = False
+    """Whether requests share large pages before they begin new ones"""
+
+    def _memory_of(
+        self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
+    ) -> tuple[Memory, int]:
+        self._large = LargePageMemory(capacity_slots, sizes, caching, self.packs)
+        arena = self._large.arena
+        return self._large, arena.count * arena.large_bytes
+
+    def _recount(self) -> None:
+        super()._recount()
+        arena = self._large.arena
+        begun = (arena.count - arena.free) * arena.large_bytes
+        self.idle_slots = begun - self.used_slots - self.cached_slots
+
+    def _place(self, kind: int, page: int) -> int:
+        large, place = self._large.kinds[kind].page(page)
+        return large * self._large.arena.large_bytes + place * self.sizes[kind]
+
+    def _lent_to_kinds(self) -> Iterator[tuple[int, int]]:
+        size = self._large.arena.large_bytes
+        for large, _ in self._large.arena.begun():
+            yield large * size, size
+
+
+class JengaPacked(Jenga):
+    """The same, but requests share large pages before they begin new ones."""
+
+    idea = "as jenga; requests share large pages before they begin new ones"
+    used_by = "nobody: to compare with jenga"
+    packs = True
+
+
+class Split(OfKinds):
+    """A pool for each kind, whoever needs more."""
+
+    idea = "a pool for each kind of layer, split at the start"
+    wastes = "less than a block of each kind; what other pools have free"
+    used_by = "SGLang (its dual pools)"
+    source = "SGLang, server_args.py: swa_full_tokens_ratio and others"
+
+    def _memory_of(
+        self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
+    ) -> tuple[Memory, int]:
+        counts = shares(capacity_slots, layers, sizes)
+        if min(counts) < 1:
+            raise ValueError(
+                f"capacity_slots must give each pool a page (of {', '.join(map(str, sizes))} slots), "
+                f"got {capacity_slots}"
+            )
+        self._starts = [0]
+        for count, size in zip(counts, sizes, strict=True):
+            self._starts.append(self._starts[-1] + count * size)
+        return SplitPools(counts, caching), self._starts[-1]
+
+    def _place(self, kind: int, page: int) -> int:
+        return self._starts[kind] + (page - 1) * self.sizes[kind]
+
+    def external_slots(self, need: int) -> int:
+        """What is free while the request at the head of the queue finds one of the pools too short."""
+        tokens = need // self.slots_per_token if self.slots_per_token else 0
+        if not tokens or self.can_admit(tokens, tokens):
+            return 0
+        return self.free_slots - self.cached_slots
+
+
+def shares(capacity_slots: int, layers: Layers, sizes: list[int]) -> list[int]:
+    """Pages of each kind's pool: as many tokens as SGLang gives it by default, states their share."""
+    kinds = [group.kind for group in layers.groups]
+    states = sum(size for kind, size in zip(kinds, sizes, strict=True) if kind == "state")
+    tenths = [0 if kind == "state" else 10 if kind == "full" else LOCAL_TENTHS for kind in kinds]
+    part, whole = STATE_SHARE
+    for_states = capacity_slots if not any(tenths) else capacity_slots * part // whole if states else 0
+    per_token = sum(
+        tenth * size // group.block_size
+        for tenth, size, group in zip(tenths, sizes, layers.groups, strict=True)
+    )
+    tokens = (capacity_slots - for_states) * 10 // per_token if per_token else 0
+    return [
+        for_states // states if kind == "state" else tokens * tenth // 10 // group.block_size
+        for kind, tenth, group in zip(kinds, tenths, layers.groups, strict=True)
+    ]

@@ -1,0 +1,74 @@
+"""JSON once more, slowly, with the line of every value of an object: for complaints about one.
+
+    {
+      "duration": 61.2,
+      "completed": "many"        line 3: completed must be a number, got 'many'
+    }
+
+A result is read with Python's own parser, which knows no lines. Where a value in it is wrong, its text is
+taken apart again, so that the complaint says where.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+
+
+class Placed(dict[str, Any]):
+    """An object, and the line on which each of its values begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
+
+
+def placed(text: str) -> Any:  # noqa: ANN401 - any value of JSON
+    """The value of a text that is JSON, with every object a `Placed`."""
+    return _Text(text).value(0)[0]
+
+
+def at_line(where: str, record: Mapping[str, Any], name: str) -> str:
+    """`where`, with the line of that value where it is known."""
+    line = record.lines.get(name) if isinstance(record, Placed) else None
+    return where if line is None else f"{where}, line {line:,}"
+
+
+class _Text:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._decoder = json.JSONDecoder()
+        self._ends = [match.start() for match in re.finditer("\n", text)]
+
+    def value(self, at: int) -> tuple[Any, int]:
+        """The value that begins there or after blanks, and where it ends."""
+        at = self._next(at)
+        if self._text[at] == "{":
+            return self._object(at + 1)
+        if self._text[at] == "[":
+            return self._list(at + 1)
+        return self._decoder.raw_decode(self._text, at)
+
+    def _object(self, at: int) -> tuple[Placed, int]:
+        found = Placed()
+        while self._text[at := self._next(at)] != "}":
+            name, at = self._decoder.raw_decode(self._text, self._next(at + (self._text[at] == ",")))
+            at = self._next(self._next(at) + 1)
+            found.lines[name] = bisect_right(self._ends, at) + 1
+            found[name], at = self.value(at)
+        return found, at + 1
+
+    def _list(self, at: int) -> tuple[list[Any], int]:
+        found: list[Any] = []
+        while self._text[at := self._next(at)] != "]":
+            value, at = self.value(at + (self._text[at] == ","))
+            found.append(value)
+        return found, at + 1
+
+    def _next(self, at: int) -> int:
+        """The place of the next character that is no blank."""
+        match = _BLANK.match(self._text, at)
+        return at if match is None else match.end()

@@ -1,0 +1,114 @@
+"""Hybrid groups without prefixes, whose growth is promised, against the books of groups.py, page by page."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.serving import everything
+
+from kvsim.allocators.hybrid.groups import Hybrid
+from kvsim.allocators.hybrid.uncached import Uncached
+from kvsim.allocators.options import Hybrid as Layers
+from kvsim.allocators.options import LayerGroup
+from kvsim.allocators.paged import Paged
+from kvsim.sim import build
+from kvsim.sim.build import build_engine
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
+from kvsim.sim.scenario.memory import KvCapacity
+from kvsim.sim.workload import PS_PER_S, Workload
+
+
+def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engine):
+    """A run over these groups, in either class's books."""
+    slots = pages * page_slots(layers)
+    capacity = KvCapacity(slots // len(layers.groups), 1, "given", len(layers.groups), slots)
+    memory = HybridMemory(layers, (), 1, capacity)
+    monkeypatch.setattr(build, "hybrid_groups", lambda _: memory)
+    monkeypatch.setattr(Uncached, "serves", lambda _: promised)
+    server = Deployment(
+        model=model_named("llama-3.1-8b"),
+        gpu=gpu_named("h100"),
+        engine=EngineConfig(async_scheduling=layers.late, max_model_len=128, **engine),
+        cost="constant:1",
+    )
+    found = build_engine(server, work, max_span=max_span, check=max_span == 1, events=True, map_instants=6)
+    found.replica.recorder.timeline_rows = 4  # few, as a span ends at each
+    return found
+
+
+def told(engine):
+    """All that a run leaves behind, with who lay where."""
+    result = engine.run()
+    numbers, texts = engine.replica.events.table()
+    lay, owners = engine.replica.memory_map.table()
+    columns = {name: column.tolist() for name, column in (numbers | lay).items()}
+    texts = {
+        name: (column.codes.tolist(), column.texts) for name, column in (texts | {"owners": owners}).items()
+    }
+    return everything(result), columns, texts
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(("window", "chunk", "full")),
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.sampled_from((1, 4, 16)),
+    st.integers(1, 60),
+    st.integers(0, 40),
+    st.booleans(),
+    st.sampled_from((4, 16, 100)),
+    st.sampled_from(("fcfs", "priority")),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 80), st.integers(1, 60)), min_size=1, max_size=10),
+)
+def test_the_books_are_equal_page_by_page(kind, full, size, reach, spare, late, budget, policy, rows):
+    groups = tuple(
+        LayerGroup("full", size) if each or kind == "full" else LayerGroup(kind, size, reach) for each in full
+    )
+    layers = Layers(groups, budget * (1 + late), late)
+    gaps, prompts, outputs = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    work = Workload("test", np.cumsum(gaps) * PS_PER_S, prompts, outputs)
+    pages = len(groups) * -(-80 // size) + spare
+    runs = []
+    with pytest.MonkeyPatch.context() as patch:
+        for promised, max_span in ((False, 1), (True, 1), (True, 1 << 20)):
+            engine = engine_over(
+                layers,
+                pages,
+                work,
+                patch,
+                promised=promised,
+                max_span=max_span,
+                block_size=size,
+                max_num_seqs=4,
+                max_num_batched_tokens=budget,
+                policy=policy,
+            )
+            assert type(engine.replica.server.allocator) is (Uncached if promised else Hybrid)
+            runs.append(told(engine))
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_which_groups_it_serves():
+    window, chunk, full = LayerGroup("window", 16, 64), LayerGroup("chunk", 16, 64), LayerGroup("full", 16)
+    for groups, serves in (
+        ((window, full, window), True),
+        ((chunk, full), True),
+        ((full,), True),
+        ((window, chunk), False),
+        ((window, LayerGroup("window", 16, 32)), False),
+        ((window, LayerGroup("full", 32)), False),
+        ((LayerGroup("state", 16), full), False),
+    ):
+        assert Uncached.serves(Layers(groups, 2048)) is serves
+
+
+def test_a_gemma_without_prefixes_is_promised_its_growth():
+    engine = EngineConfig()
+    where = Deployment(model=model_named("gemma-3-27b"), gpu=gpu_named("h100"), engine=engine)
+    allocator = build.build_allocator(where, build.build_scheduler(where))
+    assert isinstance(allocator, Uncached)
+    assert allocator.growth_unit == 16 and allocator.growth_budget() == allocator.num_blocks // 7
+    assert not isinstance(allocator, Paged)
