@@ -285,7 +285,7 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
         str,
         typer.Argument(
             metavar="PAPER",
-            help="pagedattention, vattention, offset-allocator, hybrid-waste or llama-defrag.",
+            help="pagedattention, vattention, offset-allocator, hybrid-waste, host-memory, llama-defrag.",
         ),
     ],
     figure: Annotated[
