@@ -96,5 +96,5 @@ def _headline(systems: Sequence[System], order: Sequence[int]) -> str:
     most, least = (with_spread(figures, each.number(_SPEED)) for each in (fastest, slowest))
     if not rankable(systems):
         return f"Requests per second, under different loads: {least} to {most}"
-    rest = f"; {idle} can serve none" if idle else ""
+    rest = f"; {idle} none" if idle else ""
     return f"{fastest.name} finishes {most} requests a second, {slowest.name} {least}{rest}"

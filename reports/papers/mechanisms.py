@@ -42,9 +42,8 @@ def aligned_block(
 
 
 def pinned_pool(buffers: int, buffer_bytes: int) -> Values:
-    """GiB that tensors of pinned memory ask for, and take: each the next power of two."""
-    taken = 1 << (buffer_bytes - 1).bit_length()
-    return {"asked": buffers * buffer_bytes / GIB, "taken": buffers * taken / GIB}
+    """GiB that tensors of pinned memory take: each the next power of two."""
+    return {"taken": buffers * (1 << (buffer_bytes - 1).bit_length()) / GIB}
 
 
 def fill_time(free_gb: float, gb_per_s: float) -> Values:
