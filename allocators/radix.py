@@ -67,8 +67,7 @@ class Radix(Allocator):
     source = "RadixAttention, arXiv 2312.07104; SGLang, radix_cache.py"
 
     growth_unit = 1
-    pages = True
-    keeps_prefixes = True
+    pages = keeps_prefixes = True
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots)

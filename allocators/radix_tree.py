@@ -29,16 +29,8 @@ class Node:
     """
 
     __slots__ = (
-        "children",
-        "end",
-        "holders",
-        "last",
-        "parent",
-        "private",
-        "queued",
-        "runs",
-        "serial",
-        "slots",
+        *("children", "end", "holders", "last", "parent"),
+        *("private", "queued", "runs", "serial", "slots"),
     )
 
     def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], slots: list[int]) -> None:

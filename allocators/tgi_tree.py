@@ -23,16 +23,8 @@ class Node:
     """A piece of text in whole blocks."""
 
     __slots__ = (
-        "blocks",
-        "children",
-        "findable",
-        "holders",
-        "number",
-        "parent",
-        "runs",
-        "time",
-        "users",
-        "version",
+        *("blocks", "children", "findable", "holders", "number"),
+        *("parent", "runs", "time", "users", "version"),
     )
 
     def __init__(self, number: int, version: int, parent: "Node | None", time: int) -> None:
