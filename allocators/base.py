@@ -424,6 +424,10 @@ class Allocator:
 
     # -- looking ------------------------------------------------------------------------------
 
+    def memory_stats(self) -> Mapping[str, int]:
+        """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
+        return {}
+
     def external_slots(self, need: int) -> int:
         """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""
         return 0
