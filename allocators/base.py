@@ -186,6 +186,8 @@ class Allocator:
     """Whether the option `compaction` has a meaning."""
     pools_windows: ClassVar[bool] = False
     """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
+    splits_pools: ClassVar[bool] = False
+    """Whether the options `swa_share` and `swa_interval` have a meaning."""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
     takes_budget: ClassVar[bool] = False
@@ -375,6 +377,10 @@ class Allocator:
         """Whether `admit_after` would succeed; changes nothing."""
         raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
 
+    def can_hold_after(self, match: Match, tokens: int, bound: int) -> bool:
+        """As `can_hold`, for a new sequence that shares what `match` found."""
+        return self.can_admit_after(match, tokens, bound)
+
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
         raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
@@ -417,6 +423,10 @@ class Allocator:
         raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
 
     # -- looking ------------------------------------------------------------------------------
+
+    def memory_stats(self) -> Mapping[str, int]:
+        """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
+        return {}
 
     def external_slots(self, need: int) -> int:
         """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""

@@ -105,6 +105,10 @@ class Options(NamedTuple):
     """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""
     compaction: str = "eager"
     """eager or lazy: when holes are closed by moving pages, for those that choose"""
+    swa_share: float = 0.8
+    """tokens of the pool of windowed layers, as a share of those of the full ones, for those that split"""
+    swa_interval: int = 128
+    """tokens that must lie behind the window before SGLang frees their pages"""
     kv_budget: tuple[int, int] | None = None
     """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
     kv_bits: int = 2

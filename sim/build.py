@@ -95,7 +95,7 @@ def _allocator_groups(groups: KvGroups, scenario: Deployment, scheduler: Schedul
         raise KvsimError(
             f"scheduler must be vllm-v1, orca or static for {model}, got {scheduler_name(scenario)}{advice}"
         )
-    if scheduler.cache is not None:
+    if scheduler.cache is not None and not allocator_class(scenario.engine.allocator).splits_pools:
         raise KvsimError(
             f"enable_prefix_caching must be off for {model}, got on "
             f"(scheduler {scheduler_name(scenario)}){advice}"
@@ -120,6 +120,11 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         )
     if engine.compaction != EngineConfig.compaction and not found.chooses_compaction:
         raise KvsimError(f"compaction must be left out for allocator {engine.allocator}, which moves nothing")
+    for field in ("swa_full_tokens_ratio", "swa_eviction_interval"):
+        if getattr(engine, field) is not None and not found.splits_pools:
+            raise KvsimError(
+                f"{field} must be left out for allocator {engine.allocator}, which has no second pool"
+            )
     if engine.kv_budget and not found.takes_budget:
         raise KvsimError(
             f"kv_budget must be left out for allocator {engine.allocator}, which keeps all tokens"
@@ -157,6 +162,8 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         max_model_len=scenario.max_model_len,
         eviction=engine.eviction,
         compaction=engine.compaction,
+        swa_share=engine.swa_full_tokens_ratio or Options().swa_share,
+        swa_interval=engine.swa_eviction_interval or Options().swa_interval,
         kv_budget=split_budget(engine.kv_budget) if engine.kv_budget else None,
         kv_bits=engine.kv_bits or 2,
     )
@@ -197,7 +204,8 @@ def build_engine(
         if workload.beam is not None:
             scheduler.search(workload.beam)
         allocator = build_allocator(scenario, scheduler)
-        map_of = MemoryMap(workload.tokens, map_instants, allocator.idles) if map_instants else None
+        tokens = -(-workload.tokens // fleet.replicas)
+        map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
         bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
         replicas.append(
             Replica(

@@ -20,45 +20,11 @@ from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.options import Options
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.runs import cut
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.allocators.sglang.pools import pool_of
-from kvsim.allocators.sglang.tree import Node, SglangTree
-
-UNKNOWN = 1 << 40
-"""The name of a sequence whose text is not told is its id behind this."""
-
-
-class Row:
-    """What a sequence holds: pages, of which the tree has those of the first `entered` tokens."""
-
-    __slots__ = ("content", "entered", "longest", "node", "own", "pages", "shareable")
-
-    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
-        self.content = content
-        self.shareable = sum([length for _, _, length in content])
-        self.own = own
-        self.node = node
-        self.pages = pages
-        self.entered = node.end
-        self.longest = 0  # what it entered itself
-
-    def __repr__(self) -> str:
-        return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
-
-
-class SglangMatch(Match):
-    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`."""
-
-    __slots__ = ("changes", "common", "content", "held", "node", "own")
-
-    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
-        self.node, self.common, woken_slots = found
-        super().__init__(self.node.end - self.node.tokens + self.common, woken_slots)
-        self.content = content
-        self.own = own
-        self.changes = changes
-        self.held = False
+from kvsim.allocators.sglang.rows import UNKNOWN, Row, SglangMatch
+from kvsim.allocators.sglang.tree import SglangTree
 
 
 class SglangCached(Allocator):
@@ -96,6 +62,11 @@ class SglangCached(Allocator):
         self._entered = 0  # tokens in the tree, summed over sequences
 
     # -- looking ------------------------------------------------------------------------------
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens for which pages are free or cached."""
+        return self.pool.available + self.tree.evictable
 
     def block_table(self, seq: int) -> tuple[int, ...]:
         """The pages of a sequence in the order of its tokens."""
@@ -139,11 +110,7 @@ class SglangCached(Allocator):
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As in the base; InvariantError for a match that is out of date or longer than `tokens`."""
         assert isinstance(match, SglangMatch)
-        if seq in self._rows or tokens < 1:
-            self._rows.expect_new(seq, tokens)
-        if (not match.held and match.changes != self.tree.changes) or match.tokens > tokens:
-            made = f"{match.tokens} tokens after {match.changes} changes, now {self.tree.changes}"
-            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        self._check_match(match, seq, tokens)
         if not self.can_admit_after(match, tokens, bound):
             return False
         if match.tokens and not match.held:
@@ -155,6 +122,14 @@ class SglangCached(Allocator):
         self._entered += row.entered
         self._extend(row, tokens)
         return True
+
+    def _check_match(self, match: SglangMatch, seq: int, tokens: int) -> None:
+        """Raise InvariantError unless a new sequence of `tokens` can be placed behind the match."""
+        if seq in self._rows or tokens < 1:
+            self._rows.expect_new(seq, tokens)
+        if (not match.held and match.changes != self.tree.changes) or match.tokens > tokens:
+            made = f"{match.tokens} tokens after {match.changes} changes, now {self.tree.changes}"
+            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
 
     def grow(self, seq: int, tokens: int) -> bool:
         row = self._rows[seq]
@@ -228,7 +203,8 @@ class SglangCached(Allocator):
             self._count()
         return slots <= self.pool.available
 
-    def fill(self, seq: int, tokens: int) -> None:
+    def fill(self, seq: int, tokens: int, ends: bool = False) -> None:
+        """As in the base; `ends`: the sequence is about to be released."""
         if not self.caches:
             return
         row, size = self._rows[seq], self.page_size

@@ -10,7 +10,7 @@ tokens. With pages of several tokens two texts part at the end of a page, and ch
 their whole first page. The clock counts accesses: one for a match or an insertion, two for a new node.
 
 `unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as
-used.
+used. With windows it is window_tree.py. The tree of `radix` is another, without all this (radix_tree.py).
 
 Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tree_core.py`.
 """
@@ -20,34 +20,12 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import STRATEGIES, Strategy
+from kvsim.allocators.sglang.nodes import Key, Node
 
 DEPTH = 1 << 20
 """Accesses of `unified` are so far apart that each node of a path has a time of its own."""
-
-Key = tuple[Run, ...] | tuple[int, int]
-
-
-class Node:
-    """A piece of text behind its parent's, and its pages. The root is its own parent."""
-
-    __slots__ = (
-        *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
-        *("priority", "queued", "runs", "serial", "tokens"),
-    )
-
-    def __init__(self, serial: int, parent: "Node | None", runs: list[Run], pages: list[int]) -> None:
-        self.serial = serial
-        self.parent: Node = parent or self
-        self.children: dict[Key, Node] = {}
-        self.runs = runs
-        self.pages = pages
-        self.tokens = self.end = 0
-        self.locks = self.hits = self.priority = 0
-        self.last = self.created = 0
-        self.history = 0
-        self.queued: tuple[int, ...] | None = None
 
 
 class Evicted(NamedTuple):
@@ -147,10 +125,22 @@ class SglangTree:
         The first `entered` tokens are those that the same sequence entered before: no hit counts twice.
         Returns how many of its tokens were there, with pages of their own; and the node that it ends in.
         """
+        node = self.root
+        for node in self._along(text, priority):
+            node.hits += node.end > entered
+            self._queue(node)
+        found = node.end
+        if found < len(pages) * self.page_size:
+            node = self._append(node, text, pages, priority)
+            node.hits = int(node.end > entered)
+            self._queue(node)
+        return found, node
+
+    def _along(self, text: Sequence[Run], priority: int) -> Iterator[Node]:
+        """The nodes of a text that is entered, which count as used; the last is split where the text ends."""
         self.changes += 1
         now, size = self._tick(), self.page_size
-        rest = list(text)[::-1]
-        node, found = self.root, 0
+        rest, node = list(text)[::-1], self.root
         node.priority = max(node.priority, priority)
         while rest:
             child = node.children.get(rest[-1][:2] if size == 1 else tuple(cut(rest[::-1], 0, size)))
@@ -162,23 +152,20 @@ class SglangTree:
             if common % size:
                 common -= common % size
                 rest = cut(whole, common, sum([length for _, _, length in whole]))[::-1]
-            found += common
             node = self._split(child, common) if common < child.tokens else child
             node.priority = max(node.priority, priority)
-            if found > entered:
-                node.hits += 1
             self._queue(child)
-            self._queue(node)
-        if rest:
-            leaf = self._new(node, rest[::-1], list(pages[found // size :]))
-            leaf.priority = priority
-            leaf.hits = int(leaf.end > entered)
-            node.children[self._key(leaf.runs)] = leaf
-            self.evictable += leaf.tokens
-            self._raise_history(leaf)
-            self._queue(leaf)
-            node = leaf
-        return found, node
+            yield node
+
+    def _append(self, node: Node, text: Sequence[Run], pages: Sequence[int], priority: int) -> Node:
+        """A new leaf behind a node, with what of a text is not there yet."""
+        size = self.page_size
+        leaf = self._new(node, cut(text, node.end, len(pages) * size), list(pages[node.end // size :]))
+        leaf.priority = priority
+        node.children[self._key(leaf.runs)] = leaf
+        self.evictable += leaf.tokens
+        self._raise_history(leaf)
+        return leaf
 
     def _raise_history(self, node: Node) -> None:
         end = node.history = max(node.history, node.end)
@@ -213,13 +200,17 @@ class SglangTree:
         """Drop leaves until so many tokens are gone, or nothing is left that can go."""
         gone, pages = 0, []
         while gone < tokens and (leaf := self._next_leaf()) is not None:
-            self.changes += 1
-            del leaf.parent.children[self._key(leaf.runs)]
-            self.evictable -= leaf.tokens
+            self._remove(leaf)
             gone += leaf.tokens
             pages.append(leaf.pages)
-            self._queue(leaf.parent)
         return Evicted(pages, gone)
+
+    def _remove(self, leaf: Node) -> None:
+        self.changes += 1
+        leaf.queued = None
+        del leaf.parent.children[self._key(leaf.runs)]
+        self.evictable -= leaf.tokens
+        self._queue(leaf.parent)
 
     def nodes(self) -> Iterator[Node]:
         """All but the root, depth first."""

@@ -233,6 +233,23 @@ class Scenario:
         doc="when pages move to close holes, for [`sglang-unified`](zoo/layers.md#sglang-unified): at every "
         "release, or when room is short",
     )
+    swa_full_tokens_ratio: float | None = option(
+        "Share of the windowed layers' pool of the full one's tokens (sglang-dual).",
+        panel=MEMORY,
+        default=None,
+        value="X",
+        shown="0.8",
+        doc="tokens of the pool of windowed layers, as a share of those of the full ones, for "
+        "[`sglang-dual`](zoo/layers.md#sglang-dual)",
+    )
+    swa_eviction_interval: int | None = option(
+        "Tokens behind the window before their pages go (sglang-dual).",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="128",
+        doc="tokens that must lie behind the window before `sglang-dual` frees their pages",
+    )
     reserve: str | None = option(
         "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
         panel=MEMORY,

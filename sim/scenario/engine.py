@@ -103,6 +103,11 @@ class EngineConfig:
         Which leaf of a radix tree goes first, for allocators that choose (allocators/sglang/eviction.py).
     compaction : "eager" or "lazy"
         When holes are closed by moving pages, for allocators that choose.
+    swa_full_tokens_ratio : float or None
+        Tokens of the pool of windowed layers, as a share of those of the full ones, for allocators that split
+        them; None means 0.8.
+    swa_eviction_interval : int or None
+        Tokens that must lie behind the window before such a pool gets them back; None means 128.
     schedule_conservativeness : float
         Factor of the share of answers that SGLang sets aside for those who run.
     enable_mixed_chunk : bool
@@ -141,6 +146,8 @@ class EngineConfig:
     disable_hybrid_kv_cache_manager: bool = False
     eviction: str = "lru"
     compaction: str = "eager"
+    swa_full_tokens_ratio: float | None = None
+    swa_eviction_interval: int | None = None
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
     max_tokens: int | None = None
@@ -184,10 +191,14 @@ class EngineConfig:
         for field, least in (("max_tokens", 1), ("preemption_threshold", 0), ("max_model_len", 1)):
             if getattr(self, field) is not None:
                 check_int(field, getattr(self, field), least)
-        self._check_admission()
+        self._check_few()
 
-    def _check_admission(self) -> None:
-        """What says whom LightLLM admits."""
+    def _check_few(self) -> None:
+        """What only SGLang's memory, or LightLLM, knows."""
+        if self.swa_full_tokens_ratio is not None:
+            check_number("swa_full_tokens_ratio", self.swa_full_tokens_ratio)
+        if self.swa_eviction_interval is not None:
+            check_int("swa_eviction_interval", self.swa_eviction_interval)
         if self.router_token_ratio is not None and not self.router_token_ratio >= 0:
             raise KvsimError(f"router_token_ratio must be at least 0, got {self.router_token_ratio!r}")
         for field in ("router_max_new_token_len", "router_max_wait_tokens"):

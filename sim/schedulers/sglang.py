@@ -20,13 +20,21 @@ from typing import ClassVar, cast
 
 from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.allocators.sglang.cached import SglangCached, SglangMatch
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.rows import SglangMatch
+from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.schedulers.sglang_budget import MOST_ESTIMATED, RETRACT_STEPS, Budget, NewTokenRatio
-from kvsim.sim.schedulers.sglang_order import Orders, look
+from kvsim.sim.schedulers.sglang_budget import (
+    MOST_ESTIMATED,
+    RETRACT_STEPS,
+    Budget,
+    NewTokenRatio,
+    WindowBudget,
+)
+from kvsim.sim.schedulers.sglang_order import Orders, look, woken
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_server import SglangServer
@@ -62,13 +70,17 @@ class Sglang(Scheduler):
                 f"are chunked, got {config.max_num_batched_tokens}"
             )
         self.cache = CacheRules() if config.enable_prefix_caching else None
+        self.max_chunk = config.max_num_batched_tokens if config.enable_chunked_prefill else None
         self.ratio = NewTokenRatio(config.schedule_conservativeness)
         self.orders = Orders(config.policy, self.most_new)
         self._preempts = config.policy == "priority" and config.preemption_threshold is not None
+        self._retries = self._preempts
+        """Whether who waits is looked at in every step."""
         self.full = False
         """Whether the batch is known to be full, until somebody leaves."""
         self.cut: Request | None = None
         """Whose prompt was cut."""
+        self._entered: tuple[Request | None, int] = (None, 0)  # how much of it can be found
         self._left = False  # somebody left, or was cut, since the last decision
         self._began = False  # those who prefilled are the first of a new batch
         self._held = "seats"
@@ -80,8 +92,10 @@ class Sglang(Scheduler):
         """A server whose queue it sorts."""
         if self.config.policy == "dfs-weight" and not isinstance(allocator, SglangCached):
             raise KvsimError(f"policy dfs-weight needs allocator sglang, got {self.config.allocator}")
-        self._capacity = allocator.capacity_slots
-        self._page = allocator.growth_unit or 1
+        self._capacity, self._page = allocator.capacity_slots, allocator.block_slots
+        if isinstance(allocator, SglangCached):
+            self._capacity = allocator.pool.pages * self._page
+        self._retries = self._preempts or isinstance(allocator, SglangWindowed)
         return SglangServer(allocator, bound)
 
     # -- lengths ------------------------------------------------------------------------------
@@ -96,6 +110,14 @@ class Sglang(Scheduler):
         paged = -(-request.prompt_tokens // self._page) * self._page
         if paged + self._page + 1 >= self._capacity:
             return f"does not fit an empty arena of {self._capacity:,} slots"
+        memory = server.allocator
+        if isinstance(memory, SglangWindowed):
+            empty = memory.pool.pages * self._page, memory.pairs.windowed.pages * self._page
+            budget, most_new = self._budget(memory, empty, 0, 0), self.most_new(request)
+            after = most_new - request.output_tokens  # tokens to come, when it is retracted at its end
+            lengths = ((request.prompt_tokens, most_new), (request.final_tokens, after))
+            if not all(budget.admit(0, known, min(left, MOST_ESTIMATED)) for known, left in lengths):
+                return f"does not fit an empty windowed pool of {empty[1]:,} tokens"
         return super().refusal(server, request, sequences)
 
     def most_new(self, request: Request) -> int:
@@ -116,12 +138,13 @@ class Sglang(Scheduler):
         """Prefill whoever fits, else decode."""
         server = cast(SglangServer, server)
         self._catch_up(server)
-        if self.cut is not None:
+        if self.cut is not None and self._entered != (self.cut, self.cut.computed):
             server.enter(self.cut)
+            self._entered = self.cut, self.cut.computed
         if server.waiting or self.cut is not None:
             if self._prefill(server):
                 return
-            if server.waiting and (self._preempts or not self.full):
+            if server.waiting and (self._retries or not self.full):
                 server.step.changed = True  # the next step may find room
         self._decode(server)
 
@@ -133,7 +156,7 @@ class Sglang(Scheduler):
         if server.was_idle:
             self.ratio.reset()
             server.was_idle = False
-        if self._left or self._began or not server.decoding:
+        if self._retries or self._left or self._began or not server.decoding:
             self.full = self._left = self._began = False
 
     def finish(self, server: Server, request: Request) -> None:
@@ -166,6 +189,7 @@ class Sglang(Scheduler):
 
     def _grow(self, server: SglangServer) -> None:
         """Give those who decode their slots; with pages of several tokens, as if each needed one."""
+        server.slide()
         if server.memory is not None and self._page > 1:
             server.memory.make_room(server.decoding * self._page)
             server.margin = server.decoding
@@ -197,8 +221,6 @@ class Sglang(Scheduler):
     def _prefill(self, server: SglangServer) -> bool:
         """Compute prompts in this step; False: nobody can enter."""
         config, running = self.config, server.decoding
-        if self._preempts:
-            self.full = False
         if self.cut is None:
             if self.full or not server.waiting:
                 return False
@@ -207,25 +229,29 @@ class Sglang(Scheduler):
                 return False
         self.orders.sort(server)
         mixed = running if config.enable_mixed_chunk else 0
-        budget = Budget(
-            server.allocator.free_slots,
-            self._page,
-            sum([self._set_aside(server, r) for r in server.batch()]),
-            config.max_num_batched_tokens,
-            config.enable_chunked_prefill,
-            mixed,
-        )
+        decoding = sum([self._set_aside(server, r) for r in server.batch()])
+        budget = self._budget(server.allocator, server.free(), decoding, mixed)
         chosen, went_on = self._choose(server, budget)
         if not chosen and not went_on:
             return False
         self._began = not server.decoding or config.enable_mixed_chunk
-        mixes = config.enable_mixed_chunk and server.decoding and server.allocator.growth_unit
+        pages = server.memory is not None or server.allocator.growth_unit
+        mixes = config.enable_mixed_chunk and server.decoding and pages
         if mixes and self._fits(server, server.growing()):
             self._grow(server)
             server.arrange([*server.step.chunks, *server.batch()])
         else:
             server.pause()
         return True
+
+    def _budget(self, memory: Allocator, free: tuple[int, int], decoding: float, mixed: int) -> Budget:
+        config = self.config
+        tokens, chunked = config.max_num_batched_tokens, config.enable_chunked_prefill
+        settings = free[0], self._page, decoding, tokens, chunked, mixed
+        if isinstance(memory, SglangWindowed):
+            pool = memory.pairs.windowed.pages * self._page
+            return WindowBudget(settings, free[1], pool, memory.groups.window)
+        return Budget(*settings)
 
     def _choose(self, server: SglangServer, budget: Budget) -> tuple[list[Admission], int]:
         """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
@@ -245,7 +271,7 @@ class Sglang(Scheduler):
                 break
         if server.memory is not None:
             self._make_room(server, cut, went_on, chosen)
-            if cut is not None:
+            if cut is not None and went_on:
                 server.continue_prefill(cut, went_on)
             for _, match, tokens in chosen:
                 server.admit_head((match.tokens if match else 0) + tokens, match)
@@ -254,9 +280,11 @@ class Sglang(Scheduler):
         return chosen, went_on
 
     def _go_on(self, server: SglangServer, budget: Budget, cut: Request) -> int:
-        """The next piece of the prompt that was cut."""
+        """The next piece of the prompt that was cut; 0: it waits."""
         missing = cut.known_tokens - cut.computed
         piece = budget.next_piece(missing)
+        if not piece:
+            return 0
         ends = piece == missing
         budget.charge(piece, min(self.most_new(cut), MOST_ESTIMATED) if ends else 0)
         if ends:
@@ -271,17 +299,17 @@ class Sglang(Scheduler):
     def _admit(self, server: SglangServer, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
         """Admit the next of the queue, if it fits; False: nobody after it is looked at."""
         match = look(server, request, request.known_tokens - 1) if server.allocator.caches else None
-        cached, woken = (match.tokens, match.woken_slots) if match else (0, 0)
+        cached = match.tokens if match else 0
         missing = self._looked[request] = request.known_tokens - cached
         still = min(max(self.most_new(request) - request.generated, 0), MOST_ESTIMATED)
-        tokens = budget.admit(cached, woken, missing, still)
+        budget.hold(*woken(match))
+        tokens = budget.admit(cached, missing, still)
         if tokens is None:
             self._no_room(server, budget, request)
             return False
         if tokens < 1:
             self._held = "token budget"
             return False
-        budget.hold(woken)
         if server.memory is not None:
             if match is not None:
                 assert isinstance(match, SglangMatch)
@@ -302,7 +330,13 @@ class Sglang(Scheduler):
         return True
 
     def _no_room(self, server: SglangServer, budget: Budget, request: Request) -> None:
-        """Memory is short: the batch is full as long as anybody runs."""
+        """Memory is short: the batch is full as long as anybody runs; nobody does, if it cannot be had."""
+        if server.windowed is not None and not (server.running or budget.admitted):
+            raise KvsimError(
+                f"request {request.index} would wait for ever, as in SGLang: the pool of windowed layers "
+                f"({server.free()[1]:,} tokens) is too small beside what the request finds cached; "
+                "use a higher swa_full_tokens_ratio"
+            )
         self.full = budget.admitted > 0 or server.decoding > 0
         self._held = NO_ROOM
         if server.waiting and server.waiting[0] is request:
@@ -315,7 +349,7 @@ class Sglang(Scheduler):
         assert server.memory is not None
         tokens = went_on + sum([tokens for *_, tokens in chosen])
         if self._page > 1:
-            tokens += self._page * (len(chosen) + (cut is not None))
+            tokens += self._page * (len(chosen) + (went_on > 0))
         server.memory.make_room(tokens)
 
     def _preempt(
@@ -339,8 +373,8 @@ class Sglang(Scheduler):
             return False
         for other in [r for r in running if r in victims]:
             budget.give(self._set_aside(server, other))
-            before = server.allocator.free_slots
+            before = server.free()
             self._send_back(server, other)
-            budget.hold(before - server.allocator.free_slots)
+            budget.hold(*(a - b for a, b in zip(before, server.free(), strict=True)))
             preempted.append(other)
         return True

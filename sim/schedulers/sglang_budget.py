@@ -81,8 +81,8 @@ class Budget:
         """Tokens that are left for whole requests."""
         return self._free - self._total
 
-    def hold(self, woken: int) -> None:
-        """Cached tokens are in use again."""
+    def hold(self, woken: int, windowed: int = 0) -> None:
+        """Cached tokens are in use again; of so many, `windowed` ones too."""
         self._free -= woken
 
     def give(self, offset: float) -> None:
@@ -116,14 +116,81 @@ class Budget:
         piece = min(self.tokens, int(self.left))
         return min(missing, piece if piece > 0 else max(self.tokens, self.page_size))
 
-    def admit(self, cached: int, woken: int, missing: int, most_new: int) -> int | None:
-        """How many of `missing` tokens of a prompt the step computes; 0: no more; None: no memory."""
-        if not missing + most_new + self.page_size < self.left - woken:
+    def admit(self, cached: int, missing: int, most_new: int) -> int | None:
+        """How many of `missing` tokens of a prompt the step computes; 0: no more; None: no memory.
+
+        What is `cached` is held already.
+        """
+        if not missing + most_new + self.page_size < self.left:
+            return None
+        most = self._most(missing, most_new)
+        if most is None:
             return None
         size, paged = self.page_size, self.paged(missing)
         if not self.chunked:
             return 0 if self.admitted and paged >= self.tokens else missing
-        if paged <= self.tokens:
+        if paged <= most:
             return missing
-        piece = self.tokens // size * size
+        piece = most // size * size
         return max((cached + piece) // size * size - cached, 0)
+
+    def _most(self, missing: int, most_new: int) -> int | None:
+        """The longest piece of such a prompt; None: no memory."""
+        return self.tokens
+
+
+class WindowBudget(Budget):
+    """The same with a second pool, for what a sliding window sees.
+
+    A prompt needs there what it computes at once, and then a window:
+
+        max(0, computed - window) + min(prompt + answer, window) + page
+
+    If that will never fit, a shorter piece may; if it does not fit now, the prompt waits.
+
+    Parameters
+    ----------
+    budget : tuple
+        As of `Budget`.
+    windowed, pool : int
+        Tokens of the second pool that are free or cached, and all of them.
+    window : int
+    """
+
+    def __init__(
+        self, budget: tuple[int, int, float, int, bool, int], windowed: int, pool: int, window: int
+    ) -> None:
+        super().__init__(*budget)
+        self._windowed, self._pool, self._window = windowed, pool, window
+
+    def hold(self, woken: int, windowed: int = 0) -> None:
+        self._free -= woken
+        self._windowed -= windowed
+
+    def needs(self, tokens: int, most_new: int) -> int:
+        """What a prompt of so many tokens, and its answer, take of the second pool."""
+        computed = min(tokens, self.tokens) if self.chunked else tokens
+        most = min(tokens + most_new, self._window)
+        return max(0, computed - self._window) + most + self.page_size
+
+    def charge(self, tokens: int, most_new: int) -> None:
+        self._windowed -= self.needs(self.paged(tokens), most_new)
+        super().charge(tokens, most_new)
+
+    @property
+    def has_room(self) -> bool:
+        return super().has_room and self._windowed > 0
+
+    def next_piece(self, missing: int) -> int:
+        """As in the base, but 0 if the second pool is too full: the prompt waits."""
+        piece = min(self.tokens, int(self.left), self._windowed - self.page_size)
+        return max(0, min(missing, piece))
+
+    def _most(self, missing: int, most_new: int) -> int | None:
+        needed = self.needs(self.paged(missing), most_new)
+        if needed < self._windowed:
+            return self.tokens
+        least = self._windowed - self.needs(0, most_new)
+        if not self.chunked or needed < self._pool or least < self.page_size:
+            return None
+        return min(self.tokens, least // self.page_size * self.page_size)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from kvsim.allocators.base import Match
-from kvsim.allocators.sglang.cached import SglangMatch
-from kvsim.allocators.sglang.tree import Node, SglangTree
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.rows import SglangMatch, WindowMatch
+from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.sglang_server import SglangServer
 
@@ -86,6 +87,15 @@ def look(server: SglangServer, request: Request, most: int) -> Match:
     if server.memory is not None:
         return server.memory.look(request.content, request.own, most)
     return server.allocator.match(request.content, request.own, most)
+
+
+def woken(match: Match | None) -> tuple[int, int]:
+    """Tokens of a match that nobody uses now; and of these, those that windowed layers have too."""
+    if match is None:
+        return 0, 0
+    if isinstance(match, WindowMatch):
+        return match.idle, match.idle_windowed
+    return match.woken_slots, 0
 
 
 def text_of(request: Request) -> list[tuple[int, int, int]]:

@@ -291,7 +291,7 @@ class Server(Decoding):
         if match is None:
             fits = self.allocator.can_hold(tokens, bound)
         else:
-            fits = self.allocator.can_admit_after(match, tokens, bound)
+            fits = self.allocator.can_hold_after(match, tokens, bound)
         if not fits:
             self._note_refusal(request, tokens, bound)
         return fits

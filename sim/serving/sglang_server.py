@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
@@ -60,8 +61,8 @@ class SglangServer(Server):
 
     Attributes
     ----------
-    memory : SglangCached or None
-        The allocator, if it is SGLang's own.
+    memory, windowed : SglangCached or None, SglangWindowed or None
+        The allocator, if it is SGLang's own; and if it has a pool for windowed layers.
     was_idle : bool
         Whether there was nothing to do since the scheduler asked last.
     """
@@ -72,6 +73,7 @@ class SglangServer(Server):
         super().__init__(allocator, bound, publishes_late=True)
         self.waiting = WaitingList()
         self.memory = allocator if isinstance(allocator, SglangCached) else None
+        self.windowed = allocator if isinstance(allocator, SglangWindowed) else None
         self.was_idle = True
         self._places: dict[Request, int] = {}  # in the batch, if that is not in order of admission
         self._entered_at = -1  # the step whose prompts are entered already
@@ -89,21 +91,23 @@ class SglangServer(Server):
         if request.computed >= request.known_tokens and self._entered_at != self.steps:
             self.enter(request)
 
-    def enter(self, request: Request) -> None:
-        """From now on what is computed of a request can be found."""
+    def enter(self, request: Request, ends: bool = False) -> None:
+        """From now on what is computed of a request can be found; `ends`: it is finished."""
         allocator = self.allocator
         if not allocator.caches:
             return
-        allocator.fill(request.seq, request.computed)
-        if self.memory is not None:
-            self.memory.part(request.seq, request.prompt_tokens)
+        if self.memory is None:
+            allocator.fill(request.seq, request.computed)
+            return
+        self.memory.fill(request.seq, request.computed, ends)
+        self.memory.part(request.seq, request.prompt_tokens)
 
     def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
         """Take back a request's memory; one that will come back enters nothing more."""
         if comes_back:
             self.allocator.evict(request.seq)
         else:
-            self.enter(request)
+            self.enter(request, ends=True)
             self.allocator.release(request.seq)
         del self.running[request.seq]
         self.internal -= request.internal
@@ -114,8 +118,33 @@ class SglangServer(Server):
         return self.progress.generated(request) if request.is_decoding else request.generated
 
     def growing(self) -> int:
-        """Sequences that need another unit of memory in this step; 0 where growth is irregular."""
-        return len(self._growth.due(self.progress.clock)) if self._growth.unit else 0
+        """Sequences that need another unit of memory in this step; 0 where that is not known."""
+        if self._growth.unit:
+            return len(self._growth.due(self.progress.clock))
+        if self.windowed is None:
+            return 0
+        page, stored = self.windowed.page_size, self.progress.stored
+        return sum([not stored(request) % page for request in self.batch()])
+
+    def free(self) -> tuple[int, int]:
+        """Tokens for which there is memory, free or cached; and of that for windowed layers."""
+        if self.windowed is not None:
+            return self.windowed.free_tokens, self.windowed.free_windowed
+        return self.allocator.free_slots, 0
+
+    def slide(self) -> None:
+        """Those who decode give back what their windows have left."""
+        if self.windowed is not None:
+            for request in self.batch():
+                self.windowed.slide(request.seq, self.progress.stored(request))
+
+    def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
+        """As in the base; one only, if the next evicts something to have its margin."""
+        memory = self.windowed
+        margin = self.margin * memory.page_size if memory is not None and memory.cached_slots else 0
+        if margin and memory is not None and memory.pairs.available < margin:
+            return 1
+        return super().guaranteed_steps(at_most, keeping_cached)
 
     def pop_finished(self) -> list[Request]:
         """In the order of the batch; the prompts of the same step come before them."""

@@ -64,7 +64,7 @@ def test_a_walk_meets_what_the_rules_are_about(case):
 
 def test_the_suite_covers_every_allocator_that_the_command_line_names():
     classes = {type(make(1_000)) for make in BUILT_IN.values()}
-    assert {f"{cls.__module__}:{cls.__name__}" for cls in classes} == set(ALLOCATORS.values())
+    assert {f"{cls.__module__}:{cls.__name__}" for cls in classes} >= set(ALLOCATORS.values())
 
 
 @pytest.mark.parametrize(

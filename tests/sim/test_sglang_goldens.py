@@ -4,10 +4,9 @@ import pytest
 from support.sglang_runs import RUNS, WRITTEN, busy, inside, rows, written
 
 pytestmark = pytest.mark.golden
-WITHOUT_WINDOWS = [name for name in RUNS if "swa" not in RUNS[name]["config"]]
 
 
-@pytest.mark.parametrize("name", WITHOUT_WINDOWS)
+@pytest.mark.parametrize("name", RUNS)
 def test_the_step_log_of_the_command_is_as_in_sglang(name):
     steps, _ = written(name)
     told = busy(name)
@@ -16,7 +15,7 @@ def test_the_step_log_of_the_command_is_as_in_sglang(name):
         assert steps[column] == [step[column] for step in told.values()], column
 
 
-@pytest.mark.parametrize("name", WITHOUT_WINDOWS)
+@pytest.mark.parametrize("name", RUNS)
 def test_memory_ratio_and_batch_are_as_in_sglang_at_every_step(name):
     steps, _, _ = inside(name)
     told = busy(name)
@@ -28,7 +27,7 @@ def test_memory_ratio_and_batch_are_as_in_sglang_at_every_step(name):
     assert unseen == {"step"}
 
 
-@pytest.mark.parametrize("name", WITHOUT_WINDOWS)
+@pytest.mark.parametrize("name", RUNS)
 def test_every_request_is_served_as_in_sglang(name):
     (_, requests), (_, retracted, admitted) = written(name), inside(name)
     executed = list(busy(name))
@@ -46,6 +45,6 @@ def test_every_request_is_served_as_in_sglang(name):
         assert admitted[row["id"]] == each["admissions"]
 
 
-@pytest.mark.parametrize("name", WITHOUT_WINDOWS)
+@pytest.mark.parametrize("name", RUNS)
 def test_spans_of_steps_serve_every_request_in_the_same_way(name):
     assert written(name, step_log=False)[1] == written(name)[1]

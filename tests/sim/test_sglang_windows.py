@@ -5,6 +5,7 @@ import pytest
 from support.serving import everything
 
 from kvsim.sim.build import build_engine
+from kvsim.sim.content import TextBuilder, shared_content
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.workload import Workload
@@ -27,9 +28,35 @@ def work() -> Workload:
     return Workload("test", none, rng.integers(50, 700, 40), rng.integers(20, 400, 40))
 
 
-def run(chosen, max_span=1 << 20, check=False):
-    scenario = Scenario(model="gpt-oss-20b", gpu="h100", kv_tokens=2400, block_size=4, **chosen)
-    engine = build_engine(scenario.deployed(), work(), max_span=max_span, check=check)
+def turns() -> Workload:
+    """Conversations behind one of two system prompts, each turn with all that was said before."""
+    rng = np.random.default_rng(5)
+    builder, prompts, answers, said = TextBuilder(), [], [], dict.fromkeys(range(8), 0)
+    for who in rng.integers(0, 8, 40):
+        prompts.append(150 + said[who] + int(rng.integers(1, 40)))
+        answers.append(int(rng.integers(20, 200)))
+        segments = [(f"system {who % 2}", 150), (f"said {who}", said[who])]
+        builder.add(prompts[-1], answers[-1], segments=segments, session=f"said {who}")
+        said[who] = (prompts[-1] + answers[-1] - 150) if prompts[-1] < 600 else 0
+    lengths = np.array(prompts), np.array(answers)
+    content = shared_content(builder.texts(), lengths[0], np.zeros(40, dtype=bool))
+    return Workload("test", np.zeros(40, dtype=np.int64), *lengths, content=content)
+
+
+def twice() -> Workload:
+    """The same prompt again, when all is quiet."""
+    builder, prompts = TextBuilder(), np.array([150, 150])
+    for _ in prompts:
+        builder.add(150, 200, segments=[("prompt", 150)])
+    content = shared_content(builder.texts(), prompts, np.zeros(2, dtype=bool))
+    return Workload("test", np.array([0, 10**15]), prompts, np.array([200, 200]), content=content)
+
+
+def run(chosen, max_span=1 << 20, check=False, workload=work):
+    scenario = Scenario(
+        **{"model": "gpt-oss-20b", "gpu": "h100", "kv_tokens": 2400, "block_size": 4, **chosen}
+    )
+    engine = build_engine(scenario.deployed(), workload(), max_span=max_span, check=check)
     return engine.run(), engine.replica.server.allocator
 
 
@@ -40,6 +67,49 @@ def test_spans_equal_steps_with_the_memory_recounted(name):
     assert everything(fast) == everything(slow)
     assert (allocator.used_slots, allocator.expired_slots) == (0, 0)
     assert fast.preemptions > 0
+
+
+PREFIXES = {
+    "sglang": {"scheduler": "sglang", "schedule_conservativeness": 0.02},
+    "sglang, small pages of windows": {"scheduler": "sglang", "swa_eviction_interval": 1, "block_size": 1},
+    "vllm-v1": {"enable_prefix_caching": True, "swa_full_tokens_ratio": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_with_prefixes_spans_equal_steps_with_the_memory_recounted(name):
+    chosen = {"allocator": "sglang-dual", **PREFIXES[name]}
+    fast, _ = run(chosen, workload=turns)
+    slow, allocator = run(chosen, max_span=1, check=True, workload=turns)
+    assert everything(fast) == everything(slow)
+    assert (allocator.used_slots, allocator.expired_slots, allocator.shared_tokens) == (0, 0, 0)
+    assert fast.hit_tokens > 2000
+    assert fast.preemptions > 0
+
+
+def test_a_pool_of_windows_that_a_cached_prefix_fills_is_refused_in_one_line():
+    with pytest.raises(KvsimError, match="would wait for ever, as in SGLang: the pool of windowed layers"):
+        run(
+            {
+                **{"allocator": "sglang-dual", "scheduler": "sglang", "swa_full_tokens_ratio": 0.06},
+                **{"swa_eviction_interval": 1, "max_num_batched_tokens": 64, "max_num_seqs": 8},
+            },
+            workload=twice,
+        )
+
+
+def test_a_prompt_that_the_pool_of_windows_never_holds_is_turned_away():
+    chosen = {"allocator": "sglang-dual", "scheduler": "sglang", "enable_chunked_prefill": False}
+    result, _ = run({**chosen, "swa_full_tokens_ratio": 0.1})
+    assert any("windowed pool" in reason for reason in result.rejected)
+
+
+@pytest.mark.parametrize("field", ["swa_full_tokens_ratio", "swa_eviction_interval"])
+def test_other_allocators_have_no_second_pool(field):
+    with pytest.raises(
+        KvsimError, match=f"{field} must be left out for allocator paged, which has no second pool"
+    ):
+        run({"allocator": "paged", "enable_prefix_caching": False, field: 1})
 
 
 def test_the_fixed_split_strands_what_the_unified_pool_uses():

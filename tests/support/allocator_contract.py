@@ -28,7 +28,9 @@ from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
 from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.sglang.cached import SglangCached
-from kvsim.allocators.sglang.windows import SglangDual, SglangUnified
+from kvsim.allocators.sglang.dual_windows import SglangDual, split
+from kvsim.allocators.sglang.unified_windows import SglangUnified
+from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
@@ -79,6 +81,11 @@ def hybrid(capacity_slots: int) -> Allocator:
     return Hybrid(capacity_slots, UNLIKE, False, 1 << 20)
 
 
+def windowed(capacity_slots: int) -> Allocator:
+    """A full and a windowed pool under a radix tree."""
+    return SglangWindowed(GROUPS, split(capacity_slots, GROUPS, 4, 0.8), 4, interval=8)
+
+
 def of_kinds(kind: type[OfKinds], capacity_slots: int) -> Allocator:
     """The same in pages of each kind's own size."""
     return kind(capacity_slots, UNLIKE, False, 1 << 20)
@@ -97,6 +104,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "paged 256": partial(Paged, block_size=256),
     "radix": Radix,
     "sglang 1": SglangCached,
+    "sglang-dual with prefixes": windowed,
     "sglang-dual": partial(SglangDual, groups=GROUPS, page_size=4),
     "sglang-unified eager": partial(SglangUnified, groups=GROUPS, page_size=4),
     "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),

@@ -26,7 +26,7 @@ from support.zoo import rows_at
 RECORDED = rows_at("sglang/scheduler.json.gz")
 RUNS = RECORDED.get("runs", {})
 WRITTEN = ("running_end", "waiting_end", "prefill_tokens", "decode_tokens", "hit_tokens")
-SEATS = 256
+SEATS, INTERVAL = 256, 128
 
 
 def rows(name):
@@ -51,9 +51,16 @@ def flags(name):
     """The run's configuration, as one types it."""
     config, size = RUNS[name]["config"], RUNS[name]["config"]["page_size"]
     tokens = config.get("chunk") or config.get("max_prefill_tokens", 16_384)
-    yield from ("--allocator", "sglang", "--scheduler", "sglang", "--cost", "constant:1")
-    yield from ("--model", "llama-2-7b", "--block-size", str(size))
-    yield from ("--num-gpu-blocks", str(config["size"] // size), "--max-num-batched-tokens", str(tokens))
+    windows = config.get("swa")
+    yield from ("--scheduler", "sglang", "--cost", "constant:1", "--block-size", str(size))
+    if windows:
+        yield from ("--allocator", "sglang-dual", "--model", "model.json")
+        yield from ("--swa-full-tokens-ratio", str(windows["size_swa"] / config["size"]))
+        yield from ("--swa-eviction-interval", str(config.get("swa_eviction_interval", INTERVAL)))
+    else:
+        yield from ("--allocator", "sglang", "--model", "llama-2-7b")
+    slots = config["size"] + (windows["size_swa"] if windows else 0)
+    yield from ("--num-gpu-blocks", str(slots // size), "--max-num-batched-tokens", str(tokens))
     yield from ("--max-num-seqs", str(min(config.get("max_running", SEATS), tokens)))
     yield from ("--schedule-conservativeness", str(config.get("conservativeness", 1)))
     yield "--enable-chunked-prefill" if config.get("chunk") else "--no-enable-chunked-prefill"
@@ -70,12 +77,27 @@ def flags(name):
         yield from ("--max-tokens", str(asked))
 
 
+def model_of(name):
+    """A model of one full layer and one with the run's window."""
+    return {
+        **{"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "torch_dtype": "bfloat16"},
+        **{"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+        **{"hidden_size": 64, "intermediate_size": 64, "vocab_size": 256, "head_dim": 64},
+        **{"num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 131_072},
+        **{"num_local_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": False},
+        "sliding_window": RUNS[name]["config"].get("swa", {}).get("window", 1),
+    }
+
+
 def _run(name, directory, *more):
+    model = directory / "model.json"
+    model.write_text(json.dumps(model_of(name)))
     (directory / "trace.jsonl").write_text("".join(trace_lines(name)))
     out = ("--no-plots", "--quiet", "--out", str(directory / "run"))
     said = io.StringIO()
+    typed = [str(model) if word == model.name else word for word in flags(name)]
     with redirect_stderr(said):
-        code = cli.main(["run", "--trace", str(directory / "trace.jsonl"), *flags(name), *more, *out])
+        code = cli.main(["run", "--trace", str(directory / "trace.jsonl"), *typed, *more, *out])
     assert code == 0, said.getvalue()
     return directory / "run"
 
@@ -147,13 +169,11 @@ class Look:
     def schedule(self, server):
         self._evicted.clear()
         self._decide(server)
-        cut, step, memory = self.scheduler.cut, server.step, server.allocator
+        cut, step = self.scheduler.cut, server.step
         decodes = 0 if step.paused else server.decoding
         self.steps[self.now] = {
             "kind": ("mixed" if decodes else "prefill") if step.chunks else "decode",
-            "available": memory.pool.available,
-            "evictable": memory.tree.evictable,
-            "protected": memory.tree.protected,
+            **self.memory(),
             "new_token_ratio": round(self.scheduler.ratio.now, 9),
             "retracted": sorted(self._evicted),
             "aborted": [],
@@ -164,7 +184,21 @@ class Look:
         step = self.steps[self.now]
         self._finished.clear()
         self._commit(plan)
-        memory = self.server.allocator
         step["finished_end"] = sorted(self._finished)
-        step["available_end"], step["evictable_end"] = memory.pool.available, memory.tree.evictable
+        step |= {f"{key}_end": count for key, count in self.memory().items() if "protected" not in key}
         step["batch_is_full_end"] = self.scheduler.full
+
+    def memory(self):
+        """Tokens in the pool, or in both pools: free, cached, in use."""
+        allocator = self.server.allocator
+        tree, windowed = allocator.tree, self.server.windowed
+        counts = {"available": allocator.pool.available}
+        counts |= {"evictable": tree.evictable, "protected": tree.protected}
+        if windowed is None:
+            return counts
+        free = windowed.pairs.windowed.available
+        return {f"full_{key}": count for key, count in counts.items()} | {
+            "swa_available": free,
+            "swa_evictable": tree.windowed_evictable,
+            "swa_protected": tree.windowed_protected,
+        }

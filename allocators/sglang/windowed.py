@@ -1,0 +1,329 @@
+"""SGLang's memory for models with sliding windows and a radix tree: two pools, and prefixes kept in both.
+
+    row of A    [ tree: system | tree: a ][ its own: computed since | empty ]       full pages
+                  .    .    .    s s s s    . . s s s s s s s                       windowed pages (SWA)
+                                 a lock     freed behind the window
+
+Pages come from both pools at once (dual.py). The windowed ones of a sequence's own tokens go when they are
+behind the window, not at once but when `interval` tokens can (SGLang: 128); as prefixes are kept, so much
+stays that a whole window lies before the end of what may be entered. Those in the tree go when nobody's
+window needs them and room is short (window_tree.py). A text that meets full pages without windowed ones
+is computed again behind the last usable place, and its first part is entered up to there.
+
+    waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
+    expired             = windowed slots that a living sequence does without, or has from another one
+
+What one pool cannot lend does not help the other: external. Source: SGLang 0.5.23,
+`mem_cache/unified_cache/components/swa.py`, `mem_cache/common.py`.
+"""
+
+from collections.abc import Iterator
+
+from kvsim.allocators.base import Content, InvariantError, Match, Region
+from kvsim.allocators.options import Groups
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.pairs import PagePairs
+from kvsim.allocators.sglang.pools import pool_of
+from kvsim.allocators.sglang.rows import UNKNOWN, SglangMatch, WindowMatch, WindowRow
+from kvsim.allocators.sglang.window_tree import WindowTree
+
+
+class SglangWindowed(SglangCached):
+    """A full and a windowed pool under one radix tree.
+
+    Parameters
+    ----------
+    capacity_slots : int
+        Slots of one group of layers each.
+    groups : Groups
+        How many groups keep all tokens, and how many a window.
+    pages : tuple of int
+        Of the full pool, and of the windowed one.
+    interval : int
+        Tokens that must lie behind the window before their pages are freed.
+    """
+
+    windows = frees_when_refused = True
+
+    def __init__(  # noqa: PLR0917 - the sizes, then the choices
+        self,
+        groups: Groups,
+        pages: tuple[int, int],
+        page_size: int,
+        interval: int,
+        caches: bool = True,
+        eviction: str = "lru",
+    ) -> None:
+        super().__init__(pages[0] * page_size, page_size, caches, eviction)
+        self.capacity_slots = (pages[0] * groups.full + pages[1] * groups.windowed) * page_size
+        self.growth_unit = 0
+        self.groups = groups
+        self.slots_per_token = groups.each
+        self.interval = interval
+        self.pairs = PagePairs(self.pool, pool_of(pages[1], page_size))
+        self.tree = self.window_tree = WindowTree(self.pairs, groups.window, STRATEGIES[eviction])
+        self._held = 0  # pages, summed over sequences
+        self._missing = 0
+
+    # -- looking ------------------------------------------------------------------------------
+
+    @property
+    def block_slots(self) -> int:
+        return self.page_size
+
+    @property
+    def free_windowed(self) -> int:
+        """Tokens for which windowed pages are free or cached."""
+        return self.pairs.windowed.available + self.window_tree.windowed_evictable
+
+    def _whole(self, tokens: int) -> int:
+        """Tokens in whole pages."""
+        return -(-tokens // self.page_size) * self.page_size
+
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        return self.groups.each * self._whole(tokens)
+
+    def peak_slots(self, tokens: int, bound: int) -> int:
+        full, windowed, *_ = self.groups
+        return full * self._whole(tokens) + windowed * self._seen(tokens)
+
+    def _seen(self, tokens: int) -> int:
+        """Windowed tokens of a sequence's largest moment, in whole pages."""
+        chunk, window, size = self.groups.max_chunk, self._whole(self.groups.window), self.page_size
+        if chunk is None:
+            return self._whole(tokens)
+        reach = window + max(chunk, window + max(self.interval, size)) + size
+        return min(self._whole(tokens), self._whole(reach))
+
+    def fits(self, tokens: int, bound: int) -> bool:
+        size = self.page_size
+        full, windowed = self.pool.pages * size, self.pairs.windowed.pages * size
+        return self._whole(tokens) <= full and self._seen(tokens) <= windowed
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        return self.slots_per_token * (len(self._rows[seq].pages) * self.page_size - tokens)
+
+    def growth_budget(self) -> int:
+        return 0
+
+    def external_slots(self, need: int) -> int:
+        """Free slots of one kind that have no counterpart of the other."""
+        full, windowed, *_ = self.groups
+        both = self.pairs.available
+        return full * (self.pool.available - both) + windowed * (self.pairs.windowed.available - both)
+
+    def largest_free_extent(self) -> int:
+        return self.groups.each * min(self.free_tokens, self.free_windowed)
+
+    def regions(self) -> Iterator[Region]:
+        size, (full, windowed, *_) = self.page_size, self.groups
+        owners: dict[int, list[int]] = {}
+        seeing: dict[int, list[int]] = {}
+        firsts: dict[int, int] = {}
+        for seq in sorted(self._rows):
+            row = self._row(seq)
+            for at, page in enumerate(row.pages):
+                owners.setdefault(page, []).append(seq)
+                firsts[page] = at * size
+                if self._sees(row, at):
+                    seeing.setdefault(page, []).append(seq)
+        nodes = list(self.tree.nodes())
+        cached = {page for node in nodes if not node.locks for page in node.pages}
+        idle = {page for node in nodes if node.windowed and not node.window_locks for page in node.pages}
+        for at in range(self.pool.pages * full):
+            page = at // full + 1
+            yield Region(at * size, size, tuple(owners.get(page, ())), firsts.get(page, 0), page in cached)
+        before, names = self.pool.pages * full, {b: a for a, b in self.pairs.partner.items()}
+        for at in range(self.pairs.windowed.pages * windowed):
+            page = names.get(at // windowed + 1, 0)
+            mine = tuple(seeing.get(page, ()))
+            yield Region((before + at) * size, size, mine, firsts.get(page, 0), page in idle)
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return self._whole(tokens) <= min(self.free_tokens, self.free_windowed)
+
+    def can_hold(self, tokens: int, bound: int) -> bool:
+        return self._whole(tokens) <= self.free_tokens and self._seen(tokens) <= self.free_windowed
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        assert isinstance(match, WindowMatch)
+        missing = self._whole(tokens) - match.tokens
+        return missing <= min(self.free_tokens - match.idle, self.free_windowed - match.idle_windowed)
+
+    def can_hold_after(self, match: Match, tokens: int, bound: int) -> bool:
+        assert isinstance(match, WindowMatch)
+        missing = self._whole(tokens) - match.tokens
+        seen = min(missing, self._seen(tokens))
+        return missing <= self.free_tokens - match.idle and seen <= self.free_windowed - match.idle_windowed
+
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        nothing = self._match(self.tree.root, 0, 0, (), UNKNOWN + seq)
+        return self.admit_after(nothing, seq, tokens, bound)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        assert isinstance(match, WindowMatch)
+        self._check_match(match, seq, tokens)
+        if not self.can_admit_after(match, tokens, bound):
+            return False
+        if not match.held:
+            match.node = self.window_tree.touch(match.node, match.common)
+            match.start = self.window_tree.lock_window(match.node)
+        row = WindowRow(match.content, match.own, match.node, self.tree.path(match.node))
+        row.start, row.branch = match.start, match.there
+        self._rows[seq] = row
+        self._entered += row.entered
+        self._held += len(row.pages)
+        self._grow(row, tokens, tokens + 1)
+        return True
+
+    # -- growing and leaving ------------------------------------------------------------------
+
+    def _row(self, seq: int) -> WindowRow:
+        row = self._rows[seq]
+        assert isinstance(row, WindowRow)
+        return row
+
+    def capacity(self, seq: int) -> int:
+        return self._row(seq).capacity
+
+    def grow(self, seq: int, tokens: int) -> bool:
+        row = self._row(seq)
+        return tokens <= row.capacity or self._grow(row, tokens, row.ready, row.capacity)
+
+    def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
+        row = self._row(seq)
+        if computed > row.capacity:
+            raise InvariantError(f"sequence {seq} has room for {row.capacity} tokens, not {computed}")
+        if tokens <= row.capacity:
+            return True
+        return self._grow(row, tokens, tokens + 1, 0 if self.caches else computed)
+
+    def _grow(self, row: WindowRow, tokens: int, ready: int, stored: int = 0) -> bool:
+        """Free what is behind the window of so many tokens, and make room for all."""
+        if stored >= row.ready:
+            self._slide(row, stored, self.interval)
+        missing = self._whole(tokens) // self.page_size - len(row.pages)
+        if missing * self.page_size > min(self.free_tokens, self.free_windowed):
+            self._count()
+            return False
+        if missing > 0:
+            self.make_room(missing * self.page_size)
+            row.pages += self.pairs.take(missing)
+            self._held += missing
+        row.ready = ready
+        due = max(self.groups.window + row.behind + self.interval, ready)
+        row.capacity = max(tokens, min(len(row.pages) * self.page_size, due))
+        self._count()
+        return True
+
+    def slide(self, seq: int, stored: int) -> None:
+        """A sequence with so many tokens decodes: free what is behind its window, if that is due."""
+        row = self._row(seq)
+        if stored >= row.ready and stored - self.groups.window >= row.behind + self.interval:
+            self._slide(row, stored, self.interval)
+            self._count()
+
+    def _slide(self, row: WindowRow, stored: int, interval: int) -> None:
+        size, window = self.page_size, self.groups.window
+        if stored - window < row.behind + interval:
+            return
+        before = max(row.behind, row.entered)
+        reach = stored - (self._whole(max(window, size)) if self.caches else window)
+        row.behind = max(before, reach) // size * size
+        self.pairs.drop_partners(row.pages[before // size : row.behind // size])
+
+    def make_room(self, slots: int) -> bool:
+        full, windowed = self.pool.available, self.pairs.windowed.available
+        if slots > min(full, windowed):
+            self.window_tree.make_room(slots - full, slots - windowed)
+            self._count()
+        return slots <= self.pairs.available
+
+    def release(self, seq: int) -> None:
+        row = self._row(seq)
+        del self._rows[seq]
+        mine, size = row.pages[row.entered // self.page_size :], self.page_size
+        self.pairs.give(mine, (row.behind - row.entered) // size)
+        self.window_tree.unlock_window(row.node, row.start)
+        self._held -= len(row.pages)
+        self._entered -= row.entered
+        self._missing -= row.missing
+        self._count()
+
+    def retire(self, seq: int) -> int:
+        row, size = self._row(seq), self.page_size
+        if not row.missing:
+            seen = [at for at in range(len(row.pages)) if self._sees(row, at)]
+            row.missing = self.groups.windowed * size * (len(row.pages) - len(seen))
+            self._missing += row.missing
+            self._count()
+        return self.slots_per_token * len(row.pages) * size - row.missing
+
+    def _sees(self, row: WindowRow, at: int) -> bool:
+        """Whether a sequence holds the windowed page of this full one."""
+        return at * self.page_size >= row.start and row.pages[at] in self.pairs.partner
+
+    # -- keeping prefixes ---------------------------------------------------------------------
+
+    def _match(self, node: Node, common: int, there: int, content: Content, own: int) -> WindowMatch:
+        full, windowed = self.window_tree.idle(node, common)
+        match = WindowMatch((node, common, full), content, own, self.tree.changes)
+        match.idle_windowed, match.there = windowed, there
+        match.woken_slots = self.groups.full * full + self.groups.windowed * windowed
+        return match
+
+    def match(self, content: Content, own: int, most: int) -> WindowMatch:
+        node, common, there = self.window_tree.reach(self._text(content, own, most), most)
+        return self._match(node, common, there, content, own)
+
+    def look(self, content: Content, own: int, most: int) -> WindowMatch:
+        node, there = self.window_tree.look(self._text(content, own, most), most)
+        return self._match(node, node.tokens, there, content, own)
+
+    def hold(self, match: SglangMatch) -> None:
+        assert isinstance(match, WindowMatch)
+        match.start = self.window_tree.lock_window(match.node)
+        match.idle = match.idle_windowed = match.woken_slots = 0
+        match.held = True
+        self._count()
+
+    def fill(self, seq: int, tokens: int, ends: bool = False) -> None:
+        if not self.caches:
+            return
+        row, size = self._row(seq), self.page_size
+        if tokens > len(row.pages) * size:
+            raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {row}")
+        length = row.branch if row.entered < row.branch <= tokens else tokens
+        if not ends:
+            self._slide(row, length - 1, 1)
+        whole, before = length - length % size, row.entered
+        if whole >= max(before, 1):
+            text, pages = self._text(row.content, row.own, whole), row.pages[: whole // size]
+            node = self.window_tree.enter(text, pages, before, row.behind, row.longest)
+            row.pages[before // size : whole // size] = self.tree.path(node)[before // size :]
+            self.window_tree.unlock_window(row.node, row.start)
+            row.start = self.window_tree.lock_window(node)
+            row.node, row.entered, row.longest = node, whole, max(whole, row.longest)
+            self._entered += whole - before
+            if whole >= row.branch > 0:
+                row.branch = 0
+                if not ends:
+                    self._slide(row, tokens - 1, 1)
+        self._count()
+
+    def part(self, seq: int, tokens: int) -> None:
+        """Prompts and answers lie in nodes of one window anyway."""
+
+    def _count(self) -> None:
+        """Say what the pools and the tree come to."""
+        tree, (full, windowed, *_), size = self.window_tree, self.groups, self.page_size
+        self.cached_slots = full * tree.evictable + windowed * tree.windowed_evictable
+        free = full * self.free_tokens + windowed * self.free_windowed
+        self.used_slots = self.capacity_slots - free
+        self.shared_tokens = full * (self._entered - tree.protected)
+        held = self.slots_per_token * self._held * size
+        self.expired_slots = held - self.shared_tokens - self.used_slots - self._missing
