@@ -219,6 +219,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "prefix_hit_tokens": result.hit_tokens,
         },
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
+        **({"memory_stats": result.memory_stats} if result.memory_stats else {}),
     }
 
 
