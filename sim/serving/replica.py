@@ -287,7 +287,12 @@ class Replica:
             return None
         allocator, internal = server.allocator, server.internal
         rest: tuple[int, int, int, int] | None = None
-        if allocator.shared_tokens or allocator.cached_slots or server.has_external or allocator.idle_slots:
+        if (
+            allocator.shared_tokens
+            or allocator.cached_slots
+            or server.own.external_slots
+            or allocator.idle_slots
+        ):
             rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
             self._log_start(held, ends[-1])

@@ -80,8 +80,6 @@ class Server(Decoding):
         self.steps = 0  # engine steps executed
         self.totals = Totals()
         self.events: Events | None = None
-        self._windows = allocator.windows
-        self.has_external = type(allocator).external_slots is not Allocator.external_slots
         self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
         self._next_seq = 0
 
@@ -136,7 +134,7 @@ class Server(Decoding):
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
         held += self.prefill_held
-        if allocator.shared_tokens or self._windows:
+        if allocator.shared_tokens or allocator.windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
         return held, contexts
@@ -189,7 +187,7 @@ class Server(Decoding):
 
     def external_slots(self) -> int:
         """Free slots that cannot serve the head of the queue, or a request of the mean size so far."""
-        if not self.has_external:
+        if not self.own.external_slots:
             return 0
         if self.waiting:
             head = self.waiting[0]
@@ -275,7 +273,7 @@ class Server(Decoding):
             self.events.copied(request, self.now_ps, self.steps, allocator.copied_slots - copied)
         self.waiting.popleft()
         self._next_seq += 1
-        if self.has_external:
+        if self.own.external_slots:
             self.totals.admitted_slots += allocator.slots_needed(tokens, bound)
         request.move(State.PREFILL)
         request.seq = seq

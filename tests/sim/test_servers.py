@@ -21,6 +21,8 @@ def test_a_server_has_under_25_attributes(scheduler, traffic, name):
     engine = EngineConfig(scheduler=scheduler, **engine_defaults(scheduler, 2048))
     where = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
     usual = {"num_prompts": 3, "request_rate": 1.0, "burstiness": 1.0, "seed": 0}
-    server = build_engine(where, workloads.build("sharegpt", **usual, **traffic)).replica.server
+    served = build_engine(where, workloads.build("sharegpt", **usual, **traffic))
+    served.run()
+    server = served.replica.server
     assert type(server).__name__ == name
     assert len(vars(server)) < 25
