@@ -297,9 +297,7 @@ class VllmV0(Scheduler):
         assert isinstance(server, BeamServer)
         steps, self._chosen_clock = clock - self._chosen_clock, clock
         survivors.pass_over((steps - 1) * self._searches)
-        groups = list(server.beams)
-        if server.begun_clock == clock:  # some have just begun
-            groups = [group for group in groups if server.searches(group)]
+        groups = [group for group in server.beams if server.searches(group)]
         place, count = survivors.first_dropping(len(groups)), len(groups)
         while place < count:
             parents = survivors.parents()

@@ -176,7 +176,7 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
-        if server.known_late:
+        if server.rules.known_late:
             server.depart_late(request)
         else:
             server.release(request)

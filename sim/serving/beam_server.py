@@ -7,77 +7,28 @@ All candidates of a search have equally many tokens and the same end. So a candi
 for the new one in everything that depends on these: it changes its blocks and its id, and nothing else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.base import InvariantError
 from kvsim.sim.serving.group_server import GroupServer
-from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Group, Request, State
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BeamServer(GroupServer):
-    """What beam search needs beyond a GroupServer.
+    """What beam search needs beyond a GroupServer."""
 
-    Attributes
-    ----------
-    beams : dict of Group
-        Those of `groups` that have their candidates.
-    begun_clock : int
-        The clock when the last of them began.
-    """
-
-    def __init__(
-        self,
-        allocator: Allocator,
-        bound: Callable[[Request], int],
-        policy: str = "fcfs",
-        publishes_late: bool = False,
-        progress: Progress | None = None,
-    ) -> None:
-        super().__init__(allocator, bound, policy, publishes_late, progress)
-        self.beams: dict[Group, None] = {}
-        self.begun_clock = -1
-        self._planned: set[int] = set()  # of those who have not written yet: whose growth is planned
-
-    # -- in and out ---------------------------------------------------------------------------
-
-    def start_group(self, request: Request) -> None:
-        """As in GroupServer; the group searches from now on."""
-        super().start_group(request)
-        self.beams[self.group_of(request)] = None
-        self.begun_clock = self.progress.clock
+    @property
+    def beams(self) -> list[Group]:
+        """The groups that have their candidates."""
+        return [group for group in self.groups if len(group.sequences) > 1]
 
     def searches(self, group: Group) -> bool:
         """Whether a group has decoded a token yet, so that its candidates may differ."""
         first = group.sequences[0]
         return self.progress.stored(first) > first.prompt_tokens
-
-    def leave(self, request: Request) -> None:
-        """As in GroupServer."""
-        super().leave(request)
-        group = self.group_of(request)
-        if not group.sequences:
-            self.beams.pop(group, None)
-
-    def drop_running(self, group: Group, reason: str) -> None:
-        """As in GroupServer."""
-        super().drop_running(group, reason)
-        self.beams.pop(group, None)
-
-    def swap_out(self, group: Group, by: Request | None = None) -> bool:
-        """As in GroupServer."""
-        done = super().swap_out(group, by)
-        if done:
-            self.beams.pop(group, None)
-        return done
-
-    def swap_in(self, group: Group) -> None:
-        """As in GroupServer; it searches on."""
-        super().swap_in(group)
-        self.beams[group] = None
 
     # -- branching ----------------------------------------------------------------------------
 
@@ -114,7 +65,8 @@ class BeamServer(GroupServer):
         full = self._full_clock(candidate)
         if parent.seq not in self._unwritten:
             self._await_write(parent, full)
-        allocator.fork_over(old, parent.seq, seq, progress.stored(parent))
+        if not allocator.fork_over(old, parent.seq, seq, progress.stored(parent)):
+            raise InvariantError(f"sequence {parent.seq} was refused a fork")
         del self.running[old]
         self.running[seq] = candidate
         self._growth.rename(old, seq, full, candidate.finish_clock)
@@ -128,16 +80,14 @@ class BeamServer(GroupServer):
 
     def _await_write(self, request: Request, full_clock: int) -> None:
         """A candidate shares its last block; if it is to grow at all, that stays planned as it is."""
-        self._unwritten[request.seq] = request
-        if full_clock < request.finish_clock:
-            self._planned.add(request.seq)
+        self._unwritten[request.seq] = full_clock < request.finish_clock
         self._set_internal(request, 0)
 
     def _branch_off(self, group: Group, parent: Request) -> None:
         if parent.seq not in self._unwritten:
             self._growth.remove(parent.seq, self._full_clock(parent), parent.finish_clock)
             self._set_internal(parent, 0)
-            self._unwritten[parent.seq] = parent
+            self._unwritten[parent.seq] = False
         child = parent.as_sample(parent.sample, parent.output_tokens)
         self._fork(parent, child)
         child.generated = self.progress.generated(parent)
@@ -145,7 +95,7 @@ class BeamServer(GroupServer):
         child.move(State.PREFILL)
         child.move(State.DECODE)
         self.progress.join(child, self.now_ps)
-        self._unwritten[child.seq] = child
+        self._unwritten[child.seq] = False
         group.sequences.append(child)
 
     def _abandon(self, group: Group, candidate: Request) -> None:
@@ -156,21 +106,3 @@ class BeamServer(GroupServer):
         self.release(candidate)
         self._settle(group)
         self.step.changed = True
-
-    # -- writing ------------------------------------------------------------------------------
-
-    def write(self, request: Request) -> None:
-        """As in GroupServer; growth that is planned stays so."""
-        seq = request.seq
-        if seq not in self._planned:
-            super().write(request)
-            return
-        self._planned.remove(seq)
-        del self._unwritten[seq]
-        tokens = self.progress.tokens(request)
-        if not self.allocator.grow(seq, tokens):
-            raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
-
-    def _leave_decode(self, request: Request) -> None:
-        super()._leave_decode(request)
-        self._planned.discard(request.seq)

@@ -7,6 +7,7 @@ somebody may have to make room.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mypy_extensions import mypyc_attr
 
@@ -15,6 +16,15 @@ from kvsim.sim.serving.growth import Grown, GrowthCalendar
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
+
+
+@dataclass(frozen=True)
+class Own:
+    """Which parts of the contract an allocator does in a way of its own; the others need not be asked."""
+
+    leaves_at: bool
+    surplus: bool
+    external_slots: bool
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,8 +52,12 @@ class Decoding:
         self.prefill_held = 0  # tokens held by sequences that do not decode
         unit = allocator.growth_unit or allocator.grows_by
         self._growth = GrowthCalendar(unit if progress.linear else 0)
-        self._leaves = type(allocator).leaves_at is not Allocator.leaves_at
-        self._plain_surplus = type(allocator).surplus is Allocator.surplus
+        kind = type(allocator)
+        self.own = Own(
+            leaves_at=kind.leaves_at is not Allocator.leaves_at,
+            surplus=kind.surplus is not Allocator.surplus,
+            external_slots=kind.external_slots is not Allocator.external_slots,
+        )
         self._granted_clock = -1  # of the last decode step whose memory was given
 
     @property
@@ -197,7 +211,7 @@ class Decoding:
         """Write down when a sequence must grow next, or what it will never fill."""
         allocator, unit = self.allocator, self._growth.unit
         capacity = allocator.capacity(request.seq)
-        if self._leaves:
+        if self.own.leaves_at:
             if unit:
                 self._plan_leaving(request)
             elif leaves_at := allocator.leaves_at(request.seq):
@@ -211,7 +225,7 @@ class Decoding:
 
     def _plan_growths(self, seqs: Sequence[int]) -> None:
         """The same for those that just grew one by one, where nothing is promised."""
-        if self._leaves:
+        if self.own.leaves_at:
             for seq in seqs:
                 if seq in self.running:  # by priority, who grew may be evicted in the same step
                     self._plan_growth(self.running[seq])
@@ -224,7 +238,7 @@ class Decoding:
             clock, slots = growth_clock(request, capacity(seq)), 0
             if clock < request.finish_clock:
                 add(seq, clock, request.finish_clock)
-            if clock >= request.finish_clock or not self._plain_surplus:  # else it writes all that it has
+            if clock >= request.finish_clock or self.own.surplus:  # else it writes all that it has
                 slots = max(0, self.allocator.surplus(seq, request.final_tokens))
             if slots != request.internal:
                 self._set_internal(request, slots)

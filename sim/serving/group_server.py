@@ -38,7 +38,7 @@ class GroupServer(Server):
         super().__init__(allocator, bound, policy, publishes_late, progress)
         self.groups: dict[Group, None] = {}
         self.swapped_groups: list[Group] = []
-        self._unwritten: dict[int, Request] = {}
+        self._unwritten: dict[int, bool] = {}  # whether their growth is planned all the same
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class GroupServer(Server):
                 sequence.move(State.DECODE)
                 self.prefill_held -= sequence.computed
                 self.progress.join(sequence, self.now_ps)
-                self._unwritten[sequence.seq] = sequence
+                self._unwritten[sequence.seq] = False
             else:
                 self.prefill_held -= sequence.computed
         self._set_internal(request, 0)
@@ -171,7 +171,7 @@ class GroupServer(Server):
 
     def urgency(self, group: Group) -> tuple[int, int]:
         """Who is served first: by priority where that is the policy, else in order of arrival."""
-        return group.sequences[0].priority if self.policy == "priority" else 0, group.index
+        return group.sequences[0].priority if self.rules.policy == "priority" else 0, group.index
 
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token, for which there is room."""
@@ -180,7 +180,7 @@ class GroupServer(Server):
             raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
         if self.events:
             self.events.copied(request, self.now_ps, self.steps, self.allocator.copied_slots - copied)
-        if self._unwritten.pop(seq, None):
+        if self._unwritten.pop(seq, True) is False:
             self._plan_growth(request)
 
     def written(self) -> None:
@@ -243,7 +243,7 @@ class GroupServer(Server):
             request.move(State.DECODE)
             self.running[request.seq] = request
             self.progress.join(request, self.now_ps)
-            self._unwritten[request.seq] = request
+            self._unwritten[request.seq] = False
             if self.events:
                 self.events.returned(request, self.now_ps, self.steps)
         self.step.changed = True

@@ -189,7 +189,7 @@ class Replica:
         Asynchronous engines find out one decision later that there is room, and the step is spent.
         """
         server, step = self.server, self.server.step
-        if step.evictions or (server.known_late and step.departures and server.waiting):
+        if step.evictions or (server.rules.known_late and step.departures and server.waiting):
             duration = self._step_ps(0, self._upkeep is not None and self._upkeep.due)
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
             self.recorder.idle(duration, held_by, server.rest())
@@ -287,7 +287,12 @@ class Replica:
             return None
         allocator, internal = server.allocator, server.internal
         rest: tuple[int, int, int, int] | None = None
-        if allocator.shared_tokens or allocator.cached_slots or server.has_external or allocator.idle_slots:
+        if (
+            allocator.shared_tokens
+            or allocator.cached_slots
+            or server.own.external_slots
+            or allocator.idle_slots
+        ):
             rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
             self._log_start(held, ends[-1])
@@ -315,7 +320,7 @@ class Replica:
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
         seats, apart = progress.size + server.seats.count, progress.spread
         limit_ps = self.recorder.next_sample_ps
-        if not server.waiting or server.policy != "fcfs":  # else who comes only joins the queue
+        if not server.waiting or server.rules.policy != "fcfs":  # else who comes only joins the queue
             if not self._alone:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
@@ -419,7 +424,7 @@ class Replica:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
         server, now_ps = self.server, self.server.now_ps
         for request in server.step.chunks:
-            if server.publishes_late:
+            if server.rules.publishes_late:
                 server.publish(request)
             if request.computed < request.known_tokens:
                 continue

@@ -1,19 +1,27 @@
-"""Seats of finished sequences that a static batch computes on until its longest is done: padding."""
+"""Seats of decoding sequences: those that finished ones keep, and who waits for one.
 
+A static batch computes on the seats of finished sequences until its longest is done: padding. Other engines
+prefill more prompts than may decode at once: the first come sits down first.
+"""
+
+from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.spread import Contexts
 
 
-class IdleSeats:
+class Seats:
     """Finished sequences whose seats still compute; a context grows by one token a decode step.
 
     Attributes
     ----------
     count : int
         How many there are.
+    waiting : dict of Request
+        By id, those whose prompts are computed, and who wait for a seat.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.waiting: dict[int, Request] = {}
         self._base_sum = 0
         self._bases: list[int] = []
 
