@@ -143,6 +143,8 @@ def _by_types(config: Config, attention: Attention) -> list[KvLayers]:
             "is not known for this family"
         )
     used = config.get("use_sliding_window", family not in WINDOW_SWITCHED)
+    if used and not attention.window and "sliding_window" in (types or ()) and "sliding_window" not in config:
+        raise KvsimError("sliding_window is missing: layer_types holds layers of kind sliding_attention")
     if not attention.window or not used:
         if types is None or "chunked_local_attention" not in types:
             types = ["full_attention"] * count

@@ -78,7 +78,9 @@ def _bits(method: str, given: Mapping[str, object]) -> float:
         block = given.get("weight_block_size")
         return 8 + 32 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 8
     if method in ("awq", "gptq"):
-        bits = _number(given, "bits", _number(given, "w_bit", 4))
+        bits = _number(given, "bits", _number(given, "w_bit", 0))
+        if bits <= 0:
+            raise KvsimError(f"quantization_config.bits is missing: {method} has weights of several widths")
         group = _number(given, "group_size", _number(given, "q_group_size", 128))
         return bits if group <= 0 else bits + (16 + bits) / group
     other = {"mxfp4": _mxfp4, "bitsandbytes": _bitsandbytes, "modelopt": _modelopt}

@@ -130,6 +130,11 @@ def test_layers_that_share_or_are_recurrent_keep_no_token():
             {"layer_types": ["sliding_attention"] * 8, "model_type": "gemma4"},
             "sliding_window is missing",
         ),
+        ({"layer_types": ["sliding_attention"] * 8}, "sliding_window is missing: layer_types holds"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "group_size": 128}},
+            "quantization_config.bits is missing: gptq has weights of several widths",
+        ),
         ({"model_type": "granitemoehybrid", **MAMBA}, "layer_types is missing: a granitemoehybrid model"),
         (
             {"model_type": "qwen3_next", "linear_key_head_dim": 128},
