@@ -282,7 +282,11 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
 def reproduce(  # noqa: PLR0917 - typer passes them by name
     paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="pagedattention, vattention or offset-allocator.")
+        str,
+        typer.Argument(
+            metavar="PAPER",
+            help="pagedattention, vattention, offset-allocator, hybrid-waste, host-memory, llama-defrag.",
+        ),
     ],
     figure: Annotated[
         str | None,

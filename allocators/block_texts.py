@@ -9,7 +9,7 @@ Each text stands under the text before it. Who holds a block, and which goes fir
 from collections.abc import Iterator
 
 from kvsim.allocators.base import Content, Match, Run
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 
 
 class BlockNode:

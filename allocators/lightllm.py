@@ -20,7 +20,7 @@ from itertools import count, groupby
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.lightllm_pool import TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.runs import cut
 
 NAMELESS = 1 << 40
 """From here on, names of those that were placed without one and so find nothing when they come back."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 
 
 class Node:

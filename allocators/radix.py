@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count, groupby
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
-from kvsim.allocators.radix_tree import Node, RadixTree, cut
+from kvsim.allocators.radix_tree import Node, RadixTree
+from kvsim.allocators.runs import cut
 
 
 class Holding:
@@ -66,8 +67,7 @@ class Radix(Allocator):
     source = "RadixAttention, arXiv 2312.07104; SGLang, radix_cache.py"
 
     growth_unit = 1
-    pages = True
-    keeps_prefixes = True
+    pages = keeps_prefixes = True
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots)

@@ -7,12 +7,18 @@ A text is a list of runs: tokens first, first + 1, ... of a stream. Work goes by
 tokens. A node is locked while it has holders: the sequences that end there, and the children that are
 locked. All others can be evicted, leaf by leaf, the one used least recently first. How many slots are
 locked, cached or free is for the owner of the tree to count.
+
+This is the tree of RadixAttention's paper and no more: looking up changes nothing, private text is a leaf
+that nobody finds, the oldest leaf goes. SGLang's own is another (sglang/tree.py): a lookup splits nodes and
+counts as use, nodes have times, hits and priorities, private text is found again by its owner, pages have
+several tokens. Results of `radix` and of `sglang` differ for that, so there are two.
 """
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from kvsim.allocators.base import Content, InvariantError, Run
+from kvsim.allocators.runs import cut, take_common
 
 
 class Node:
@@ -23,16 +29,8 @@ class Node:
     """
 
     __slots__ = (
-        "children",
-        "end",
-        "holders",
-        "last",
-        "parent",
-        "private",
-        "queued",
-        "runs",
-        "serial",
-        "slots",
+        *("children", "end", "holders", "last", "parent"),
+        *("private", "queued", "runs", "serial", "slots"),
     )
 
     def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], slots: list[int]) -> None:
@@ -179,35 +177,3 @@ class RadixTree:
         if not (node.holders or node.children or node.private or node.queued):
             node.queued = True
             heappush(self._leaves, (node.last, node.serial, node))
-
-
-def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
-    """The tokens of a text from `start` to before `stop`."""
-    piece: list[Run] = []
-    for stream, first, length in text:
-        if stop <= 0:
-            break
-        skipped = max(start, 0)
-        taken = min(length, stop) - skipped
-        if taken > 0:
-            piece.append((stream, first + skipped, taken))
-        start -= length
-        stop -= length
-    return piece
-
-
-def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
-    """Take off `rest`, whose runs stand last first, what it begins with in common with `runs`; its length."""
-    common = 0
-    for stream, first, length in runs:
-        at, end = first, first + length
-        while at < end:
-            if not rest or rest[-1][0] != stream or rest[-1][1] != at:
-                return common
-            beyond = at + rest.pop()[2]
-            if beyond > end:
-                rest.append((stream, end, beyond - end))
-                beyond = end
-            common += beyond - at
-            at = beyond
-    return common

@@ -60,8 +60,7 @@ class TensorRTLLM(Allocator):
     used_by = "TensorRT-LLM"
     source = "TensorRT-LLM, kvCacheManager.cpp and evictionPolicy.cpp"
 
-    pages = has_blocks = True
-    keeps_prefixes = True
+    pages = has_blocks = keeps_prefixes = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:

@@ -21,7 +21,7 @@ from typing import ClassVar, Self
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.options import Options
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.runs import cut
 from kvsim.allocators.tgi_blocks import FreeBlocks
 from kvsim.allocators.tgi_tree import BlockTree, Node
 

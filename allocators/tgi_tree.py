@@ -16,23 +16,15 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 
 
 class Node:
     """A piece of text in whole blocks."""
 
     __slots__ = (
-        "blocks",
-        "children",
-        "findable",
-        "holders",
-        "number",
-        "parent",
-        "runs",
-        "time",
-        "users",
-        "version",
+        *("blocks", "children", "findable", "holders", "number"),
+        *("parent", "runs", "time", "users", "version"),
     )
 
     def __init__(self, number: int, version: int, parent: "Node | None", time: int) -> None:

@@ -30,6 +30,7 @@ from kvsim.reports.waiting import (
     rounded_share,
     share,
 )
+from kvsim.sim.models.catalog import GIB
 
 LATENCIES = {
     "ttft_s": "time to first token",
@@ -356,6 +357,7 @@ def _facts(summary: Summary) -> Table:
         ("shared", _shared(summary)),
         ("swapped", _swaps(summary)),
         ("upkeep", _upkeep(summary)),
+        ("torch", _memory_stats(summary)),
     ):
         if text:
             table.add_row(name, text)
@@ -393,6 +395,19 @@ def _upkeep(summary: Summary) -> str:
     waited = (number(done.get("steps_waited_s")) or 0) + (number(done.get("beyond_steps_s")) or 0)
     beside = seconds(number(done.get("beside_steps_s")))
     return f"{calls}; steps waited {seconds(waited)}, {beside} went on beside them"
+
+
+def _memory_stats(summary: Summary) -> str:
+    """The largest values that torch would report of its memory."""
+    told = summary.get("memory_stats")
+    if not told:
+        return ""
+    names = ("allocated", "reserved", "inactive_split")
+    peaks = ", ".join(
+        f"{name.replace('_', ' ')} {(number(told.get(f'{name}_peak_bytes')) or 0) / GIB:.2f} GiB"
+        for name in names
+    )
+    return f"at most {peaks}; {count(number(told.get('alloc_retries')))} retries"
 
 
 def _swaps(summary: Summary) -> str:

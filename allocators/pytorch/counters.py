@@ -58,6 +58,20 @@ class Counters:
         self.retries = self.ooms = self.syncs = 0
         self.device_allocs = self.device_frees = 0
 
+    def peaks(self) -> dict[str, int]:
+        """The largest values so far, and what was counted, as a run reports them at its end."""
+        return {
+            "allocated_peak_bytes": self.allocated.peak,
+            "requested_peak_bytes": self.requested.peak,
+            "reserved_peak_bytes": self.reserved.peak,
+            "inactive_split_peak_bytes": self.inactive_split_bytes.peak,
+            "segments_peak": self.segments.peak,
+            "alloc_retries": self.retries,
+            "ooms": self.ooms,
+            "device_allocs": self.device_allocs,
+            "device_frees": self.device_frees,
+        }
+
     def saved(self) -> list[int]:
         """What `restore` needs."""
         numbers = [self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees]

@@ -13,7 +13,7 @@ there, no activations.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import Self
 
@@ -77,6 +77,10 @@ class TensorCache(Allocator):
     @abstractmethod
     def tokens_of(self, tokens: int, bound: int) -> int:
         """Tokens that the tensors of a new sequence are made for."""
+
+    def memory_stats(self) -> Mapping[str, int]:
+        """As `torch.cuda.memory_stats()` says it."""
+        return self.arena.counters.peaks()
 
     def slots_needed(self, tokens: int, bound: int) -> int:
         """As everywhere: tensors, rounded up."""

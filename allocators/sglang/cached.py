@@ -20,45 +20,11 @@ from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.options import Options
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.runs import cut
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.allocators.sglang.pools import pool_of
-from kvsim.allocators.sglang.tree import Node, SglangTree
-
-UNKNOWN = 1 << 40
-"""The name of a sequence whose text is not told is its id behind this."""
-
-
-class Row:
-    """What a sequence holds: pages, of which the tree has those of the first `entered` tokens."""
-
-    __slots__ = ("content", "entered", "longest", "node", "own", "pages", "shareable")
-
-    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
-        self.content = content
-        self.shareable = sum([length for _, _, length in content])
-        self.own = own
-        self.node = node
-        self.pages = pages
-        self.entered = node.end
-        self.longest = 0  # what it entered itself
-
-    def __repr__(self) -> str:
-        return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
-
-
-class SglangMatch(Match):
-    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`."""
-
-    __slots__ = ("changes", "common", "content", "held", "idle", "node", "own")
-
-    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
-        self.node, self.common, self.idle = found
-        super().__init__(self.node.end - self.node.tokens + self.common, self.idle)
-        self.content = content
-        self.own = own
-        self.changes = changes
-        self.held = False
+from kvsim.allocators.sglang.rows import UNKNOWN, Row, SglangMatch
+from kvsim.allocators.sglang.tree import SglangTree
 
 
 class SglangCached(Allocator):

@@ -11,30 +11,10 @@ what lies behind goes first (arXiv 2510.15152). Source: SGLang 0.5.23, `mem_cach
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
+from kvsim.allocators.sglang.nodes import Node
 
-class Leaf(Protocol):
-    """What is known of a node."""
-
-    last: int
-    """when it was used"""
-    created: int
-    hits: int
-    """how often text was found here"""
-    priority: int
-    end: int
-    """tokens from the root to its last"""
-    history: int
-    """most tokens that a path through it ever had"""
-
-    @property
-    def tokens(self) -> int:
-        """How many it has."""
-        ...
-
-
-Strategy = Callable[[Leaf], tuple[int, ...]]
+Strategy = Callable[[Node], tuple[int, ...]]
 
 PROTECTED_HITS = 2
 
@@ -53,7 +33,7 @@ STRATEGIES: dict[str, Strategy] = {
 def tail_optimised(threshold: int, estimate: int) -> Strategy:
     """The strategy `tlru`: prompts of up to `threshold` tokens are quick, the next one adds `estimate`."""
 
-    def key(node: Leaf) -> tuple[int, ...]:
+    def key(node: Node) -> tuple[int, ...]:
         budget = max(node.history + estimate - threshold, 0)
         return (-1 if node.end - node.tokens >= budget else 0, node.last)
 

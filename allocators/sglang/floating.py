@@ -12,7 +12,8 @@ into holes first, then over to the other side. Source: SGLang 0.5.23, `unified_s
 
 from collections.abc import Sequence
 
-from kvsim.allocators.sglang.ends import End, Member, Middle, drained
+from kvsim.allocators.sglang.ends import End, Middle
+from kvsim.allocators.sglang.members import Member, drained
 
 
 class Floating(Middle):

@@ -10,7 +10,7 @@ tokens. With pages of several tokens two texts part at the end of a page, and ch
 their whole first page. The clock counts accesses: one for a match or an insertion, two for a new node.
 
 `unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as
-used.
+used. With windows it is window_tree.py. The tree of `radix` is another, without all this (radix_tree.py).
 
 Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tree_core.py`.
 """
@@ -20,36 +20,12 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import STRATEGIES, Strategy
+from kvsim.allocators.sglang.nodes import Key, Node
 
 DEPTH = 1 << 20
 """Accesses of `unified` are so far apart that each node of a path has a time of its own."""
-
-Key = tuple[Run, ...] | tuple[int, int]
-
-
-class Node:
-    """A piece of text behind its parent's, and its pages. The root is its own parent."""
-
-    __slots__ = (
-        *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
-        *("priority", "queued", "recent", "runs", "serial", "tokens", "window_locks", "windowed"),
-    )
-
-    def __init__(self, serial: int, parent: "Node | None", runs: list[Run], pages: list[int]) -> None:
-        self.serial = serial
-        self.parent: Node = parent or self
-        self.children: dict[Key, Node] = {}
-        self.runs = runs
-        self.pages = pages
-        self.tokens = self.end = 0
-        self.locks = self.hits = self.priority = 0
-        self.last = self.created = 0
-        self.history = 0
-        self.queued: tuple[int, ...] | None = None
-        self.windowed = False  # this and what follows: WindowedTree's
-        self.window_locks = self.recent = 0
 
 
 class Evicted(NamedTuple):

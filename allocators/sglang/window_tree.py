@@ -17,52 +17,12 @@ Source: SGLang 0.5.23, `mem_cache/unified_cache/unified_tree_core.py` and `compo
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.base import Run
+from kvsim.allocators.runs import cut
 from kvsim.allocators.sglang.eviction import Strategy
-from kvsim.allocators.sglang.pools import PagePool
-from kvsim.allocators.sglang.tree import Node, SglangTree
-
-
-class PagePairs:
-    """Full pages, most of which have a partner in the windowed pool."""
-
-    def __init__(self, full: PagePool, windowed: PagePool) -> None:
-        self.full = full
-        self.windowed = windowed
-        self.partner: dict[int, int] = {}
-
-    @property
-    def available(self) -> int:
-        """Tokens for which there is room in both pools."""
-        return min(self.full.available, self.windowed.available)
-
-    def take(self, count: int) -> list[int]:
-        """So many full pages, each with a partner."""
-        full, windowed = self.full.take(count), self.windowed.take(count)
-        if full is None or windowed is None:
-            raise InvariantError(f"{count} pages find no room: {self.available} slots are free in both pools")
-        self.partner.update(zip(full, windowed, strict=True))
-        return full
-
-    def drop_partners(self, pages: Sequence[int]) -> None:
-        """Give the windowed pages back, and keep the full ones."""
-        if pages:
-            self.windowed.give([self.partner.pop(page) for page in pages])
-
-    def give(self, pages: Sequence[int], behind: int = 0) -> None:
-        """Give pages back, of which the first `behind` have no partner any more."""
-        if behind > 0:
-            self.full.give(pages[:behind])
-        if pages[max(behind, 0) :]:
-            self.drop_partners(pages[max(behind, 0) :])
-            self.full.give(pages[max(behind, 0) :])
-
-    def swap(self, kept: Sequence[int], other: Sequence[int]) -> None:
-        """The first get the partners of the others, which go."""
-        for page, given in zip(kept, other, strict=True):
-            self.partner[page] = self.partner.pop(given)
-        self.full.give(other)
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.pairs import PagePairs
+from kvsim.allocators.sglang.tree import SglangTree
 
 
 class WindowTree(SglangTree):

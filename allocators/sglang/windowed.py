@@ -21,35 +21,13 @@ from collections.abc import Iterator
 
 from kvsim.allocators.base import Content, InvariantError, Match, Region
 from kvsim.allocators.options import Groups
-from kvsim.allocators.sglang.cached import UNKNOWN, Row, SglangCached, SglangMatch
+from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.pools import pool_of
-from kvsim.allocators.sglang.tree import Node
-from kvsim.allocators.sglang.window_tree import PagePairs, WindowTree
-
-
-class WindowRow(Row):
-    """What a sequence holds; behind the first `behind` tokens its own pages have windowed partners."""
-
-    __slots__ = ("behind", "branch", "capacity", "missing", "ready", "start")
-
-    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
-        super().__init__(content, own, node, pages)
-        self.behind = self.capacity = 0
-        self.branch = 0  # enter only so much at first: the full pages were there up to here
-        self.ready = 0  # tokens without which nothing goes behind the window
-        self.start = 0  # of the windowed pages that it has locked
-        self.missing = 0  # windowed slots that it does without, once it is finished
-
-
-class WindowMatch(SglangMatch):
-    """A usable start of a text, whose full pages are there up to `there`."""
-
-    __slots__ = ("idle_windowed", "start", "there")
-
-    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
-        super().__init__(found, content, own, changes)
-        self.idle_windowed = self.there = self.start = 0
+from kvsim.allocators.sglang.rows import UNKNOWN, SglangMatch, WindowMatch, WindowRow
+from kvsim.allocators.sglang.window_tree import WindowTree
 
 
 class SglangWindowed(SglangCached):

@@ -1,7 +1,7 @@
-"""SGLang's memory for models with sliding windows: `sglang-dual` and `sglang-unified`.
+"""What SGLang's two memories for models with sliding windows have in common, where no prefixes are kept.
 
-    dual      | full a a a a b b . . . . . |  SWA a a b b . . |       the split is fixed at the start
-    unified   | SWA a a b b >                      < full b b a a a a |   each takes what the other leaves
+    full pages      a a a a b b          every token, to the end of its sequence
+    SWA pages       . . a a b b          those that a window still sees
 
 A token takes a slot in each group of layers, as everywhere in kvsim. Here all full groups of a page lie in
 one pool, all windowed ones (SWA) in another, and both kinds of page come together. Behind the window the
@@ -9,29 +9,18 @@ SWA page is freed; not at once, but when `interval` tokens can go, as in SGLang 
 
     waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
 
-*dual*: slots of one pool do not serve the other: what is left of one when the other is full is external.
-The SWA pool has `swa_share` times the tokens of the full one (SGLang: 0.8). *unified*: nothing is stranded
-but less than a page of each; pages move instead, at every release (eager) or when room is short (lazy):
-`copied_slots`.
-
-Here prefixes are not kept; with them, *dual* is windowed.py. Ignored: fork, swapping. The pools are those
-that replay SGLang's (dual.py, unified.py).
+Where the pools lie: dual_windows.py, unified_windows.py. They are those that replay SGLang's (dual.py,
+unified.py). Ignored: prefixes (windowed.py), fork, swapping.
 """
 
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Options
-from kvsim.allocators.sglang.cached import SglangCached
-from kvsim.allocators.sglang.ends import End
-from kvsim.allocators.sglang.pools import pool_of
-from kvsim.allocators.sglang.unified import UnifiedPair
-from kvsim.allocators.sglang.windowed import SglangWindowed
 
-INTERVAL, SWA_SHARE = Options().swa_interval, Options().swa_share
+INTERVAL = Options().swa_interval
 
 
 class Pages:
@@ -250,161 +239,3 @@ class SglangWindows(Allocator):
     def _region(start: int, size: int, who: int, first: int, columns: tuple["array[int]", ...]) -> None:
         for column, value in zip(columns, (start, size, who, first), strict=True):
             column.append(value)
-
-
-def split(capacity_slots: int, groups: Groups, page_size: int, swa_share: float) -> tuple[int, int]:
-    """Pages of the full pool, and of the SWA pool, which has `swa_share` times its tokens."""
-    pages = capacity_slots // page_size if page_size > 0 else 0
-    full = max(1, int(pages / (groups.full + Fraction(str(swa_share)) * groups.windowed)))
-    return full, max(1, (pages - full * groups.full) // max(1, groups.windowed))
-
-
-class SglangDual(SglangWindows):
-    """Two pools; the split is fixed at the start.
-
-    Parameters
-    ----------
-    swa_share : float
-        Tokens of the SWA pool, as a share of those of the full one.
-    """
-
-    idea = "a pool of full and one of windowed layers, split at the start"
-    wastes = "less than a page in each layer; what one pool cannot lend"
-    source = "SGLang 0.5.23, mem_cache/allocator/swa.py"
-    keeps_prefixes = chooses_eviction = splits_pools = True
-
-    @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
-        groups, page, cache = options.groups, options.block_size, options.cache is not None
-        if groups is None:
-            return SglangCached(capacity_slots, page, cache, options.eviction)
-        share, interval = options.swa_share, options.swa_interval
-        if cache:
-            pages = split(capacity_slots, groups, page, share)
-            return SglangWindowed(groups, pages, page, interval, eviction=options.eviction)
-        return cls(capacity_slots, groups, page, interval, share)
-
-    def __init__(
-        self,
-        capacity_slots: int,
-        groups: Groups,
-        page_size: int = 1,
-        interval: int = INTERVAL,
-        swa_share: float = SWA_SHARE,
-    ) -> None:
-        full, swa = split(capacity_slots, groups, page_size, swa_share)
-        super().__init__(
-            min(capacity_slots, (full * groups.full + swa * groups.windowed) * page_size),
-            groups,
-            page_size,
-            interval,
-        )
-        self.full, self.swa = pool_of(full, page_size), pool_of(swa, page_size)
-        self._boundary = full * groups.full * page_size
-
-    def fits(self, tokens: int, bound: int) -> bool:
-        return self._count(tokens) <= self.full.pages and self._seen(tokens) <= self.swa.pages
-
-    def _room(self, full: int, swa: int) -> bool:
-        return full <= len(self.full.free) and swa <= len(self.swa.free)
-
-    def _pairs(self) -> int:
-        return min(len(self.full.free), len(self.swa.free))
-
-    def _lend(self, held: Pages, count: int) -> None:
-        held.full += self.full.take(count) or ()
-        held.swa += self.swa.take(count) or ()
-
-    def _take_back(self, full: Sequence[int], swa: Sequence[int]) -> None:
-        self.full.give(full)
-        self.swa.give(swa)
-
-    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
-        full, windowed, *_ = self.groups
-        for at, page in enumerate(held.full):
-            yield (page - 1) * full * self.page_size, at, full
-        behind = len(held.full) - len(held.swa)
-        for at, page in enumerate(held.swa, behind):
-            yield self._boundary + (page - 1) * windowed * self.page_size, at, windowed
-
-
-class SglangUnified(SglangWindows):
-    """One buffer, a pool from each end; pages move to close holes.
-
-    Parameters
-    ----------
-    lazy : bool
-        Whether holes are closed only when room is short, not at every release.
-    """
-
-    idea = "full and windowed pages from both ends of one buffer; pages move"
-    wastes = "less than a page in each layer; moved pages"
-    source = "SGLang 0.5.23, unified_sub_pool.py; sgl-project/sglang#29678"
-
-    chooses_compaction = moves_on_release = True
-
-    @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
-        if options.groups is None:
-            return SglangCached(capacity_slots, options.block_size, options.cache is not None)
-        return cls(capacity_slots, options.groups, options.block_size, lazy=options.compaction == "lazy")
-
-    def __init__(
-        self,
-        capacity_slots: int,
-        groups: Groups,
-        page_size: int = 1,
-        interval: int = INTERVAL,
-        lazy: bool = False,
-    ) -> None:
-        sizes = groups.full * page_size, groups.windowed * page_size
-        if sizes[0]:
-            capacity_slots -= capacity_slots % sizes[0]  # the full pages end where the buffer does
-        super().__init__(capacity_slots, groups, page_size, interval)
-        full = End(sizes[0], capacity_slots // sizes[0], 0, capacity_slots, up=False, lazy=lazy)
-        swa = End(sizes[1], capacity_slots // sizes[1], 0, capacity_slots, up=True, lazy=lazy)
-        full.free_virtual = list(range(full.pages))
-        full.below, swa.above = swa, full
-        for pool in (full, swa):
-            pool.on_move = self._moved(pool.page_bytes)
-        self.both = UnifiedPair(full, swa, page_size)
-
-    def _moved(self, slots: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """What counts the slots of pages that a pool moves."""
-
-        def count(sources: Sequence[int], targets: Sequence[int]) -> None:
-            self.copied_slots += slots * len(sources)
-
-        return count
-
-    def _room(self, full: int, swa: int) -> bool:
-        free = self.capacity_slots - self.used_slots
-        pair = self.both
-        return full * pair.full.page_bytes + swa * pair.swa.page_bytes <= free
-
-    def fits(self, tokens: int, bound: int) -> bool:
-        return self.peak_slots(tokens, bound) <= self.capacity_slots
-
-    def _pairs(self) -> int:
-        return (self.capacity_slots - self.used_slots) // (self.groups.each * self.page_size)
-
-    def _lend(self, held: Pages, count: int) -> None:
-        pages = self.both.take(count)
-        if pages is None:
-            raise InvariantError(f"{count} pages found no room among {self.free_slots} free slots")
-        held.full += pages
-        held.swa += pages
-
-    def _take_back(self, full: Sequence[int], swa: Sequence[int]) -> None:
-        if swa:
-            self.both.swa.free(swa, owns_names=False)
-        if full:
-            self.both.full.free(full)
-
-    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
-        full, windowed, *_ = self.groups
-        for at, page in enumerate(held.full):
-            yield self.both.full.physical[page] * full * self.page_size, at, full
-        behind = len(held.full) - len(held.swa)
-        for at, page in enumerate(held.swa, behind):
-            yield self.both.swa.physical[page] * windowed * self.page_size, at, windowed

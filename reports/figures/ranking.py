@@ -48,7 +48,8 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
             how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
             axes.barh(row, share, 0.76, left, linewidth=0.4 * style.line, **how)
             left += share
-        _beside(axes, style, row, _numbers(systems[place], wastes[place] if left else None))
+        served = left and speeds[place]
+        _beside(axes, style, row, _numbers(systems[place], wastes[place] if served else None))
     _beside(axes, style, -1.0, {name: name for name in _numbers(systems[0], None)}, color=style.muted)
     names = [short(systems[place].name, 16 if style.narrow else 24) for place in order]
     axes.set_yticks(range(len(order)), names, color=style.ink)
@@ -72,7 +73,7 @@ def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
     speed = system.number(_SPEED)
     return {
         "req/s": figures(speed.mean if speed else None),
-        "at once": figures(at_once.mean if at_once else None),
+        "at once": figures(at_once.mean if at_once and speed else None),
         "waste": pieces.percent(waste.mean if waste else None),
     }
 
@@ -87,8 +88,13 @@ def _beside(axes: Axes, style: Style, row: float, said: dict[str, str], **how: A
 
 
 def _headline(systems: Sequence[System], order: Sequence[int]) -> str:
-    fastest, slowest = systems[order[0]], systems[order[-1]]
+    served = [systems[place] for place in order if systems[place].number(_SPEED)]
+    idle = len(order) - len(served)
+    if not served:
+        return "None of them can serve a single request"
+    fastest, slowest = served[0], served[-1]
     most, least = (with_spread(figures, each.number(_SPEED)) for each in (fastest, slowest))
     if not rankable(systems):
         return f"Requests per second, under different loads: {least} to {most}"
-    return f"{fastest.name} finishes {most} requests a second, {slowest.name} {least}"
+    rest = f"; {idle} none" if idle else ""
+    return f"{fastest.name} finishes {most} requests a second, {slowest.name} {least}{rest}"

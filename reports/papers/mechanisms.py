@@ -14,7 +14,7 @@ from kvsim.allocators.size_classes.store import Segment
 from kvsim.allocators.size_classes.utilisation import SIZES, Objects, one_by_one, pairs, splitmix64
 from kvsim.sim.scenario.registry import allocator_class
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 BASE = 0x1000
 """Where the benchmark's memory begins."""
 Values = dict[str, float | None]
@@ -28,6 +28,27 @@ def uniform_waste(kinds: Sequence[Mapping[str, int]], tokens: int) -> Values:
     layers = sum(kind["layers"] for kind in kinds)
     needed = sum(kind["layers"] * kind["tokens"] for kind in kinds)
     return {"waste": 100 * (1 - needed / (layers * tokens))}
+
+
+def aligned_block(
+    state_bytes: int = 1, token_bytes: int = 1, chunk: int = 1, groups: int = 1, pool_blocks: int = 1
+) -> Values:
+    """Tokens of a block that is no smaller than a recurrent state; and what one block in each group takes.
+
+    tokens = ceil(state / bytes of a token), in whole chunks; share = groups / blocks of the pool, in percent.
+    """
+    tokens = -(-state_bytes // token_bytes)
+    return {"tokens": -(-tokens // chunk) * chunk, "share": 100 * groups / pool_blocks}
+
+
+def pinned_pool(buffers: int, buffer_bytes: int) -> Values:
+    """GiB that tensors of pinned memory take: each the next power of two."""
+    return {"taken": buffers * (1 << (buffer_bytes - 1).bit_length()) / GIB}
+
+
+def fill_time(free_gb: float, gb_per_s: float) -> Values:
+    """Seconds until memory is full, at so many new keys and values a second."""
+    return {"seconds": free_gb / gb_per_s}
 
 
 def graph_moves(nodes: int, layers: int) -> Values:
@@ -102,6 +123,9 @@ def full_store(*, pool: int, rounds: bool, count: int, seed: int = 7, store: Map
 
 MEASURES: dict[str, Callable[..., Values]] = {
     "uniform-waste": uniform_waste,
+    "aligned-block": aligned_block,
+    "pinned-pool": pinned_pool,
+    "fill-time": fill_time,
     "graph-moves": graph_moves,
     "interleaved": interleaved,
     "kvblock": kvblock,

@@ -47,6 +47,10 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         saturated=_sum([result.saturated for result in results]),
         unsaturated=_sum(unsaturated),
         upkeep=_upkeep([result.upkeep for result in results if result.upkeep is not None]),
+        memory_stats={
+            name: sum((result.memory_stats or {})[name] for result in results)
+            for name in results[0].memory_stats or {}
+        },
         **{name: sum(getattr(result, name) for result in results) for name in ADDED},
         **{name: max(getattr(result, name) for result in results) for name in LARGEST},
     )

@@ -225,6 +225,8 @@ class Result:
     """which replica each request went to, where there are several"""
     upkeep: UpkeepTotals | None = None
     """what the allocator did beside lending, if it may do anything"""
+    memory_stats: dict[str, int] | None = None
+    """what a deep-learning framework would report of its memory, if it is one's"""
 
 
 class Recorder:
@@ -396,4 +398,5 @@ class Recorder:
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
             upkeep=upkeep,
+            memory_stats=dict(allocator.memory_stats()),
         )

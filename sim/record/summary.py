@@ -199,6 +199,20 @@ class Upkeep(Part):
     beyond_steps_s: float
 
 
+class MemoryStats(Part):
+    """What `torch.cuda.memory_stats()` says of an allocator of tensors: largest values, and counts."""
+
+    allocated_peak_bytes: int
+    requested_peak_bytes: int
+    reserved_peak_bytes: int
+    inactive_split_peak_bytes: int
+    segments_peak: int
+    alloc_retries: int
+    ooms: int
+    device_allocs: int
+    device_frees: int
+
+
 class Cost(Part):
     """Where the step times come from, and the share of time outside what was measured."""
 
@@ -283,5 +297,6 @@ class Summary(Part):
     per_gpu: PerGpu | None
     price: Price | None
     upkeep: Upkeep | None
+    memory_stats: MemoryStats | None
     fleet: Fleet | None
     replicas: list[dict[str, Any]] | None

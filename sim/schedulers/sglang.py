@@ -20,7 +20,8 @@ from typing import ClassVar, cast
 
 from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.allocators.sglang.cached import SglangCached, SglangMatch
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.rows import SglangMatch
 from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from kvsim.allocators.base import Match
-from kvsim.allocators.sglang.cached import SglangMatch
-from kvsim.allocators.sglang.tree import Node, SglangTree
-from kvsim.allocators.sglang.windowed import WindowMatch
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.rows import SglangMatch, WindowMatch
+from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.sglang_server import SglangServer
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from kvsim.allocators.base import Content
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.runs import cut
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import SAME_PREFIX
 from kvsim.sim.scenario.engine import CAPACITY_POLICIES, EngineConfig

@@ -18,7 +18,7 @@ from kvsim import cli
 from kvsim.allocators.base import InvariantError, Ledger, Region
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
-from kvsim.allocators.radix_tree import cut, take_common
+from kvsim.allocators.runs import cut, take_common
 from kvsim.sim.build import build_engine, scheduler_name
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.scenario.deployment import Deployment

@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 from support.zoo import rows_at
 
-from kvsim.allocators.sglang.ends import End, Pass
+from kvsim.allocators.sglang.ends import End
 from kvsim.allocators.sglang.floating import Floating
+from kvsim.allocators.sglang.members import Pass
 from kvsim.allocators.sglang.unified import UnifiedPair
 
 pytestmark = pytest.mark.golden

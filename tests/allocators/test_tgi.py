@@ -4,7 +4,7 @@ import pytest
 from support.zoo_lightllm import names, recorded, runs
 
 from kvsim.allocators.base import InvariantError, Ledger, Region
-from kvsim.allocators.radix_tree import cut
+from kvsim.allocators.runs import cut
 from kvsim.allocators.tgi import Tgi
 from kvsim.allocators.tgi_blocks import FreeBlocks, slots_of
 from kvsim.allocators.tgi_tree import BlockTree, Node

@@ -25,7 +25,8 @@ def typed_names(part, prefix=""):
         yield from inner or [f"{prefix}{name}"]
 
 
-SELDOM = ("upkeep.", "memory.average.idle", "memory.saturated.idle", *GOALS)
+TORCH = "memory_stats."
+SELDOM = ("upkeep.", TORCH, "memory.average.idle", "memory.saturated.idle", *GOALS)
 """Of few allocators, and where goals were set."""
 
 
@@ -47,7 +48,11 @@ def test_so_is_every_number_of_a_fleet():
 def test_what_few_allocators_have_is_declared_too():
     run = kvsim.simulate(allocator=Mapped, num_prompts=40, request_rate=float("inf"))
     seldom = {name for name in typed_names(Summary) if not name.startswith(GOALS)} - declared()
-    assert seldom == {name for name in run.summary.flat() if name.startswith(SELDOM)}
+    tensors = kvsim.simulate(allocator="static-cache", num_prompts=5)
+    found = {name for each in (run, tensors) for name in each.summary.flat() if name.startswith(SELDOM)}
+    assert seldom == found
+    stats = tensors.summary.memory_stats
+    assert 0 < stats.requested_peak_bytes <= stats.allocated_peak_bytes <= stats.reserved_peak_bytes
     assert run.summary.upkeep.maps > 0
 
 

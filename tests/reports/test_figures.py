@@ -172,6 +172,18 @@ def test_a_run_without_rows_says_so(tmp_path):
     assert "nothing was recorded" in texts(figure_of("map", [run]))
 
 
+def test_a_ranking_tells_who_serves_nothing_apart_from_the_slowest(tmp_path):
+    runs = [run_of(tmp_path, label=label) for label in ("contiguous", "buddy", "paged")]
+    assert "none" not in headline_of("ranking", runs)
+    runs[0].summary["throughput"]["requests_per_s"] = None
+    assert re.fullmatch(
+        r"(buddy|paged) finishes .* a second, (buddy|paged) .*; 1 none", headline_of("ranking", runs)
+    )
+    for run in runs:
+        run.summary["throughput"]["requests_per_s"] = None
+    assert headline_of("ranking", runs) == "None of them can serve a single request"
+
+
 # -- every style -----------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from kvsim import workloads
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.mechanisms import MEASURES, interleaved, measured, uniform_waste
 
-PAPERS = ("hybrid-waste", "llama-defrag")
+PAPERS = ("hybrid-waste", "host-memory", "llama-defrag")
 
 
 def verdicts(name, change=lambda cell: None):
@@ -36,9 +36,28 @@ def test_every_measure_is_used_by_a_figure():
 
 def test_another_window_is_another_waste():
     def wider(arguments):
-        arguments["kinds"][1]["tokens"] += 1_000
+        if "kinds" in arguments:
+            arguments["kinds"][1]["tokens"] += 1_000
 
-    assert verdicts("hybrid-waste", wider) == [checks.MISSES]
+    assert verdicts("hybrid-waste", wider) == [checks.MISSES, checks.AGREES]
+
+
+def test_a_larger_chunk_and_one_group_more_are_another_block_and_share():
+    def larger(arguments):
+        for name in arguments.keys() & {"chunk", "groups"}:
+            arguments[name] += 1
+
+    assert verdicts("hybrid-waste", larger) == [checks.AGREES, checks.MISSES]
+
+
+def test_tensors_of_a_power_of_two_take_what_they_ask_for():
+    def whole(arguments):
+        if "buffer_bytes" in arguments:
+            arguments["buffer_bytes"] = 1 << 31
+        else:
+            arguments["gb_per_s"] *= 2
+
+    assert verdicts("host-memory", whole) == [checks.MISSES, checks.MISSES]
 
 
 def test_larger_graphs_move_enough_at_once():

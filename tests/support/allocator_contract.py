@@ -13,7 +13,6 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.hybrid.kinds import Jenga, JengaPacked, OfKinds, Split
-from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
@@ -29,8 +28,9 @@ from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
 from kvsim.allocators.pytorch.static_cache import StaticCache
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.dual_windows import SglangDual, split
+from kvsim.allocators.sglang.unified_windows import SglangUnified
 from kvsim.allocators.sglang.windowed import SglangWindowed
-from kvsim.allocators.sglang.windows import SglangDual, SglangUnified, split
 from kvsim.allocators.size_classes.offset import Offset, OffsetExact
 from kvsim.allocators.size_classes.segregated import Segregated
 from kvsim.allocators.size_classes.slab import Slab
@@ -81,18 +81,14 @@ def hybrid(capacity_slots: int) -> Allocator:
     return Hybrid(capacity_slots, UNLIKE, False, 1 << 20)
 
 
-WINDOWS = Layers((LayerGroup("window", 4, 10), LayerGroup("full", 4), LayerGroup("full", 4)), 1 << 20)
-CHUNKS = Layers((LayerGroup("full", 4), LayerGroup("chunk", 4, 6)), 1 << 20, late=True)
+def windowed(capacity_slots: int) -> Allocator:
+    """A full and a windowed pool under a radix tree."""
+    return SglangWindowed(GROUPS, split(capacity_slots, GROUPS, 4, 0.8), 4, interval=8)
 
 
 def of_kinds(kind: type[OfKinds], capacity_slots: int) -> Allocator:
     """The same in pages of each kind's own size."""
     return kind(capacity_slots, UNLIKE, False, 1 << 20)
-
-
-def windowed(capacity_slots: int) -> Allocator:
-    """A full and a windowed pool under a radix tree."""
-    return SglangWindowed(GROUPS, split(capacity_slots, GROUPS, 4, 0.8), 4, interval=8)
 
 
 BUILT_IN: dict[str, Callable[[int], Allocator]] = {
@@ -114,8 +110,6 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "hybrid": hybrid,
-    "hybrid of equal blocks": partial(Uncached, layers=WINDOWS, max_model_len=1 << 20),
-    "hybrid of chunks, late": partial(Uncached, layers=CHUNKS, max_model_len=1 << 20),
     "jenga": partial(of_kinds, Jenga),
     "jenga-packed": partial(of_kinds, JengaPacked),
     "split": partial(of_kinds, Split),

@@ -1,0 +1,44 @@
+"""Texts as runs, and what two of them have in common: work goes by runs, not by tokens.
+
+    (7, 0, 24) (3, 0, 10)       tokens 0 to 23 of stream 7, then 0 to 9 of stream 3
+    (7, 0, 24) (5, 0, 40)       the first 24 are the same
+
+A run is (stream, first, length) (allocators/base.py); equal tokens of a stream are equal text. Every radix
+tree here is made of them: `radix` (radix_tree.py), SGLang's (sglang/tree.py), LightLLM's, TGI's.
+"""
+
+from collections.abc import Sequence
+
+from kvsim.allocators.base import Run
+
+
+def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
+    """The tokens of a text from `start` to before `stop`."""
+    piece: list[Run] = []
+    for stream, first, length in text:
+        if stop <= 0:
+            break
+        skipped = max(start, 0)
+        taken = min(length, stop) - skipped
+        if taken > 0:
+            piece.append((stream, first + skipped, taken))
+        start -= length
+        stop -= length
+    return piece
+
+
+def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
+    """Take off `rest`, whose runs stand last first, what it begins with in common with `runs`; its length."""
+    common = 0
+    for stream, first, length in runs:
+        at, end = first, first + length
+        while at < end:
+            if not rest or rest[-1][0] != stream or rest[-1][1] != at:
+                return common
+            beyond = at + rest.pop()[2]
+            if beyond > end:
+                rest.append((stream, end, beyond - end))
+                beyond = end
+            common += beyond - at
+            at = beyond
+    return common

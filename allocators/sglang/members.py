@@ -1,0 +1,184 @@
+"""Pools that share a buffer: what neighbours in the chain know of each other, and how they ask for room.
+
+    | padding | SWA: 1 2 3 . 5 |>    gap    <| state |>    gap    <| 4 3 . 1 :full |
+                below <-------------------- a member -------------------> above
+
+Users hold *virtual* pages; `physical` says where each lies now, so a pool can move them, and users notice
+nothing. A pool that is short of room asks a neighbour to close its holes (`flush`), then one in the middle to
+move away. What a forward pass still reads or writes stays where it is until the pass is over.
+
+Source: SGLang 0.5.23, `mem_cache/allocator/unified_sub_pool.py`.
+"""
+
+from collections.abc import Callable, Sequence
+
+
+class Pass:
+    """A forward pass of the model: over or not."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+
+class Member:
+    """What neighbours in a chain of pools, ordered by address, know of each other.
+
+    Attributes
+    ----------
+    page_bytes, pages, first : int
+        Bytes of a page; how many the buffer could hold; the first that is not padding.
+    physical : dict of int
+        Virtual page -> where it lies.
+    virtual : dict of int
+        The other way round.
+    free_virtual : list of int
+        Names to give next.
+    holes : list of int
+        Free pages inside of the span, in the order in which they came.
+    below, above : Member or None
+        Neighbours.
+    """
+
+    def __init__(self, page_bytes: int, pages: int, first: int, total_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self.pages = pages
+        self.first = first
+        self.total_bytes = total_bytes
+        self.physical: dict[int, int] = {}
+        self.virtual: dict[int, int] = {}
+        self.free_virtual = list(range(first, pages))
+        self.holes: list[int] = []
+        self.below: Member | None = None
+        self.above: Member | None = None
+        self.lazy = False
+        self.latest: Pass | None = None
+        self.writing: tuple[Pass, frozenset[int]] | None = None
+        self.waits: list[Pass] = []
+        """Passes that a flush waited for, in order."""
+        self.on_move: Callable[[Sequence[int], Sequence[int]], None] = lambda _sources, _targets: None
+
+    # -- what neighbours see ------------------------------------------------------------------
+
+    low_byte: int
+    """where its pages begin"""
+    high_byte: int
+    """the byte behind them"""
+    transparent = False
+    """whether neighbours may use the room beyond it, as it holds nothing"""
+
+    def room_below(self) -> int:
+        """The byte from which on nobody below holds anything."""
+        at = self.below
+        while at is not None and at.transparent:
+            at = at.below
+        return at.high_byte if at is not None else 0
+
+    def room_above(self) -> int:
+        """The byte up to which nobody above holds anything."""
+        at = self.above
+        while at is not None and at.transparent:
+            at = at.above
+        return at.low_byte if at is not None else self.total_bytes
+
+    def allocated(self) -> int:
+        """Pages of its span that neighbours cannot have."""
+        raise NotImplementedError
+
+    def available(self, more_bytes: int = 0) -> int:
+        """Pages that can be lent without moving any, if the gap had so many bytes more."""
+        raise NotImplementedError
+
+    def flush(self, urgent: bool) -> int:
+        """Close holes, and give the room back; how many pages were moved."""
+        raise NotImplementedError
+
+    def place(self, pages: Sequence[int]) -> bool:
+        """Find a place for virtual pages; False: there is no room."""
+        raise NotImplementedError
+
+    def helpers(self) -> Sequence["Member"]:
+        """Whose flush gives it room."""
+        return ()
+
+    def ask_for_room(self, pages: int) -> None:
+        """Ask a pool in the middle to move away."""
+
+    # -- lending ------------------------------------------------------------------------------
+
+    def alloc(self, pages: int) -> list[int] | None:
+        """So many virtual pages; None: there is no room, even if neighbours make some."""
+        if pages > self.available() and not self._find_room(pages):
+            return None
+        if pages > len(self.free_virtual):
+            return None
+        names, self.free_virtual = self.free_virtual[:pages], self.free_virtual[pages:]
+        if not self.place(names):
+            self.free_virtual[:0] = names
+            return None
+        return names
+
+    def _find_room(self, pages: int) -> bool:
+        for helper in self.helpers():
+            helper.flush(urgent=True)
+        if pages <= self.available():
+            return True
+        self.ask_for_room(pages)
+        return pages <= self.available()
+
+    def bind(self, names: Sequence[int], places: Sequence[int]) -> None:
+        """Say where virtual pages lie."""
+        self.physical.update(zip(names, places, strict=True))
+        self.virtual.update(zip(places, names, strict=True))
+
+    def take_out(self, names: Sequence[int]) -> list[int]:
+        """Virtual pages are free: returns where they lay."""
+        places = [self.physical.pop(name) for name in names]
+        for place in places:
+            del self.virtual[place]
+        return places
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Move pages, all at once; those who hold them notice nothing."""
+        names = [self.virtual.pop(source) for source in sources]
+        self.bind(names, targets)
+        self.on_move(sources, targets)
+
+    def take_holes(self, count: int, from_low: bool) -> list[int]:
+        """So many holes from an end of the sorted list, or all as they stand."""
+        if count == len(self.holes):
+            taken, self.holes = self.holes, []
+            return taken
+        self.holes.sort()
+        if from_low:
+            taken, self.holes = self.holes[:count], self.holes[count:]
+        else:
+            taken, self.holes = self.holes[-count:], self.holes[:-count]
+        return taken
+
+    # -- forward passes -----------------------------------------------------------------------
+
+    def begin_pass(self, running: Pass, written: Sequence[int]) -> None:
+        """A forward pass begins that reads anything, and writes into these virtual pages."""
+        self.latest = running
+        self.writing = (running, frozenset(written)) if self.lazy and written else None
+
+    def settle(self) -> None:
+        """Let what follows wait until the latest pass is over."""
+        if self.latest is not None:
+            self._wait(self.latest)
+            self.writing = None
+
+    def _wait(self, running: Pass) -> None:
+        self.waits.append(running)
+
+    def _written(self) -> set[int]:
+        """The physical pages that a pass writes just now."""
+        if self.writing is not None and self.writing[0].over:
+            self.writing = None
+        names = self.writing[1] if self.writing else ()
+        return {self.physical[name] for name in names if name in self.physical}
+
+
+def drained(member: Member | None) -> int:
+    """Bytes that an urgent flush of a pool would release."""
+    return len(member.holes) * member.page_bytes if member is not None and member.lazy else 0

@@ -1,0 +1,51 @@
+"""A node of SGLang's radix trees: a piece of text, its pages, and what eviction asks of it.
+
+    root <-- parent <-- node [ runs: (stream, first, length), ... | pages: 7 8 3 ]
+                          '--- children, by their first page of text
+
+Source: SGLang 0.5.23, `mem_cache/radix_cache.py` (TreeNode), `unified_cache/unified_tree_core.py`.
+"""
+
+from kvsim.allocators.base import Run
+
+Key = tuple[Run, ...] | tuple[int, int]
+
+
+class Node:
+    """A piece of text behind its parent's, and its pages. The root is its own parent.
+
+    Attributes
+    ----------
+    tokens, end : int
+        How many it has, and how many lie on the path from the root to its last.
+    locks : int
+        Sequences that use it, or what follows it.
+    hits, last, created, priority : int
+        How often text was found here; when it was used, and made, on the tree's clock; the highest of its
+        texts.
+    history : int
+        Most tokens that a path through it ever had.
+    queued : tuple or None
+        The key under which it waits for its eviction.
+    windowed, window_locks, recent
+        Whether it has windowed pages, who needs them, and when they were used (window_tree.py).
+    """
+
+    __slots__ = (
+        *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
+        *("priority", "queued", "recent", "runs", "serial", "tokens", "window_locks", "windowed"),
+    )
+
+    def __init__(self, serial: int, parent: "Node | None", runs: list[Run], pages: list[int]) -> None:
+        self.serial = serial
+        self.parent: Node = parent or self
+        self.children: dict[Key, Node] = {}
+        self.runs = runs
+        self.pages = pages
+        self.tokens = self.end = 0
+        self.locks = self.hits = self.priority = 0
+        self.last = self.created = 0
+        self.history = 0
+        self.queued: tuple[int, ...] | None = None
+        self.windowed = False  # this and what follows: WindowedTree's
+        self.window_locks = self.recent = 0

@@ -1,0 +1,70 @@
+"""What a sequence of SGLang's holds, and what it finds before: a row of pages, a path down the tree.
+
+    row      [ the tree's pages: the first `entered` tokens | its own ]
+    match    root --- node --- node: `common` tokens of the last; `idle` tokens of the path nobody has locked
+
+With windows a row also says which of its tokens have lost their windowed pages, a match how many of those
+idle tokens have theirs.
+"""
+
+from kvsim.allocators.base import Content, Match
+from kvsim.allocators.sglang.nodes import Node
+
+UNKNOWN = 1 << 40
+"""The name of a sequence whose text is not told is its id behind this."""
+
+
+class Row:
+    """What a sequence holds: pages, of which the tree has those of the first `entered` tokens."""
+
+    __slots__ = ("content", "entered", "longest", "node", "own", "pages", "shareable")
+
+    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
+        self.content = content
+        self.shareable = sum([length for _, _, length in content])
+        self.own = own
+        self.node = node
+        self.pages = pages
+        self.entered = node.end
+        self.longest = 0  # what it entered itself
+
+    def __repr__(self) -> str:
+        return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
+
+
+class SglangMatch(Match):
+    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`."""
+
+    __slots__ = ("changes", "common", "content", "held", "idle", "node", "own")
+
+    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
+        self.node, self.common, self.idle = found
+        super().__init__(self.node.end - self.node.tokens + self.common, self.idle)
+        self.content = content
+        self.own = own
+        self.changes = changes
+        self.held = False
+
+
+class WindowRow(Row):
+    """What a sequence holds; behind the first `behind` tokens its own pages have windowed partners."""
+
+    __slots__ = ("behind", "branch", "capacity", "missing", "ready", "start")
+
+    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
+        super().__init__(content, own, node, pages)
+        self.behind = self.capacity = 0
+        self.branch = 0  # enter only so much at first: the full pages were there up to here
+        self.ready = 0  # tokens without which nothing goes behind the window
+        self.start = 0  # of the windowed pages that it has locked
+        self.missing = 0  # windowed slots that it does without, once it is finished
+
+
+class WindowMatch(SglangMatch):
+    """A usable start of a text, whose full pages are there up to `there`."""
+
+    __slots__ = ("idle_windowed", "start", "there")
+
+    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
+        super().__init__(found, content, own, changes)
+        self.idle_windowed = self.there = self.start = 0
