@@ -23,6 +23,10 @@ T = TypeVar("T")
 BACKENDS = ("local", "ray", "dask")
 MOST_LOSSES = 3
 _DASK_WAITS = {"wait_for_workers_timeout": 60.0}
+_OWN_DASK = {
+    "distributed.scheduler.allowed-failures": 0,  # what is lost is tried again here
+    "distributed.deploy.lost-worker-timeout": "10 minutes",  # a busy machine starts one slowly
+}
 Results = Iterator[tuple[int, T]]
 
 
@@ -168,7 +172,7 @@ def _dask(function: Callable[..., Any], jobs: int, address: str | None) -> Itera
     register_parallel_backend("kvsim-dask", Heard)
     with ExitStack() as held:
         if address is None:
-            held.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))  # tried here
+            held.enter_context(dask.config.set(_OWN_DASK))
             address = held.enter_context(
                 LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None, silence_logs=50)
             )
