@@ -207,6 +207,7 @@ class Allocator:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
         self.capacity_slots = capacity_slots
         self.growth_unit = said_by(type(self), "growth_unit", 0)
+        self.grows_by = said_by(type(self), "grows_by", 0)
         self.used_slots = 0
         self.cached_slots = 0
         self.idle_slots = 0
@@ -304,6 +305,9 @@ class Allocator:
 
     growth_unit: int
     """Tokens that a promised growth adds, exactly, in `slots_per_token` slots; 0: nothing is promised."""
+
+    grows_by: int
+    """Tokens that each growth for a decoded token adds, where nothing is promised; 0: they differ."""
 
     def growth_budget(self) -> int:
         """How many growths by `growth_unit` are sure to succeed, whoever asks; 0 is always a safe answer."""

@@ -10,9 +10,11 @@ Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the 
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
 (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
 (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with the events
-and the memory map of `--record-map`), `others` (allocators x schedulers), `trace` (only with --trace: a file
-with long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated`
-(only with --profile: its step times and the roofline's by turns, on Llama-3.1-8B and an H200).
+and the memory map of `--record-map`), `others` (allocators x schedulers), `zoo` (every allocator of `sim
+allocators` on the default scenario; a hundredth of the requests where runs are known to be slow),
+`trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on Llama-3.1-8B and an
+H200, prefix cache on), `calibrated` (only with --profile: its step times and the roofline's by turns, on
+Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
@@ -23,6 +25,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -30,7 +33,8 @@ from statistics import median
 import numpy as np
 
 from kvsim import workloads
-from kvsim.sim.build import build_engine, engine_defaults
+from kvsim.allocators import ALLOCATORS
+from kvsim.sim.build import build_engine, engine_defaults, scheduler_name
 from kvsim.sim.cost.profile_files import read_profile
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -38,6 +42,7 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.workload import Workload
 
 MAP_INSTANTS = 240
@@ -45,7 +50,7 @@ MAP_INSTANTS = 240
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
-    *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "others", "trace"),
+    *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "others", "zoo", "trace"),
     "calibrated",
 )
 OTHERS = (
@@ -145,6 +150,14 @@ def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
         build_engine(where, work, events=True, map_instants=MAP_INSTANTS).run()
         runs.append(time.process_time() - start)
     return {"requests": requests, "cpu_s": median(runs), "requests_per_cpu_s": requests / median(runs)}
+
+
+def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
+    """Those of `sim allocators`, one by one: how fast, and how often the engine decides."""
+    for name in ALLOCATORS:
+        where = scenario(name)
+        work = sharegpt(max(requests // 100, 1) if allocator_class(name).slow else requests, rate)
+        yield {"allocator": name, "scheduler": scheduler_name(where)} | measured(where, work, 1)
 
 
 def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
@@ -333,6 +346,9 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
             for allocator, scheduler, reserve in OTHERS
         ]
         show("allocators and schedulers", found["others"])
+    if "zoo" in parts:
+        found["zoo"] = list(every_allocator(given.other_requests, rate))
+        show("every allocator", found["zoo"])
     if given.out:
         given.out.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -23,10 +23,10 @@ from kvsim.sim import __version__
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
+    from kvsim.fits import fit
     from kvsim.replaying import Replay, replay
     from kvsim.results import Comparison, Run
     from kvsim.sim.errors import KvsimError
-    from kvsim.sim.fit.answer import fit
     from kvsim.sim.models.spec import GpuSpec, ModelSpec
     from kvsim.sim.options.scenario import Scenario
     from kvsim.sim.options.traffic import Traffic
@@ -51,7 +51,7 @@ _WHERE = {
     "check_allocator": "api",
     "check_scheduler": "api",
     "compare": "api",
-    "fit": "sim.fit.answer",
+    "fit": "fits",
     "load": "api",
     "replay": "replaying",
     "simulate": "api",

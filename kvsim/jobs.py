@@ -47,8 +47,6 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
     compared: bool,
 ) -> None:
     """Carry out one run, or a comparison, with one seed or several; write it and report it."""
-    if output.live and fleet.replicas > 1:
-        raise KvsimError(f"live must be left out with replicas {fleet.replicas}: it shows one server")
     source = opened(traffic)
     if seeds.several:
         _with_seeds(deployments, fleet, source, seeds, output, goals, compared)
@@ -151,8 +149,11 @@ def repeated(run: "Run", lacking: str, allow_code: bool, step_log: bool = False)
     return repeat.checked(run, outcome)
 
 
-def traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
-    """A run with its events and its steps, recorded or carried out again; without steps if there are many."""
+def traced(run: "Run", steps: bool | None, allow_code: bool) -> "list[Traced]":
+    """A run with its events and its steps, recorded or carried out again; without steps if there are many.
+
+    Of a fleet, each replica.
+    """
     from kvsim.reports.lives.event_log import event_log, read_events
     from kvsim.reports.lives.spans import lives
     from kvsim.reports.timeline.events import Traced
@@ -169,7 +170,11 @@ def traced(run: "Run", steps: bool | None, allow_code: bool) -> "Traced":
             print(f"{run.label}: its steps are many, and none were recorded: see --steps", file=sys.stderr)
     if log is None:
         log = event_log(repeated(run, "events", allow_code).events)
-    return Traced(run, lives(log, run.columns.requests, str(run.path)), logged or (found if wanted else None))
+    shown = logged or (found if wanted else None)
+    return [
+        Traced(each, lives(log.of_replica(each.place), each.columns.requests, str(run.path)), shown)
+        for each in run.replicas or [run]
+    ]
 
 
 # -- simulating ---------------------------------------------------------------------------------

@@ -19,13 +19,15 @@ from kvsim.sim.files.whole_file import check_file
 
 def explained(directory: Path, request: str, *, as_json: bool, allow_code: bool) -> None:
     """Tell the life of one request, in every run that served it."""
-    runs, number, how = chosen(read_runs(directory), request)
+    runs, number, how = chosen(read_runs(directory, whole=True), request)
     stories = []
     for run in runs:
         log = read_events(run.path)
         if log is None:
             log = event_log(repeated(run, "events", allow_code).events)
-        stories.append(story(run, lives(log, run.columns.requests, str(run.path)), number, how))
+        server = run.server_of(number)
+        told = lives(log.of_replica(server.place), server.columns.requests, str(run.path))
+        stories.append(story(server, told, number, how))
     if as_json:
         found = [each.as_json() for each in stories]
         print(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
@@ -45,9 +47,10 @@ def written_timeline(
     """Write a timeline of these requests for a trace viewer."""
     first, last = chosen_requests(requests)
     target = directory / "trace-events.json" if out is None else out
-    runs = read_runs(directory)
+    runs = read_runs(directory, whole=True)
     check_file(target, force=force, ours=is_timeline)
-    written = write_trace([traced(run, steps, allow_code) for run in runs], target, first, last, force)
+    shown = [each for run in runs for each in traced(run, steps, allow_code)]
+    written = write_trace(shown, target, first, last, force)
     if written.requests < written.submitted:
         print(
             f"requests {first:,} to {first + written.requests - 1:,} of {written.submitted:,}, and what the "

@@ -2,7 +2,7 @@
 
 from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
-from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.run import Run, read_run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, goals_of, prepare
@@ -28,9 +28,6 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
     """
     try:
         deployment, traffic = deployment_of(run.config, "its config", None if allow_code else ())
-        fleet = fleet_of(run.config, "its config")
-        if fleet.replicas > 1:
-            raise KvsimError(f"replicas must be 1 for the lives of requests, got {fleet.replicas}")
         source = opened(Traffic.from_json(traffic))
         return prepare(
             deployment,
@@ -38,7 +35,7 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
             source.as_json(),
             step_log=step_log,
             events=True,
-            fleet=fleet,
+            fleet=fleet_of(run.config, "its config"),
             goals=goals_of(run.config, "its config"),
         )
     except KvsimError as error:
@@ -55,6 +52,7 @@ def event_log_of(run: Run, *, allow_code: bool = False) -> EventLog:
     """The events of a run: recorded, or those of a repetition."""
     log = read_events(run.path)
     if log is None:
+        run = run if run.place is None else read_run(run.path)
         outcome = checked(run, prepared(run, "events", allow_code=allow_code).outcome())
         return event_log(outcome.events)
     return log

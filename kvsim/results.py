@@ -77,7 +77,7 @@ class Run(Stored):
     @classmethod
     def at(cls, stored: Stored) -> "Run":
         """A run that lies in a directory."""
-        return cls(stored.path, stored.label, stored.config, stored.summary, stored.columns)
+        return cls(stored.path, stored.label, stored.config, stored.summary, stored.columns, stored.place)
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -194,8 +194,10 @@ class Run(Stored):
         from kvsim.reports.lives.view import Told
 
         _, number, how = chosen([self], str(request))
-        told = lives(event_log_of(self, allow_code=allow_code), self.columns.requests, str(self.path))
-        return Told(**vars(story(self, told, number, how)))
+        server = self.server_of(number)
+        log = event_log_of(self, allow_code=allow_code).of_replica(server.place)
+        told = lives(log, server.columns.requests, str(self.path))
+        return Told(**vars(story(server, told, number, how)))
 
     def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:
         """Write the run as `sim run --out` does, whole or not at all.

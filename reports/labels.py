@@ -8,8 +8,11 @@ from kvsim.reports.rundir.run import Run
 
 
 def told_apart(runs: Sequence[Run]) -> list[Run]:
-    """Each run once, under a label of its own: where labels repeat, by as much of the paths as differs."""
-    once = list({run.path.resolve(): run for run in runs}.values())
+    """Each run once, under a label of its own: where labels repeat, by as much of the paths as differs.
+
+    Replicas of a fleet, which have one path, are runs of their own.
+    """
+    once = list({(run.path.resolve(), run.place): run for run in runs}.values())
     if len({run.label for run in once}) == len(once):
         return once
     parts = [run.path.resolve().parts for run in once]
@@ -18,4 +21,8 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     tails = [each[first:] for each in parts]
     while all(len(tail) > 1 and tail[-1] == tails[0][-1] for tail in tails):
         tails = [tail[:-1] for tail in tails]
-    return [replace(run, label="/".join(tail)) for run, tail in zip(once, tails, strict=True)]
+    names = ["/".join(tail) for tail in tails]
+    return [
+        replace(run, label=name if run.place is None else f"{name}, replica {run.place}")
+        for run, name in zip(once, names, strict=True)
+    ]

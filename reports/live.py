@@ -49,6 +49,8 @@ def of_several(
     scenario = simulation.scenario
     place = f" ({len(before) + 1} of {several})" if several > 1 else ""
     server = f"{scenario.model.name} on {scenario.gpu.name}, {scenario.engine.scheduler}"
+    if simulation.fleet.replicas > 1:
+        server += f", {simulation.fleet.replicas:,} replicas together"
     title = f"{simulation.label}{place}: {server}"
     if pace is not None:
         keep_pace(simulation.engine, pace)

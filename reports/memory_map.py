@@ -28,6 +28,7 @@ Float64 = npt.NDArray[np.float64]
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
 _IDLE = "idle"  # a column only of allocators that may have such slots
+_REPLICA = "replica"
 
 
 class Range(NamedTuple):
@@ -74,11 +75,11 @@ class MemoryMap:
     rows: Arena
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The map in a file; KvsimError if there is none, or a damaged one."""
+    def read(cls, path: Path, replica: int | None = None) -> Self:
+        """The map in a file, of a fleet one replica's; KvsimError if there is none, or a damaged one."""
         if not path.is_file():
             raise KvsimError(f"{path} is missing: record it with --record-map")
-        time_s, rows = _read_rows(path)
+        time_s, rows = _read_rows(path, replica)
         new = np.concatenate([[True], time_s[1:] != time_s[:-1]]) if len(time_s) else np.zeros(0, bool)
         offsets = np.append(np.flatnonzero(new), len(time_s))
         found = cls(time_s[offsets[:-1]], offsets, rows)
@@ -157,9 +158,12 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(request), int(sample or 0)) for request, _, sample in parts)
 
 
-def _read_rows(path: Path) -> tuple[Float64, Arena]:
+def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
     """The times and the other columns; owners, of which few differ, are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners",))
+    if replica is not None and _REPLICA in table.column_names:
+        check_type(path, _REPLICA, table[_REPLICA].type, "numbers")
+        table = table.filter(table[_REPLICA].to_numpy() == replica)
     names = (*_NUMBERS, _IDLE) if _IDLE in table.column_names else _NUMBERS
     for name in names:
         must = "numbers or booleans" if name in ("cached", _IDLE) else "numbers"

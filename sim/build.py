@@ -204,7 +204,8 @@ def build_engine(
         if workload.beam is not None:
             scheduler.search(workload.beam)
         allocator = build_allocator(scenario, scheduler)
-        map_of = MemoryMap(workload.tokens, map_instants, allocator.idles) if map_instants else None
+        tokens = -(-workload.tokens // fleet.replicas)
+        map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
         bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
         replicas.append(
             Replica(

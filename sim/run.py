@@ -106,8 +106,8 @@ class Simulation:
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
-            events=metrics.event_tables([replica.events for replica in self.engine.replicas]),
-            map=metrics.map_table(self.engine.replica.memory_map),
+            events=metrics.together([metrics.event_table(each.events) for each in self.engine.replicas]),
+            map=metrics.together([metrics.map_table(each.memory_map) for each in self.engine.replicas]),
         )
 
     def _summary(
@@ -242,15 +242,13 @@ def prepare(
     events : bool
         Also a table of what happens to each request.
     map_instants : int
-        Also a map of the memory at about so many instants; 0: none.
+        Also a map of the memory, of each replica its own, at about so many instants; 0: none.
     fleet : FleetConfig
         How many servers there are.
     goals : Goals
         What is asked of the run: latency limits, the price of a GPU.
     """
     goals.price_of(scenario.gpu.name)
-    if fleet.replicas > 1 and map_instants:
-        raise KvsimError(f"replicas must be 1 for a memory map, got {fleet.replicas}")
     scenario = resolved(scenario)
     capacity = capacity_of(scenario)
     workload = behind_frontend(workload, frontend_s(scenario))

@@ -47,6 +47,7 @@ class LlamaContiguous(Allocator):
     source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
 
     moves_on_release = True
+    grows_by = 1
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:

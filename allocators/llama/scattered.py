@@ -90,13 +90,17 @@ class LlamaScattered(Allocator):
     def _take(self, tokens: int) -> list[int]:
         """Cells for so many tokens, which there are, ubatch by ubatch."""
         taken: list[int] = []
+        empty = self._empty
         for done in range(0, tokens, UBATCH):
             count = min(UBATCH, tokens - done)
-            found = search.anywhere(self._empty, count, search.begin(self._head, self.used_slots, count))
+            found = search.anywhere(empty, count, search.begin(self._head, self.used_slots, count))
             if found is None:
                 raise InvariantError(f"no {count} empty cells where {self.free_slots} should be")
             for run in found:
-                self._empty[run.start : run.stop] = bytes(len(run))
+                if len(run) == 1:
+                    empty[run.start] = 0
+                else:
+                    empty[run.start : run.stop] = bytes(len(run))
             taken += chain.from_iterable(found)
             self._head = found[-1].stop
             self.used_slots += count

@@ -27,9 +27,10 @@ def anywhere(empty: bytearray, count: int, head: int) -> list[range] | None:
     for at, stop in ((head, len(empty)), (0, head)):
         start = empty.find(1, at, stop)
         while start >= 0:
-            end = empty.find(0, start, min(start + count, stop))
+            last = start + count if start + count < stop else stop
+            end = empty.find(0, start, last)
             if end < 0:
-                end = min(start + count, stop)
+                end = last
             runs.append(range(start, end))
             count -= end - start
             if not count:

@@ -51,6 +51,7 @@ class Kivi(Allocator):
     takes_bits = True
 
     windows = True
+    grows_by = 1
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
@@ -103,10 +104,18 @@ class Kivi(Allocator):
 
     def grow(self, seq: int, tokens: int) -> bool:
         held = self._held[seq]
-        if tokens > held:
-            if self.grains(tokens) - self.grains(held) > self.free_slots:
-                return False
-            self._hold(seq, held, tokens)
+        if tokens <= held:
+            return True
+        if tokens == held + 1:
+            full = 1 + (held < RESIDUAL) - RESIDUAL * (tokens % RESIDUAL == 0)  # keys and values in full
+            more = self.full * full + self.quantised * (2 - full)
+        else:
+            more = self.grains(tokens) - self.grains(held)
+        if more > self.capacity_slots - self.used_slots:
+            return False
+        self._held[seq] = tokens
+        self.used_slots += more
+        self.expired_slots += (tokens - held) * self.slots_per_token - more
         return True
 
     def release(self, seq: int) -> None:

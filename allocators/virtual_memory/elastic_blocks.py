@@ -183,11 +183,17 @@ class ElasticBlocks:
 
     def _best(self, count: int) -> int:
         """The partly free page with the fewest blocks that hold all, else the most; the first of equals."""
-        sizes = {page: len(free) for page, free in self.part_free.items()}
-        holds_all = [page for page, size in sizes.items() if size >= count]
-        if holds_all:
-            return min(holds_all, key=sizes.__getitem__)
-        return max(sizes, key=sizes.__getitem__, default=NONE)
+        found, best, most, largest = NONE, 0, NONE, 0
+        for page, free in self.part_free.items():
+            size = len(free)
+            if size >= count:
+                if found == NONE or size < best:
+                    found, best = page, size
+                    if size == count:
+                        break
+            elif size > largest:
+                most, largest = page, size
+        return most if found == NONE else found
 
     def _new_page(self) -> int:
         """A page from the pool that has a block; those that have none are parked as full."""

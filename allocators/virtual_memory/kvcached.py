@@ -71,13 +71,14 @@ class Kvcached(Allocator):
         self.page_slots = bundle // grain
         super().__init__(count * self.page_slots)
         self.slots_per_token = model.token_bytes // grain
-        self.block_size = model.block_size
+        self.block_size = self.grows_by = model.block_size
         self.calls = tensors
         self.map_ns, self.unmap_ns = MAP_NS, UNMAP_NS
         self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, block_bytes)
         self._table: Holdings[list[int]] = Holdings()
         self._block = model.block_size * self.slots_per_token
-        self.most_blocks = sum(len(self.blocks.blocks_of(page)) for page in range(count))
+        self._blocks_in = [len(self.blocks.blocks_of(page)) for page in range(count)]
+        self.most_blocks = sum(self._blocks_in)
         self.straddling = self.capacity_slots - self.most_blocks * self._block
         self._lent = 0  # blocks
 
@@ -173,6 +174,6 @@ class Kvcached(Allocator):
         """Say what the pages come to."""
         blocks, pool = self.blocks, self.blocks.pool
         self.used_slots = self._lent * self._block
-        reserved = sum(len(blocks.blocks_of(page)) for page in pool.reserved)
+        reserved = sum(map(self._blocks_in.__getitem__, pool.reserved))
         self.idle_slots = (blocks.free_blocks + reserved) * self._block
         self.maps, self.unmaps = pool.maps * self.calls, pool.unmaps * self.calls

@@ -187,10 +187,12 @@ class Rows:
 
     def reclaim(self, wanted: int) -> None:
         """Unmap what rows do not need, the highest row first, until the pool has so many kvblocks."""
-        for row in reversed(range(len(self.mapped))):
-            if self.pool >= wanted:
+        size, mapped, lengths, pool = self.page_tokens, self.mapped, self.lengths, self._pool
+        for row in range(self.count - 1, -1, -1):
+            if len(pool) >= wanted:
                 return
-            self._unmap(row, self.mapped[row] - self.needed(self.lengths[row]))
+            if mapped[row] * size >= lengths[row] + size:
+                self._unmap(row, mapped[row] + -lengths[row] // size)
 
     def step_at_once(self, lengths: Sequence[int]) -> bool:
         """The mode without a thread: rows without a sequence give everything up, then `before_step`."""
@@ -218,9 +220,7 @@ class Rows:
                     self._map(0, self._lacks(0, ahead))
                 return
             for row, tokens in zip(rows, left, strict=True):
-                if tokens >= ahead:
-                    continue
-                lacks = self._lacks(row, ahead)
+                lacks = 0 if tokens >= ahead else self._lacks(row, ahead)
                 if lacks:
                     self._map(row, lacks)
                     done += lacks
@@ -229,25 +229,29 @@ class Rows:
 
     def _lacks(self, row: int, ahead: int) -> int:
         """Kvblocks that a row will lack when its sequence is `ahead` tokens longer."""
-        if self.mapped[row] == self.most_mapped:
-            return 0
-        return max(0, self.needed(self.lengths[row] + ahead) - self.mapped[row])
+        mapped = self.mapped[row]
+        lacks = -(-(self.lengths[row] + ahead) // self.page_tokens) - mapped
+        return 0 if lacks < 0 or mapped == self.most_mapped else lacks
 
     def _map(self, row: int, count: int) -> bool:
         """Map so many kvblocks, as far as the row's addresses go; False when the pool is short: none."""
         if len(self._pool) < count:
             return False
-        for _ in range(min(count, self.most_mapped - self.mapped[row])):
-            self.blocks[row].append(self._pool.pop())
-            self.mapped[row] += 1
-            self.maps += 1
+        count = min(count, self.most_mapped - self.mapped[row])
+        if count > 0:
+            self.blocks[row] += self._pool[: -count - 1 : -1]
+            del self._pool[-count:]
+            self.mapped[row] += count
+            self.maps += count
         return True
 
     def _unmap(self, row: int, count: int) -> None:
-        for _ in range(count):
-            self._pool.append(self.blocks[row].pop())
-            self.mapped[row] -= 1
-            self.unmaps += 1
+        if count > 0:
+            blocks = self.blocks[row]
+            self._pool += blocks[: -count - 1 : -1]
+            del blocks[-count:]
+            self.mapped[row] -= count
+            self.unmaps += count
 
     def _unmap_one(self) -> None:
         """Of rows without a sequence, unmap a kvblock of the highest that has any; not of the lowest row."""

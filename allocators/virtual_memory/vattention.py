@@ -113,21 +113,22 @@ class VAttention(Allocator):
         return True
 
     def capacity(self, seq: int) -> int:
-        need = self.rows.needed(self.rows.lengths[self._row[seq]])
+        need = -(-self.rows.lengths[self._row[seq]] // self.page_tokens)
         return self.longest if need == self.rows.most_mapped else need * self.page_tokens
 
     def surplus(self, seq: int, tokens: int) -> int:
-        need = self.rows.needed(self.rows.lengths[self._row[seq]])
+        need = -(-self.rows.lengths[self._row[seq]] // self.page_tokens)
         return need * self.kvblock_slots - tokens * self.slots_per_token
 
     def grow(self, seq: int, tokens: int) -> bool:
-        rows, row = self.rows, self._row[seq]
-        more = self._need(tokens) - rows.needed(rows.lengths[row])
-        if more * self.kvblock_slots > self.free_slots or tokens > self.longest:
+        rows, row, size = self.rows, self._row[seq], self.page_tokens
+        within = min(tokens, rows.most_mapped * size)
+        more = -(-within // size) + -rows.lengths[row] // size
+        if more * self.kvblock_slots > self.capacity_slots - self.used_slots or tokens > self.longest:
             return False
         if more <= 0:
             return True
-        rows.lengths[row] = self._within(tokens)
+        rows.lengths[row] = within
         self._map(row, more)
         return True
 

@@ -31,7 +31,7 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
             f"figure map needs {FILE}, which --record-map writes; it is missing in: {', '.join(lacking)}"
         )
     style = choices.style
-    maps = [MemoryMap.read(run.path / FILE) for run in runs]
+    maps = [MemoryMap.read(run.path / FILE, run.place) for run in runs]
     at_s = _fullest(maps) if choices.at_s is None else choices.at_s
     arenas = [each.at(at_s) for each in maps]
     columns = _columns(style, len(runs))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Style
@@ -20,6 +20,8 @@ from kvsim.sim.errors import KvsimError
 
 BAND = 1.1
 MOST_PARTS = 20
+TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
+"""Ratios that an axis may show beside 1."""
 SCALES = {"TTFT": (1.0, "s"), "TPOT": (1e3, "ms"), "E2E": (1.0, "s")}
 Pair = tuple[Floats, Floats]
 
@@ -45,11 +47,11 @@ def _known(pair: Pair) -> Pair:
 
 def _requests(run: MeasuredRun, columns: dict[str, Pair], style: Style) -> Figure:
     offs = [
-        f"{what} {100 * (np.mean(pair[1]) / np.mean(pair[0]) - 1):+.1f} %"
+        f"{what}\u00a0{100 * (np.mean(pair[1]) / np.mean(pair[0]) - 1):+.1f}\u00a0%"
         for what, pair in columns.items()
         if len(pair[0])
     ]
-    figure = new_sheet(style, 3.4, f"{run.name}: mean of simulated over measured: {', '.join(offs)}")
+    figure = new_sheet(style, 3.5, f"{run.name}, simulated over measured: {', '.join(offs)}")
     panels = figure.subplots(1, len(columns))
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         scale, unit = SCALES[what]
@@ -59,6 +61,9 @@ def _requests(run: MeasuredRun, columns: dict[str, Pair], style: Style) -> Figur
         _equal(axes, style, measured, simulated)
         axes.set(title=what, xlabel=f"measured, {unit}")
     panels[0].set_ylabel("simulated")
+    band = f"dotted: {100 * (BAND - 1):.0f} % off"
+    small = {"fontsize": style.small_pt, "color": style.muted}
+    panels[-1].text(0.97, 0.04, band, transform=panels[-1].transAxes, ha="right", va="bottom", **small)
     return figure
 
 
@@ -70,12 +75,12 @@ def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> Non
     high = max(measured.max(), simulated.max()) * 1.15
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        subs = (1.0,) if high / low > 200 else (1.0, 2.0, 5.0)
+        decades = np.log10(high / low)
+        subs = (1.0,) if decades > 2 else (1.0, 2.0, 5.0) if decades > 0.8 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
         axis.set_major_locator(LogLocator(subs=subs))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.tick_params(which="both", labelsize=style.small_pt)
-    axes.tick_params(axis="x", which="both", rotation=45)
     ends = np.array([low, high])
     axes.plot(ends, ends, "-", color=style.muted, lw=style.line / 2, zorder=0)
     for share in (BAND, 1 / BAND):
@@ -92,18 +97,40 @@ def _time(run: MeasuredRun, found: Simulated, style: Style) -> Figure:
     panels = figure.subplots(len(columns), 1, sharex=True)
     for place, (axes, (what, pair)) in enumerate(zip(panels, columns.items(), strict=True)):
         with np.errstate(divide="ignore", invalid="ignore"):
-            off = 100 * (pair[1] / pair[0] - 1)
-        there = np.isfinite(off)
-        look = style.look(place)
-        axes.plot(when[there], off[there], ".", color=look.colour, ms=4, alpha=0.7, mew=0)
-        times, medians = _medians(when[there], off[there])
+            ratio = pair[1] / pair[0]
+        there = np.isfinite(ratio) & (ratio > 0)
+        times, medians = _medians(when[there], ratio[there])
+        most = _ratios(axes, ratio[there])
+        kept = np.clip(ratio[there], 1 / most, most)
+        dots = {"ms": 4, "alpha": 0.7, "mew": 0, "clip_on": False}
+        axes.plot(when[there], kept, ".", color=style.look(place).colour, **dots)
         axes.plot(times, medians, "-", color=style.ink, lw=style.line)
-        axes.axhline(0, color=style.muted, lw=style.line / 2, zorder=0)
-        most = np.percentile(np.abs(off[there]), 98) * 1.2 if there.any() else 10
-        axes.set_ylim(-most, most)
-        axes.set_ylabel(f"{what}, % off")
+        axes.axhline(1, color=style.muted, lw=style.line / 2, zorder=0)
+        axes.set_ylabel(f"{what}, off")
+    figure.align_ylabels(panels)
     panels[-1].set_xlabel("request" if start is None else "sent at, s")
     return figure
+
+
+def _ratios(axes: Axes, ratio: Floats) -> float:
+    """A logarithmic axis with 1 in the middle, up to the ratio that is returned: beyond are 2 % at most."""
+    beyond = np.exp(np.percentile(np.abs(np.log(ratio)), 98)) if len(ratio) else 1.0
+    tick = max((each for each in TICKS if each <= beyond), default=TICKS[0])
+    most = float(max(beyond, tick) ** 1.2)
+    axes.set(yscale="log", ylim=(1 / most, most))
+    axes.yaxis.set_major_locator(FixedLocator([1 / tick, 1.0, tick]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _off(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    return most
+
+
+def _off(ratio: float) -> str:
+    """`+10 %`, `-9 %`, and from twice on `3 times`, `1/3`."""
+    if abs(ratio - 1) < 1e-9:
+        return "0"
+    if 1 / 2 <= ratio <= 2:
+        return f"{100 * (ratio - 1):+.0f} %"
+    return f"{ratio:,.3g} times" if ratio > 1 else f"1/{1 / ratio:,.3g}"
 
 
 def _medians(when: Floats, off: Floats) -> tuple[list[float], list[float]]:

@@ -56,8 +56,7 @@ def fit_report(
 
 def headline(fit: Fit) -> str:
     """What was asked, and the answer in a line."""
-    tp = fit.options.tensor_parallel_size
-    where = f"{tp} x {fit.gpu.name}" if tp > 1 else fit.gpu.name
+    where = fit.gpus_in_words
     if fit.capacity.refusal:
         return f"{fit.model.name} on {where}: vLLM {fit.engine.release} would not start"
     longest = fit.request.max_model_len
@@ -181,9 +180,8 @@ def side_by_side(fits: Sequence[Fit]) -> Table:
     """Several models or GPUs, a row each."""
     table = _table("model", "GPU", "weights GiB", "cache GiB", "blocks", "printed tokens", "requests", "")
     for fit in fits:
-        tp = fit.options.tensor_parallel_size
         name, *numbers = _row(fit.model.name, fit)
-        where = f"{tp} x {fit.gpu.name}" if tp > 1 else fit.gpu.name
+        where = fit.gpus_in_words
         state = "does not start" if fit.capacity.refusal else ""
         table.add_row(name, where, f"{fit.weights_bytes / GIB:,.1f}", *numbers, state)
     return table

@@ -102,9 +102,9 @@ class Arena:
         return pack, about | {"times": [round(float(time), 9) for time in self.times_s]}
 
 
-def read_arena(path: Path) -> Arena | None:
-    """The map of a run, None where it is empty; KvsimError if it is damaged."""
-    recorded = MemoryMap.read(path)
+def read_arena(path: Path, replica: int | None = None) -> Arena | None:
+    """The map of a run, or of a replica, None where it is empty; KvsimError if it is damaged."""
+    recorded = MemoryMap.read(path, replica)
     if not len(recorded.instants):
         return None
     rows, offsets = recorded.rows, recorded.offsets

@@ -109,11 +109,12 @@ def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, di
     about["engine"] = {name: engine.get(name) for name in _SETTINGS}
     log = read_events(run.path)
     if log is not None:
+        log = log.of_replica(run.place)
         told = lives(log, run.columns.requests, str(run.path / "events.parquet"))
         own |= {"events": packed_events(log, told, tick), "spans": packed_spans(told, tick)}
         about["reasons"] = log.reasons
     recorded = run.path / "map.parquet"
-    return about, read_arena(recorded) if mapped and recorded.is_file() else None, own
+    return about, read_arena(recorded, run.place) if mapped and recorded.is_file() else None, own
 
 
 _Packed = tuple[Pack, dict[str, Any], str]

@@ -22,10 +22,14 @@ class Texts:
 
 
 def read_columns(
-    path: Path, numbers: Sequence[str], texts: Sequence[str]
+    path: Path, numbers: Sequence[str], texts: Sequence[str], perhaps: Sequence[str] = ()
 ) -> tuple[dict[str, Column], dict[str, Texts]]:
-    """The columns of these names; KvsimError if the file is damaged. Null is NaN, or the empty text."""
-    table = read_table(path, str(path), (*numbers, *texts), [*numbers, *texts], texts)
+    """The columns of these names; KvsimError if the file is damaged. Null is NaN, or the empty text.
+
+    `perhaps` names numbers that need not be there.
+    """
+    table = read_table(path, str(path), (*numbers, *texts), [*numbers, *texts, *perhaps], texts)
+    numbers = [*numbers, *(name for name in perhaps if name in table.column_names)]
     for name in numbers:
         check_type(path, name, table[name].type, "numbers")
     for name in texts:

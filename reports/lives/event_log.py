@@ -31,6 +31,14 @@ class EventLog:
     reason: Int64
     reasons: list[str]
 
+    def of_replica(self, place: int | None) -> "EventLog":
+        """The events of one replica of a fleet; None: all of them."""
+        if place is None or "replica" not in self.numbers:
+            return self
+        rows = self.numbers["replica"] == place
+        numbers = {name: column[rows] for name, column in self.numbers.items() if name != "replica"}
+        return EventLog(numbers, self.kind[rows], self.reason[rows], self.reasons)
+
     def row(self, row: int) -> dict[str, int]:
         """The numbers of an event that apply."""
         return {name: int(c[row]) for name, c in self.numbers.items() if c[row] != NOTHING}
@@ -47,7 +55,7 @@ def read_events(directory: Path) -> EventLog | None:
     path = directory / "events.parquet"
     if not path.exists():
         return None
-    numbers, texts = read_columns(path, ("time_s", *_NUMBERS), ("event", "reason"))
+    numbers, texts = read_columns(path, ("time_s", *_NUMBERS), ("event", "reason"), ("replica",))
     return event_log({**numbers, **texts}, str(path))
 
 
@@ -56,7 +64,7 @@ def event_log(table: Mapping[str, Any] | None, where: str = "events") -> EventLo
     if table is None:
         raise KvsimError(f"{where} were not recorded")
     numbers = {"time_ps": whole_ps(np.asarray(table["time_s"], np.float64))}
-    for name in _NUMBERS:
+    for name in (*_NUMBERS, "replica") if "replica" in table else _NUMBERS:
         column = np.asarray(table[name])
         numbers[name] = (
             np.where(np.isnan(column), NOTHING, column) if column.dtype.kind == "f" else column

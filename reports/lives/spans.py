@@ -123,9 +123,9 @@ class Lives:
 
 def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     """Every track of a run; KvsimError if the events are not those of these requests."""
-    arrival_ps = whole_ps(requests["arrival_s"])
+    arrival_ps, ids = whole_ps(requests["arrival_s"]), np.asarray(requests["request"]).astype(np.int64)
     owner, time_ps, kind = log.numbers["request"], log.numbers["time_ps"], log.kind
-    if not np.array_equal(np.unique(owner), np.arange(len(arrival_ps))):
+    if not np.array_equal(np.unique(owner), ids):
         raise KvsimError(
             f"{where} is damaged: it does not tell of the {len(arrival_ps):,} requests of the run"
         )
@@ -135,13 +135,14 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     only_rejected = rejects & ~np.isin(owner, owner[~rejects])
     keys = np.unique(np.concatenate([key[~rejects], owner[only_rejected] << _SAMPLE_BITS]))
     request, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
+    place = np.searchsorted(ids, request)  # its row
     last = np.full(len(keys), NOTHING)
     finishes = np.flatnonzero(kind == FINISH)
     last[track[finishes]] = finishes
     rejected = last == NOTHING
     refusal = np.full(len(arrival_ps), NOTHING)
-    refusal[owner[rejects]] = np.flatnonzero(rejects)
-    last[rejected] = refusal[request[rejected]]
+    refusal[np.searchsorted(ids, owner[rejects])] = np.flatnonzero(rejects)
+    last[rejected] = refusal[place[rejected]]
     if NOTHING in last:
         broken = int(request[last == NOTHING][0])
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
@@ -149,7 +150,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     child[track[forked]] = True
     inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN)) | forked
     born = np.flatnonzero(~child)
-    arrive_ps = arrival_ps[request[born]]
+    arrive_ps = arrival_ps[place[born]]
     table = _Rows(
         np.concatenate([track[inner], born, np.arange(len(keys))]),
         np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),

@@ -23,7 +23,14 @@ from kvsim.sim.workload import PS_PER_S
 CHOICES = ("slowest", "median", "most-preempted")
 _KNOWN = {"request", "arrival_s", "prompt_tokens", "output_tokens", "status", "num_preemptions"}
 _KNOWN |= {"ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token", "queueing_s", "finish_s"}
-_KNOWN |= {"first_scheduled_s", "first_token_s", "first_scheduled_step", "first_token_step", "finish_step"}
+_KNOWN |= {
+    "replica",
+    "first_scheduled_s",
+    "first_token_s",
+    "first_scheduled_step",
+    "first_token_step",
+    "finish_step",
+}
 
 
 @dataclass(frozen=True)
@@ -135,8 +142,13 @@ def chosen(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
                 f"{other.path} and {runs[0].path} served different requests: explain one of them at a time"
             )
     rows = len(runs[0].columns.requests["request"])
-    if not text.isascii() or not text.isdigit() or int(text) >= rows:
-        whole = f"a number from 0 to {rows - 1:,}" if rows else "in the run, which has no requests"
+    if not text.isascii() or not text.isdigit() or runs[0].row_of(int(text)) < 0:
+        numbers = runs[0].columns.requests["request"]
+        whole = (
+            f"a number from {numbers[0]:,} to {numbers[-1]:,}"
+            if rows
+            else "in the run, which has no requests"
+        )
         raise KvsimError(f"request must be {whole}, or one of {', '.join(CHOICES)}, got {text!r}")
     return list(runs), int(text), ""
 
@@ -175,7 +187,8 @@ def _chosen_by(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
         how = f"preempted {most:,} time{'s' * (most > 1)}, most {of}"
     run = runs[int(place[found])]
     told = [each for each in runs if _same_requests(each, run)]
-    return told, int(row[found]), how if len(runs) == 1 else f"{how}, in {run.label}"
+    number = int(run.columns.requests["request"][row[found]])
+    return told, number, how if len(runs) == 1 else f"{how}, in {run.label}"
 
 
 def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -193,7 +206,7 @@ def story(run: Run, lives: Lives, request: int, how: str = "") -> Story:
     tracks = np.flatnonzero(lives.request == request).tolist()
     last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.rejected[track], -track))
     spans = [span for span in lives.spans(last) if span.end_ps > span.start_ps]
-    row = {name: column[request] for name, column in run.columns.requests.items()}
+    row = {name: column[run.row_of(request)] for name, column in run.columns.requests.items()}
     arrival_ps = int(lives.spans(last)[0].start_ps)
     answers = [
         Answer(

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.summary import Summary
@@ -37,7 +39,8 @@ class Tables:
 class Run:
     """The result of one run as the reports see it.
 
-    `config` is plain JSON (null where there is no number), as is what `summary` shows.
+    `config` is plain JSON (null where there is no number), as is what `summary` shows. `place` says which
+    replica of a fleet this is: its requests and timeline are some rows of the files.
     """
 
     path: Path
@@ -45,6 +48,7 @@ class Run:
     config: dict[str, Any]
     summary: Summary
     columns: Tables
+    place: int | None = None
 
     @property
     def replicas(self) -> list["Run"]:
@@ -58,9 +62,22 @@ class Run:
             {name: column[columns["replica"] == place] for name, column in columns.items()}
             for columns in (self.columns.requests, self.columns.timeline)
         )
-        return replace(
-            self, label=summary["label"], summary=Summary(summary), columns=Tables(requests, timeline)
-        )
+        columns = Tables(requests, timeline)
+        return replace(self, label=summary["label"], summary=Summary(summary), columns=columns, place=place)
+
+    def server_of(self, request: int) -> "Run":
+        """The replica that a request went to, named after the fleet; of a single server the run itself."""
+        replicas = self.replicas
+        if not replicas:
+            return self
+        found = replicas[int(self.columns.requests["replica"][self.row_of(request)])]
+        return replace(found, label=f"{self.label}, {found.label}")
+
+    def row_of(self, request: int) -> int:
+        """The row of a request; -1 if it went elsewhere."""
+        numbers = self.columns.requests["request"]
+        row = int(np.searchsorted(numbers, request))
+        return row if row < len(numbers) and numbers[row] == request else -1
 
 
 def read_run(directory: Path) -> Run:
@@ -90,12 +107,15 @@ def read_run(directory: Path) -> Run:
     )
 
 
-def read_runs(directory: Path) -> list[Run]:
-    """The run in a directory, or all runs of a comparison, or of several seeds, in their order."""
+def read_runs(directory: Path, whole: bool = False) -> list[Run]:
+    """The run in a directory, or all runs of a comparison, or of several seeds, in their order.
+
+    Of a fleet alone its replicas, unless it is wanted as a whole.
+    """
     table = directory / "summary.json"
     if not table.is_file() or (directory / "requests.parquet").exists():
         run = read_run(directory)
-        return run.replicas or [run]
+        return [run] if whole else run.replicas or [run]
     summaries = load_json(table)
     if isinstance(summaries, dict) and isinstance(summaries.get("seeds"), list):
         by_seed = [_read_seed(directory, seed) for seed in summaries["seeds"]]

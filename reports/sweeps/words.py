@@ -83,7 +83,13 @@ def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
         return f"No system meets {slo} at any load of the sweep"
     at, best = max(within, key=lambda each: each[0])
     met = f"{len(within)} of {len(found)} systems meet it" if len(found) > 1 else "it meets the SLO"
-    return f"{_called(best, found)}carries most within {slo}: {at:g} {_LOAD_UNITS[load]}; {met}"
+    alike = sum(largest == at for largest, _ in within) - 1
+    who = f"{_called(best, found)}carries" if not alike else f"{best.name} and {_others(alike)} carry"
+    return f"{who} most within {slo}: {at:g} {_LOAD_UNITS[load]}; {met}"
+
+
+def _others(many: int) -> str:
+    return f"{many:,} other{'s' * (many != 1)}"
 
 
 def _called(system: System, found: Sequence[System]) -> str:

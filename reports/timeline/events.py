@@ -93,7 +93,7 @@ def write_trace(
     """
     if out.is_dir() or not out.name:
         raise KvsimError(f"out must be a file, and {out} is a directory")
-    rows = len(traced[0].run.columns.requests["request"])
+    rows = 1 + max(int(each.run.columns.requests["request"].max(initial=-1)) for each in traced)
     if rows and first >= rows:
         raise KvsimError(f"requests must begin below {rows:,}, the number of them, got {first:,}")
     end = rows if last is None else min(last + 1, rows)
@@ -184,7 +184,7 @@ class _Process:
             if not self.whole and len(self.chosen):
                 lives = self.lives
                 window = int(lives.begin_ps[self.chosen].min()), int(lives.end_ps[self.chosen].max())
-            yield step_slices(self.pid, self.steps, window)
+            yield step_slices(self.pid, self.steps, window, self.run.place)
 
     def _tid(self, track: int) -> int:
         return _FIRST_THREAD + int(self._place[track])
@@ -242,11 +242,11 @@ class _Process:
         return rows[drawn], sources[drawn]
 
     def _whole_life(self, time_ns: int, track: int, end_ns: int, row: int) -> str:
-        requests, request = self.run.columns.requests, int(self.lives.request[track])
-        args = {name: requests[name][request].item() for name in ("prompt_tokens", "output_tokens")}
-        args["status"] = str(requests["status"][request])
+        requests, place = self.run.columns.requests, self.run.row_of(int(self.lives.request[track]))
+        args = {name: requests[name][place].item() for name in ("prompt_tokens", "output_tokens")}
+        args["status"] = str(requests["status"][place])
         for name in ("ttft_s", "tpot_s", "e2e_s"):
-            value = number(requests[name][request].item())
+            value = number(requests[name][place].item())
             if value is not None:
                 args[name] = round(value, 9)
         return self._slice(time_ns, track, end_ns, self._name(track), "request", args)

@@ -1,6 +1,6 @@
 """The engine's steps as slices of a timeline, from a step log on disk or of a run that was repeated."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,22 @@ _IF_ANY = (
 _AT_ONCE = 8192
 
 
-def step_slices(pid: int, steps: Steps, window_ps: tuple[int, int] | None) -> Iterator[tuple[int, str]]:
-    """(nanoseconds, event) of each step, of those only that touch the window if there is one."""
+def step_slices(
+    pid: int, steps: Steps, window_ps: tuple[int, int] | None, replica: int | None = None
+) -> Iterator[tuple[int, str]]:
+    """(nanoseconds, event) of each step, of those only that touch the window if there is one.
+
+    Of a fleet, those of one `replica`.
+    """
     last_ns = 0
-    for columns in _portions(steps):
+    for columns in _portions(steps, () if replica is None else ("replica",)):
         start_ps = np.rint(columns["start_s"] * 1e12).astype(np.int64)
         end_ps = start_ps + np.rint(columns["duration_s"] * 1e12).astype(np.int64)
         chosen = np.ones(len(start_ps), np.bool_)
         if window_ps is not None:
             chosen = (end_ps >= window_ps[0]) & (start_ps <= window_ps[1])
+        if replica is not None:
+            chosen &= columns["replica"] == replica
         names = (*_ALWAYS, *_IF_ANY)
         rows = zip(*(columns[name][chosen].tolist() for name in names), strict=True)
         starts, ends = (((ps[chosen] + 500) // 1000).tolist() for ps in (start_ps, end_ps))
@@ -55,14 +62,14 @@ def _kind(step: Mapping[str, int]) -> str:
     return "decode" if step["decode_tokens"] else "swap"
 
 
-def _portions(steps: Steps) -> Iterator[Mapping[str, Any]]:
-    """The columns of some steps at a time."""
+def _portions(steps: Steps, more: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """The columns of some steps at a time, and `more` of them."""
     if not isinstance(steps, Path):
         rows = len(steps["start_s"])
         for start in range(0, rows, _AT_ONCE):
             yield {name: np.asarray(column[start : start + _AT_ONCE]) for name, column in steps.items()}
         return
-    names = [*_TIMES, *_ALWAYS, *_IF_ANY]
+    names = [*_TIMES, *_ALWAYS, *_IF_ANY, *more]
     with opened_table(steps, str(steps), names) as file:
         for name in names:
             check_type(steps, name, file.schema_arrow.field(name).type, "numbers")

@@ -19,6 +19,8 @@ from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.scenario.vllm_defaults import RELEASES, Asked, vllm_defaults
 
 NEWEST = list(RELEASES)[-1]
+ASYNCHRONOUS = (0, 14)
+"""From this release on vLLM schedules asynchronously unless it is told not to."""
 FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "async_scheduling", "block_size")
 """Settings that a log may state, and that None leaves open."""
 PLAIN = ("tensor_parallel_size", "kv_cache_dtype", "gpu_memory_utilization", "enforce_eager")
@@ -48,6 +50,8 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
         release = _release(log)
         found, said = _logged(found, log)
         told.append(f"The log says: {', '.join(said) or 'nothing of the settings'}.")
+        if log.release and not log.release.startswith(release):
+            told.append(f"The log is of vLLM {log.release}, simulated as {release}.")
     of_vllm = asked.scheduler is None or str(asked.scheduler).startswith("vllm-v1")
     if allocator_class(name_of(asked.allocator)).has_blocks and of_vllm:
         found, said = _defaults(found, release)
@@ -104,10 +108,12 @@ def _defaults(asked: Scenario, release: str) -> tuple[Scenario, list[str]]:
 
 
 def _release(log: StartupLog) -> str:
-    """The release that is simulated for that of a log: the nearest before it."""
+    """The release that is simulated for that of a log: the nearest before it that schedules as it does."""
     try:
         numbers = tuple(map(int, (log.release or NEWEST).split(".")[:2]))
     except ValueError:
+        return NEWEST
+    if log.async_scheduling or numbers >= ASYNCHRONOUS:
         return NEWEST
     oldest = next(iter(RELEASES))
     known = [each for each in RELEASES if tuple(map(int, each.split(".")[:2])) <= numbers]

@@ -42,8 +42,10 @@ def parsed(text: str) -> dict[str, Any]:
 
 def changed(server: Scenario, changes: dict[str, Any]) -> Scenario:
     """The server with these settings, and a KV cache of the size that follows."""
+    if any(name in changes for name in GIVEN):  # a size that was known before gives way to it
+        return replace(server, **{**dict.fromkeys(GIVEN), **changes})
     found = replace(server, **changes)
-    if not any(getattr(server, name) for name in GIVEN) or any(name in changes for name in GIVEN):
+    if not any(getattr(server, name) for name in GIVEN):
         return found
     before, after = (_formula(replace(each, kv_tokens=None, num_gpu_blocks=None)) for each in (server, found))
     known = _formula(server)

@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.budget import MemoryLine, budget
-from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, request_blocks
+from kvsim.sim.fit.capacity import (
+    GIB,
+    Capacity,
+    capacity_of,
+    pipeline_capacity,
+    request_blocks,
+    stages_of,
+)
 from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.notes import Numbers, notes_of
 from kvsim.sim.kv.blocks import KvSettings, Paged, compute_capability, paged
@@ -61,7 +68,15 @@ class Fit:
     @property
     def weights_bytes(self) -> int:
         """Bytes of the weights on one GPU."""
-        return -(-self.model.weight_bytes // self.options.tensor_parallel_size)
+        options = self.options
+        return -(-self.model.weight_bytes // (options.tensor_parallel_size * options.pipeline_parallel_size))
+
+    @property
+    def gpus_in_words(self) -> str:
+        """How many GPUs of which kind share the model."""
+        split, stages = self.options.tensor_parallel_size, self.options.pipeline_parallel_size
+        counts = [str(count) for count in (stages, split) if count > 1]
+        return " x ".join([*counts, self.gpu.name])
 
     @property
     def cache_hit_alignment_tokens(self) -> int:
@@ -78,11 +93,8 @@ class Fit:
         )
 
     def __repr__(self) -> str:
-        split = self.options.tensor_parallel_size
-        gpus = f"{split} x {self.gpu.name}" if split > 1 else self.gpu.name
-        return (
-            f"<kvsim.Fit {self.model.name} on {gpus}: {self.capacity.num_blocks:,} blocks; {self.log_line}>"
-        )
+        blocks = f"{self.capacity.num_blocks:,} blocks"
+        return f"<kvsim.Fit {self.model.name} on {self.gpus_in_words}: {blocks}; {self.log_line}>"
 
     def as_json(self) -> dict[str, object]:
         """The answer in JSON's types."""
@@ -97,6 +109,7 @@ class Fit:
             "groups": [group_json(group, self.request) for group in self.groups],
             "block_size": self.paged.block_size,
             "bytes_per_block": self.capacity.bytes_per_block,
+            "pipeline_parallel_size": self.options.pipeline_parallel_size,
             "num_blocks": self.capacity.num_blocks,
             "kv_tokens": self.capacity.kv_tokens,
             "max_concurrency": self.capacity.max_concurrency,
@@ -164,6 +177,12 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     answer = _answered(model, gpu, options)
     numbers = Numbers(answer.engine, answer.paged, answer.groups, answer.capacity, answer.request)
     notes = [f"{model.name}: {note}" for note in model.notes]
+    stages = options.pipeline_parallel_size
+    if stages > 1:
+        notes.append(
+            f"{stages} stages share the layers as evenly as can be, and the weights are taken to be shared "
+            "evenly too: a block id is worth the layers of its stage on each GPU"
+        )
     notes += [*notes_of(numbers, answer.cache_hit_alignment_tokens), *_refused(answer)]
     asked = parse_lengths(options.lengths) if options.lengths else ()
     pool = answer.capacity
@@ -173,7 +192,7 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
 
 def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     """The numbers of the answer."""
-    _check(options)
+    _check(options, model)
     engine = engine_of(model, gpu, options)
     settings = settings_of(gpu, options, engine)
     layers = paged(model, settings)
@@ -182,12 +201,23 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
         raise KvsimError(f"model {model.name} caches nothing")
     lines: tuple[MemoryLine, ...] = ()
     if options.kv_memory is None:
-        lines = budget(model, gpu, options.tensor_parallel_size, engine, options.enforce_eager)
+        lines = budget(
+            model,
+            gpu,
+            options.tensor_parallel_size,
+            engine,
+            eager=options.enforce_eager,
+            stages=options.pipeline_parallel_size,
+        )
     memory = int(options.kv_memory * GIB) if options.kv_memory else _cache_bytes(lines)
-    request = Request(
-        options.max_model_len or model.max_model_len, engine.in_flight_tokens, engine.max_num_batched_tokens
-    )
-    capacity = capacity_of(groups, memory, request)
+    stages = options.pipeline_parallel_size
+    longest, in_flight = options.max_model_len or model.max_model_len, engine.in_flight_of(stages)
+    request = Request(longest, in_flight, engine.max_num_batched_tokens)
+    if stages > 1:
+        held = stages_of(groups, model.layers, stages)
+        capacity = pipeline_capacity(groups, held, [memory] * stages, request)
+    else:
+        capacity = capacity_of(groups, memory, request)
     return Fit(model, gpu, options, engine, lines, memory, layers, groups, capacity, request, (), ())
 
 
@@ -207,8 +237,13 @@ def _refused(answer: Fit) -> list[str]:
     return [told]
 
 
-def _check(options: FitOptions) -> None:
+def _check(options: FitOptions, model: ModelSpec) -> None:
     """Raise where a number cannot be."""
+    stages = options.pipeline_parallel_size
+    if not 1 <= stages <= model.layers:
+        raise KvsimError(
+            f"pipeline_parallel_size must be at least 1 and at most {model.layers} (layers), got {stages}"
+        )
     for name, most in (("kv_memory", None), ("gpu_memory_utilization", 1)):
         value = getattr(options, name)
         if value is not None and (not value > 0 or (most is not None and value > most)):

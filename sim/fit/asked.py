@@ -21,6 +21,7 @@ class FitOptions:
     """What is asked, beside the model and the GPU; None leaves it to the engine."""
 
     tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
+    pipeline_parallel_size: int = _asked(1, "GPUs, or groups of them, that hold a stage of layers each.")
     kv_cache_dtype: str = _asked("auto", "Type of a cached number.", metavar="auto|fp8|bf16|...")
     block_size: int | None = _asked(None, "Tokens of a block.", show_default="the engine's")
     max_model_len: int | None = _asked(None, "Most tokens of a request.", show_default="the model's")

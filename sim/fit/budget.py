@@ -29,7 +29,7 @@ class MemoryLine:
 
 
 def budget(
-    model: ModelSpec, gpu: GpuSpec, tp: int, engine: VllmDefaults, eager: bool = False
+    model: ModelSpec, gpu: GpuSpec, tp: int, engine: VllmDefaults, *, eager: bool = False, stages: int = 1
 ) -> tuple[MemoryLine, ...]:
     """The lines of one GPU's memory; the cache gets what is left, which may be less than nothing."""
     usable = int(gpu.memory_bytes * engine.gpu_memory_utilization)
@@ -40,7 +40,9 @@ def budget(
         + 10 * seats * model.vocab_size
     )
     lines = [
-        MemoryLine("weights", -(-model.weight_bytes // tp), _weights(model, tp), model.source),
+        MemoryLine(
+            "weights", -(-model.weight_bytes // (tp * stages)), _weights(model, tp, stages), model.source
+        ),
         MemoryLine(
             "activations",
             activations,
@@ -72,11 +74,12 @@ def budget(
     return (*lines, MemoryLine("not used", gpu.memory_bytes - usable, "the rest", "gpu_memory_utilization"))
 
 
-def _weights(model: ModelSpec, tp: int) -> str:
+def _weights(model: ModelSpec, tp: int, stages: int) -> str:
+    share = f"{tp} / {stages} stages" if stages > 1 else f"{tp}"
     if model.weight_bits is None:
-        return f"{model.parameters:,} x {model.dtype_bytes} bytes / {tp}"
+        return f"{model.parameters:,} x {model.dtype_bytes} bytes / {share}"
     rest = model.parameters - model.quantized_parameters
     return (
         f"({model.quantized_parameters:,} x {model.weight_bits:.4g} bits + {rest:,} x {model.dtype_bytes} "
-        f"bytes) / {tp}"
+        f"bytes) / {share}"
     )

@@ -11,7 +11,8 @@ fit beside the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from kvsim.sim.kv.pages import Group, Request, blocks_of, bytes_per_block
 
@@ -47,10 +48,14 @@ class Capacity:
 
 
 def capacity_of(
-    groups: Sequence[Group], memory_bytes: int, request: Request, blocks_outermost: bool = False
+    groups: Sequence[Group],
+    memory_bytes: int,
+    request: Request,
+    blocks_outermost: bool = False,
+    block_bytes: int | None = None,
 ) -> Capacity:
-    """Blocks, tokens and concurrency of a pool of so many bytes."""
-    block = bytes_per_block(groups, blocks_outermost)
+    """Blocks, tokens and concurrency of a pool of so many bytes; `block_bytes` where it holds a part only."""
+    block = bytes_per_block(groups, blocks_outermost) if block_bytes is None else block_bytes
     needed = request_blocks(groups, request)
     usable = memory_bytes - block  # without the null block
     longest = longest_that_fits(groups, usable, block, request)
@@ -65,6 +70,47 @@ def capacity_of(
         longest=longest,
         refusal=_refusal(block * needed, usable, block, request.max_model_len, longest),
     )
+
+
+def pipeline_capacity(
+    groups: Sequence[Group], stages: Sequence[Sequence[Group]], memory_bytes: Sequence[int], request: Request
+) -> Capacity:
+    """The pool of a pipeline: a block id is worth the stage's layers of a group on each of its GPUs.
+
+    The stage with the fewest blocks decides. `stages` are the groups with the layers of each stage.
+    """
+    each = [
+        capacity_of(
+            groups, memory, request, block_bytes=bytes_per_block([group for group in stage if group.pages])
+        )
+        for stage, memory in zip(stages, memory_bytes, strict=True)
+    ]
+    fewest = min(each, key=lambda capacity: capacity.num_blocks)
+    refusals = [capacity.refusal for capacity in each if capacity.refusal]
+    return replace(
+        fewest,
+        longest=min(capacity.longest for capacity in each),
+        refusal=fewest.refusal or (refusals[0] if refusals else None),
+    )
+
+
+def stages_of(groups: Sequence[Group], layers: int, count: int) -> list[list[Group]]:
+    """The groups with the layers of each of `count` stages, which have as many layers each as can be."""
+    ends = [layers * stage // count for stage in range(count + 1)]
+    return [
+        [
+            Group(
+                tuple(number for number in group.layers if first <= number < last),
+                tuple(
+                    page
+                    for number, page in zip(group.layers, group.pages, strict=True)
+                    if first <= number < last
+                ),
+            )
+            for group in groups
+        ]
+        for first, last in pairwise(ends)
+    ]
 
 
 def request_blocks(groups: Sequence[Group], request: Request) -> int:

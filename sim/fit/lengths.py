@@ -49,7 +49,9 @@ def parse_lengths(text: str) -> tuple[tuple[int, int], ...]:
     for part in text.split(","):
         prompt, plus, output = part.strip().partition("+")
         if not plus or not prompt.isdecimal() or not output.isdecimal() or not int(prompt) or not int(output):
-            raise KvsimError(f"lengths must be PROMPT+OUTPUT,... in tokens, as in 1000+200, got {part!r}")
+            raise KvsimError(
+                f"lengths must be PROMPT+OUTPUT,... in tokens, as in 1000+200, or trace:NAME, got {part!r}"
+            )
         found.append((int(prompt), int(output)))
     return tuple(found)
 

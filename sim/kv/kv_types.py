@@ -32,6 +32,11 @@ NAMES = (*PLAIN_BYTES, *PER_HEAD_BITS, *TURBO_BITS)
 
 def check_kv_type(name: str) -> None:
     """Raise unless the type is one that vLLM knows."""
+    if "nvfp4" in name:
+        raise KvsimError(
+            f"kv_cache_dtype {name!r} is not known here: only FlashInfer on Blackwell lays it out; fp8 takes "
+            "about twice its bytes"
+        )
     if name not in NAMES:
         raise KvsimError(f"kv_cache_dtype must be one of {', '.join(NAMES)}, got {name!r}")
 

@@ -21,7 +21,7 @@ LATEST = 1000
 
 @dataclass(frozen=True)
 class Glance:
-    """A run at a moment.
+    """A run at a moment; of a fleet, all replicas together.
 
     `rows` are those of the timeline so far, see `TIMELINE_COLUMNS`; the last is the state now.
     `first_token_s` are the median and the 99th percentile of the latest requests, None before the first.
@@ -46,20 +46,35 @@ class Glance:
 
 def glance(engine: Engine) -> Glance:
     """Look at an engine that may be running in another thread; never raises, never changes anything."""
-    recorder, server, log = engine.replica.recorder, engine.replica.server, engine.log
+    replicas, log = engine.replicas, engine.log
+    recorders, servers = [each.recorder for each in replicas], [each.server for each in replicas]
     finished, waits_ps = log.finished_count, log.latest_ttft_ps(LATEST)
     first_token_s = None
     if len(waits_ps):
         median, high = np.quantile(waits_ps, [0.5, 0.99]) / PS_PER_S
         first_token_s = (float(median), float(high))
     return Glance(
-        simulated_s=server.now_ps / PS_PER_S,
+        simulated_s=max(server.now_ps for server in servers) / PS_PER_S,
         requests=len(engine.workload),
         finished=finished,
-        rejected=sum(list(recorder.rejected.values())),
-        tokens=recorder.token_gaps.count + finished,
-        preemptions=server.totals.preemptions + server.totals.swap_outs,
-        capacity_slots=server.allocator.capacity_slots,
-        rows=recorder.rows(),
+        rejected=sum(sum(list(recorder.rejected.values())) for recorder in recorders),
+        tokens=sum(recorder.token_gaps.count for recorder in recorders) + finished,
+        preemptions=sum(server.totals.preemptions + server.totals.swap_outs for server in servers),
+        capacity_slots=sum(server.allocator.capacity_slots for server in servers),
+        rows=_together([recorder.rows() for recorder in recorders]),
         first_token_s=first_token_s,
     )
+
+
+def _together(timelines: Sequence[Sequence[tuple[int, ...]]]) -> Sequence[tuple[int, ...]]:
+    """The timeline of a fleet: at each row of any replica, the sum of what holds in each of them."""
+    if len(timelines) == 1:
+        return timelines[0]
+    tables = [np.array(rows, np.int64).reshape(-1, len(TIMELINE_COLUMNS)) for rows in timelines]
+    times_ps = np.unique(np.concatenate([table[:, 0] for table in tables]))
+    total = np.zeros((len(times_ps), len(TIMELINE_COLUMNS)), np.int64)
+    for table in tables:
+        held = np.vstack([np.zeros_like(total[:1]), table])  # nothing before its first row
+        total += held[np.searchsorted(table[:, 0], times_ps, side="right")]
+    total[:, 0] = times_ps
+    return list(map(tuple, total.tolist()))

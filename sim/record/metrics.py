@@ -123,27 +123,6 @@ def event_table(events: Events | None) -> Table | None:
     }
 
 
-def event_tables(events: Sequence[Events | None]) -> Table | None:
-    """The same of several replicas, in order of time, with a column more: `replica`."""
-    tables = [found for each in events if (found := event_table(each)) is not None]
-    if len(tables) < 2:
-        return tables[0] if tables else None
-    counts = [len(np.asarray(table["time_s"])) for table in tables]
-    order = np.argsort(np.concatenate([np.asarray(table["time_s"]) for table in tables]), kind="stable")
-
-    def joined(name: str) -> Column | Texts:
-        columns = [table[name] for table in tables]
-        texts = [column for column in columns if isinstance(column, Texts)]
-        if texts:
-            return Texts.joined(texts).in_order(order)
-        found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
-        return found
-
-    return {name: joined(name) for name in tables[0]} | {
-        "replica": np.repeat(np.arange(len(tables)), counts)[order]
-    }
-
-
 def map_table(memory_map: MemoryMap | None) -> Table | None:
     """A row per range of slots that changed hands; None when no map was asked for."""
     if memory_map is None:
@@ -157,6 +136,30 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
         "filled": numbers["filled"],
         "cached": numbers["cached"],
         **({"idle": numbers["idle"]} if "idle" in numbers else {}),
+    }
+
+
+def together(tables: Sequence[Table | None]) -> Table | None:
+    """The tables of all replicas of a fleet, in order of time, and which replica each row is from.
+
+    One table alone stays as it is; None when they were not asked for.
+    """
+    known = [table for table in tables if table is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    counts = [len(np.asarray(table["time_s"])) for table in known]
+    order = np.argsort(np.concatenate([np.asarray(table["time_s"]) for table in known]), kind="stable")
+
+    def joined(name: str) -> Column | Texts:
+        columns = [table[name] for table in known]
+        texts = [column for column in columns if isinstance(column, Texts)]
+        if texts:
+            return Texts.joined(texts).in_order(order)
+        found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
+        return found
+
+    return {name: joined(name) for name in known[0]} | {
+        "replica": np.repeat(np.arange(len(known)), counts)[order]
     }
 
 

@@ -80,7 +80,11 @@ class VllmDefaults:
     @property
     def in_flight_tokens(self) -> int:
         """Tokens scheduled and not yet settled: a budget for each step under way."""
-        return self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
+        return self.in_flight_of(1)
+
+    def in_flight_of(self, stages: int) -> int:
+        """The same of a pipeline: a step in each stage, and one more where scheduling is asynchronous."""
+        return self.max_num_batched_tokens * (stages + self.async_scheduling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,8 +40,10 @@ class Decoding:
         self.now_ps = 0
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
-        self._growth = GrowthCalendar(allocator.growth_unit if progress.linear else 0)
-        self._windows = allocator.windows
+        unit = allocator.growth_unit or allocator.grows_by
+        self._growth = GrowthCalendar(unit if progress.linear else 0)
+        self._leaves = type(allocator).leaves_at is not Allocator.leaves_at
+        self._plain_surplus = type(allocator).surplus is Allocator.surplus
         self._granted_clock = -1  # of the last decode step whose memory was given
 
     @property
@@ -105,9 +107,7 @@ class Decoding:
                 request = running[seq]
                 self._set_internal(request, allocator.surplus(seq, request.final_tokens))
         else:
-            for seq in due:
-                if seq in running:  # by priority, who grew may be evicted in the same step
-                    self._plan_growth(running[seq])
+            self._plan_growths(due)
 
     def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
         """Decode steps, this one included, in which nobody ends early and all growth is guaranteed.
@@ -197,7 +197,7 @@ class Decoding:
         """Write down when a sequence must grow next, or what it will never fill."""
         allocator, unit = self.allocator, self._growth.unit
         capacity = allocator.capacity(request.seq)
-        if self._windows:
+        if self._leaves:
             if unit:
                 self._plan_leaving(request)
             elif leaves_at := allocator.leaves_at(request.seq):
@@ -208,6 +208,26 @@ class Decoding:
             if unit:
                 return
         self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
+    def _plan_growths(self, seqs: Sequence[int]) -> None:
+        """The same for those that just grew one by one, where nothing is promised."""
+        if self._leaves:
+            for seq in seqs:
+                if seq in self.running:  # by priority, who grew may be evicted in the same step
+                    self._plan_growth(self.running[seq])
+            return
+        growth_clock, capacity, add = self.progress.growth_clock, self.allocator.capacity, self._growth.add
+        for seq in seqs:
+            request = self.running.get(seq)
+            if request is None:
+                continue
+            clock, slots = growth_clock(request, capacity(seq)), 0
+            if clock < request.finish_clock:
+                add(seq, clock, request.finish_clock)
+            if clock >= request.finish_clock or not self._plain_surplus:  # else it writes all that it has
+                slots = max(0, self.allocator.surplus(seq, request.final_tokens))
+            if slots != request.internal:
+                self._set_internal(request, slots)
 
     def _plan_leaving(self, request: Request) -> None:
         """Write down when a sequence leaves slots next."""

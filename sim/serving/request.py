@@ -24,11 +24,11 @@ NAMES = ("waiting", "prefill", "decode", "swapped", "finished")
 SUCCESSORS = (
     (State.PREFILL,),
     (State.DECODE, State.FINISHED, State.WAITING),
-    (State.FINISHED, State.WAITING, State.SWAPPED),
+    (State.FINISHED, State.WAITING, State.SWAPPED, State.PREFILL),
     (State.DECODE, State.FINISHED),
     (),
 )
-"""By state, the allowed moves; back to WAITING is preemption."""
+"""By state, the allowed moves; back to WAITING is preemption, to PREFILL a step without a token."""
 MOVES: Final = frozenset(10 * state + after for state, moves in enumerate(SUCCESSORS) for after in moves)
 """The same as 10 * from + to."""
 

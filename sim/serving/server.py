@@ -66,6 +66,7 @@ class Server(Decoding):
         self.steps = 0  # engine steps executed
         self.totals = Totals()
         self.events: Events | None = None
+        self._windows = allocator.windows
         self.has_external = type(allocator).external_slots is not Allocator.external_slots
         self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
         self._next_seq = 0
@@ -130,7 +131,15 @@ class Server(Decoding):
 
     def lengths(self, new: bool = True) -> dict[int, int]:
         """The tokens of each living sequence in the step, its `new` ones included; from scratch."""
-        of_decoding = self.progress.tokens if new and not self.step.paused else self.progress.stored
+        new = new and not self.step.paused
+        if self.progress.linear:
+            clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
+            return {
+                seq: r.base + clock if r.state == decode else r.computed
+                for seq, r in self.running.items()
+                if r.state != finished
+            }
+        of_decoding = self.progress.tokens if new else self.progress.stored
         return {
             seq: of_decoding(r) if r.state == State.DECODE else r.computed
             for seq, r in self.running.items()

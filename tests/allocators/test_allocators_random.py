@@ -469,7 +469,7 @@ class PagedMachine(RuleBasedStateMachine):
         ledger = self.paged.ledger(model.tokens, finals, need=50)
         assert ledger == (
             *(len(token), len(reserved), len(lent - token - reserved)),
-            *(0, 0, len(model.queue) * self.size),
+            *(0, 0, len(model.queue) * self.size, 0),
         )
 
 

@@ -3,7 +3,7 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json` and `path/to/config.json` of the examples exist.
+`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json`, `server.log` and `path/to/config.json` exist.
 `run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
 `--closed-sessions`, also `--num-prompts 20`, which replaces their own.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.bench_files import GUIDELLM
+from support.bench_files import GUIDELLM, INFERENCE_PERF, measured_on
 
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS, FAMILIES
@@ -35,6 +35,7 @@ from kvsim.sim.record import recorder
 from kvsim.sim.scenario.engine import POLICIES, PREEMPTIONS, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
+from kvsim.workloads.catalogue import entries
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +122,7 @@ def workplace(tmp_path, monkeypatch):
     for name, table in zip(("requests.csv", "log.csv"), blocks(named("traces"), "csv"), strict=True):
         Path(name).write_text(table, encoding="utf-8")
     Path("result.json").write_bytes(GUIDELLM.read_bytes())
+    Path("server.log").write_text("INFO GPU KV cache size: 200,000 tokens\n", encoding="utf-8")
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
@@ -232,6 +234,14 @@ def test_every_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
     listed = carry_out(f"sim {page}", capsys)
     for name in names:
         assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
+
+
+def test_every_public_trace_is_in_the_table_with_its_licence():
+    text = named("traces")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    for name, entry in entries().items():
+        (row,) = (line for line in rows if f"`{name}`" in line.split(" | ")[0])
+        assert row.endswith(f"| {entry.licence} |")
 
 
 @pytest.mark.parametrize("page", [ROOT / "docs/zoo.md", *ZOO], ids=lambda page: page.stem)
@@ -388,6 +398,60 @@ def test_a_how_to_works_from_top_to_bottom(page, workplace, capsys):
             assert [line.rstrip() for line in printed.splitlines()] == block.splitlines()
 
 
+def assert_in_order(shown, printed):
+    """Each line of a block is among the printed ones, in their order; `...` stands for what is left out."""
+    lines = iter(printed)
+    for line in shown.splitlines():
+        assert line == "..." or line in lines, line
+
+
+def test_the_replay_in_the_how_to_is_what_the_program_prints(workplace, capsys, monkeypatch):
+    """Of the server that really ran: its result, its log and its GPU in the place of the reader's."""
+    monkeypatch.setenv("COLUMNS", "80")
+    measured_on("rtx-4090", workplace)
+    command = "sim replay result.json --log server.log --model llama-3.1-8b --gpu "
+    text = named("how-to-compare-with-your-engine")
+    assert f"{command}h100\n" in text
+    (shown,) = blocks(text, "console")
+    assert_in_order(shown, carry_out(f"{command}rtx-4090 --frontend-latency 0", capsys))
+
+
+def test_the_capacity_in_the_how_to_is_what_the_program_prints(workplace, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = named("how-to-size-a-deployment")
+    (command,) = (line for line in blocks(text, "sh")[1].splitlines() if line.startswith("sim capacity"))
+    (shown,) = blocks(text, "console")
+    assert_in_order(shown, carry_out(f"{command} --no-plots --out answer", capsys))
+
+
+def texts_in(directory):
+    """All that the JSON and CSV files of a directory say."""
+    files = [path for path in directory.iterdir() if path.suffix in (".json", ".jsonl", ".csv")]
+    return "".join(path.read_text(encoding="utf-8") for path in files if path.name != "config.json")
+
+
+def test_the_commands_of_the_page_of_metrics_run_and_give_what_it_says(workplace, capsys):
+    """kvsim's column by the command of its row, the tools' columns by the command of the last row."""
+    table = [line for line in named("metrics-by-tool").splitlines() if line.startswith("| ")]
+    rows = [[re.findall("`([^`]+)`", cell) for cell in line.split(" | ")] for line in table[1:]]
+    *rows, written = rows
+    said = {}
+    few = "--trace synthetic --output-len uniform:2:40 --num-prompts 60 --no-plots -q"
+    for command in sorted({row[6][0] for row in rows} | {cell[0] for cell in written[2:5]}):
+        slo = "" if "--slo" in command else " --slo ttft=1s,tpot=50ms"
+        carry_out(f"{command}{slo} {few} --out run{len(said)}", capsys)
+        said[command] = texts_in(Path(f"run{len(said)}"))
+    carry_out(written[6][0], capsys)
+    for row in rows:
+        for name in row[1]:
+            assert f'{name}"' in said[row[6][0]] or f"{name}," in said[row[6][0]], name
+        for column in (2, 3, 4):
+            for name in row[column]:
+                assert f'{name}"' in said[written[column][0]], name
+        for name in row[5]:
+            assert f'"{name}"' in INFERENCE_PERF.read_text(), name
+
+
 @pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
 def test_a_how_to_begins_with_the_task_and_is_short(page):
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -402,9 +466,7 @@ def test_the_output_in_the_readme_is_what_the_program_prints(workplace, capsys):
     commands = ["sim run --allocator paged --trace sharegpt", examples(README)[0]]
     for command, shown in zip(commands, blocks(text, "text"), strict=True):
         assert command in text
-        printed = iter(carry_out(command, capsys))
-        for line in shown.splitlines():
-            assert line == "..." or line in printed, line
+        assert_in_order(shown, carry_out(command, capsys))
 
 
 def test_the_numbers_in_the_text_of_the_readme_are_those_of_the_runs(workplace, capsys):

@@ -83,7 +83,7 @@ def test_ranges_name_requests_and_samples(tmp_path):
         Range(32, 8, ((3, 0),), 5, cached=False, idle=False),
     ]
     assert found.slots == 40
-    assert list(found.at(0.4).ranges()) == [Range(0, 40, (), 0, False)]
+    assert list(found.at(0.4).ranges()) == [Range(0, 40, (), 0, cached=False, idle=False)]
     assert owners_of("") == ()
 
 

@@ -9,36 +9,16 @@ import gzip
 import json
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from support import golden
-from support.hybrid_case import layers_of, trace_lines
+from support.hybrid_case import differences, engine_of
 from support.shared_data import goldens
 
 from kvsim.allocators.hybrid.groups import Hybrid
-from kvsim.sim import build
-from kvsim.sim.build import build_engine
-from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
-from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S
-from kvsim.workloads.source import opened
 
 pytestmark = pytest.mark.golden
-DECIDED = ("waiting", "preemptions_cum", "prefill_tokens", "decode_tokens", "hit_tokens", "recomputed_tokens")
-STATE = (
-    "running",
-    "blocks_in_use",
-    "kv_tokens",
-    "finished",
-    "running_end",
-    "waiting_end",
-    "blocks_in_use_end",
-)
 
 
 def _names():
@@ -78,71 +58,6 @@ def case_named(name):
             prompts = {row["id"]: row["prompt_ids"] for row in workload("d_shared_t0")}
             requests = [row | {"prompt_ids": prompts[row["id"]]} for row in requests]
     return case | {"requests": requests}
-
-
-def deployment(case):
-    config = case["config"]
-    engine = EngineConfig(
-        scheduler="vllm-v1@0.33.0",
-        enable_prefix_caching=config["caching"],
-        reserve_full_prompt=config["scheduler_reserve_full_isl"],
-        watermark=config["watermark"] or 0.0,
-        **{
-            name: config[name]
-            for name in (
-                "block_size",
-                "max_num_seqs",
-                "max_num_batched_tokens",
-                "max_model_len",
-                "async_scheduling",
-            )
-        },
-    )
-    return Deployment(
-        model=model_named("llama-2-7b"),
-        gpu=gpu_named("a100-40gb"),
-        engine=engine,
-        num_gpu_blocks=config["usable_blocks"],
-        cost="constant:1",
-    )
-
-
-def engine_of(case, monkeypatch, **how):
-    """The engine of a recording's run; its model's layers are in the recording's groups."""
-    layers = layers_of(case)
-    slots = case["config"]["usable_blocks"] * page_slots(layers)
-    memory = HybridMemory(layers, (), 0, KvCapacity(slots, 1, "given", 1, slots))
-    monkeypatch.setattr(build, "hybrid_groups", lambda _scenario: memory)
-    with TemporaryDirectory() as directory:
-        trace = Path(directory) / "trace.jsonl"
-        trace.write_text("".join(trace_lines(case)))
-        work = opened(Traffic(trace=str(trace))).workload()
-    return build_engine(deployment(case), work, **how)
-
-
-def differences(case, result):
-    busy, steps = golden.busy_steps(case), result.steps
-    starts = [start // PS_PER_S for start in steps["start_ps"].tolist()]
-    if starts != busy:
-        yield "steps", len(starts), len(busy)
-        return
-    asynchronous = case["config"]["async_scheduling"]
-    for name in DECIDED if asynchronous else (*DECIDED, *STATE):
-        ours, theirs = steps[name].tolist(), [case["per_step"][name][step] for step in busy]
-        if ours != theirs:
-            at = next(
-                place for place, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]
-            )
-            yield name, busy[at], ours[at], theirs[at]
-    told = {row["id"]: row for row in case["per_request"]}
-    ids = [each for (each,) in golden.rows(case)]
-    first = [busy[step] for step in result.requests["first_scheduled_step"].tolist()]
-    if first != [told[each]["first_scheduled_step"] for each in ids]:
-        yield "first_scheduled_step", first
-    if result.requests["num_preemptions"].tolist() != [told[each]["num_preemptions"] for each in ids]:
-        yield "num_preemptions"
-    if result.cow_copies != case["totals"]["copies"]:
-        yield "copies", result.cow_copies, case["totals"]["copies"]
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in _names()])

@@ -1,11 +1,14 @@
 """Hybrid groups without prefixes, whose growth is promised, against the books of groups.py, page by page."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serving import everything
 
+from kvsim.allocators.contract import check_allocator
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
@@ -19,6 +22,15 @@ from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S, Workload
+
+WINDOW, CHUNK, FULL = LayerGroup("window", 4, 10), LayerGroup("chunk", 4, 6), LayerGroup("full", 4)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("groups", [(WINDOW, FULL, FULL), (FULL, CHUNK), (WINDOW,), (FULL,)])
+def test_the_contract_holds(groups, late):
+    make = partial(Uncached, layers=Layers(groups, 1 << 20, late), max_model_len=1 << 20)
+    check_allocator(make, seed=3, arenas=[37, 1_000], calls=150)
 
 
 def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engine):

@@ -65,8 +65,8 @@ def test_every_gpu_use_and_switch_starts_as_the_genuine_0_33_0_does():
             if "error" in row:
                 wrong.append((gpu["gpu"], row, "not refused"))
                 continue
-            if stages == 1 and ours.in_flight_tokens != row["max_in_flight_tokens"]:
-                wrong.append((gpu["gpu"], row, ours.in_flight_tokens))
+            if ours.in_flight_of(stages) != row["max_in_flight_tokens"]:
+                wrong.append((gpu["gpu"], row, ours.in_flight_of(stages)))
             wrong += [
                 (gpu["gpu"], row["model"], row["variant"], row["usage_context"], field, getattr(ours, field))
                 for field in FIELDS

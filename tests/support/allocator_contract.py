@@ -13,7 +13,6 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.hybrid.kinds import Jenga, JengaPacked, OfKinds, Split
-from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.lightllm import LightLLM
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.scattered import LlamaScattered
@@ -87,10 +86,6 @@ def windowed(capacity_slots: int) -> Allocator:
     return SglangWindowed(GROUPS, split(capacity_slots, GROUPS, 4, 0.8), 4, interval=8)
 
 
-WINDOWS = Layers((LayerGroup("window", 4, 10), LayerGroup("full", 4), LayerGroup("full", 4)), 1 << 20)
-CHUNKS = Layers((LayerGroup("full", 4), LayerGroup("chunk", 4, 6)), 1 << 20, late=True)
-
-
 def of_kinds(kind: type[OfKinds], capacity_slots: int) -> Allocator:
     """The same in pages of each kind's own size."""
     return kind(capacity_slots, UNLIKE, False, 1 << 20)
@@ -115,8 +110,6 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "sglang-unified lazy": partial(SglangUnified, groups=GROUPS, page_size=4, interval=8, lazy=True),
     "sglang 16": partial(SglangCached, page_size=16, eviction="slru"),
     "hybrid": hybrid,
-    "hybrid of equal blocks": partial(Uncached, layers=WINDOWS, max_model_len=1 << 20),
-    "hybrid of chunks, late": partial(Uncached, layers=CHUNKS, max_model_len=1 << 20),
     "jenga": partial(of_kinds, Jenga),
     "jenga-packed": partial(of_kinds, JengaPacked),
     "split": partial(of_kinds, Split),

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from kvsim.sim.validate import runs
+
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "bench"
 """Written by the tools themselves, against GuideLLM's mock server."""
 AIPERF = RECORDED / "aiperf-0.13.0"
@@ -41,3 +43,29 @@ def of_simulation(table, scale=1.0):
     for start, prompt, output, ttft, tpot in zip(*(table[name].tolist() for name in columns), strict=True):
         found.append((start, prompt, output, scale * ttft, [scale * tpot] * (output - 1)))
     return found
+
+
+SAID = {"rtx-4090": ("256", "INFO GPU KV cache size: 41,408 tokens\n"), "rtx-pro-6000": ("128", "")}
+"""GPU -> what the log of its server says of its seats and its KV cache."""
+
+
+def measured_on(gpu, directory):
+    """A result and a start-up log of a server that really ran, vLLM 0.19 on one of two GPUs; and the run."""
+    (run,) = (each for each in runs() if each.name.startswith(gpu))
+    work, requests = run.workload, []
+    for row in range(len(work)):
+        gaps, ttft = int(work.output_tokens[row]) - 1, float(run.ttft_s[row])
+        each = [(float(run.e2e_s[row]) - ttft) / gaps] * gaps if gaps else []
+        lengths = int(work.prompt_tokens[row]), int(work.output_tokens[row])
+        requests.append((work.arrival_ps[row] / 1e12, *lengths, ttft, each))
+    seats, size = SAID[gpu]
+    log = directory / "server.log"
+    log.write_text(
+        f"INFO 01-01 non-default args: {{'model': 'm', 'max_num_seqs': {seats}}}\n"
+        "INFO core.py:99] Initializing a V1 LLM engine (v0.19.0) with config: model='m', "
+        "tensor_parallel_size=1, enable_prefix_caching=True\n"
+        "INFO Chunked prefill is enabled with max_num_batched_tokens=2048.\n"
+        "INFO Asynchronous scheduling is enabled.\n"
+        f"INFO Model loading took 14.99 GiB memory and 3.1 seconds\n{size}"
+    )
+    return bench_serve(directory / "result.json", requests), log, run

@@ -49,7 +49,8 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     if front:
         line: Any = {"color": style.ink, "linewidth": 0.8 * style.line, "zorder": 1}
         axes.plot([dot.user for dot in front], [dot.gpu for dot in front], **line)
-    axes.set(xlabel="output tokens/s of a user (1 / median TPOT)", ylabel="output tokens/s per GPU")
+    hollow = "" if all(dot.within for dot in dots) else "\nhollow: outside the SLO"
+    axes.set(xlabel=f"output tokens/s of a user (1 / median TPOT){hollow}", ylabel="output tokens/s per GPU")
     axes.set_xlim(0, 1.05 * max(dot.user for dot in dots))
     axes.set_ylim(0, 1.08 * max(dot.gpu for dot in dots))
     axes.grid(axis="both")

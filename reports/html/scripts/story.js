@@ -118,7 +118,7 @@ class Teller {
   }
 
   more(what, copies, event, again) {
-    const { requests, run } = this.life, row = this.request, allocator = this.engine.allocator;
+    const { requests, run } = this.life, row = this.life.rowOf(this.request), allocator = this.engine.allocator;
     const whole = requests.whole[row], first = requests.first[row];
     if (copies) {
       const why = ["paged", "dynamic"].includes(allocator) ? said(allocator) : "";

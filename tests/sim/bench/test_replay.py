@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.bench_files import GUIDELLM, INFERENCE_PERF, bench_serve, of_simulation
+from support.bench_files import GUIDELLM, INFERENCE_PERF, bench_serve, measured_on, of_simulation
 
 import kvsim
 from kvsim.sim.bench.read import read_result
@@ -207,3 +207,31 @@ def test_scaled_steps_are_the_same_one_by_one_and_in_spans():
         np.testing.assert_array_equal(spans.requests[name], steps.requests[name])
     plain = kvsim.simulate(**options | {"time_scale": 1.0})
     assert spans.requests["tpot_s"].mean() > 1.3 * plain.requests["tpot_s"].mean()
+
+
+# -- servers that really ran ----------------------------------------------------------------------
+
+MOST_OFF = {"rtx-4090": 0.03, "rtx-pro-6000": 0.12}
+"""GPU -> how far off mean TPOT and E2E may be."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", MOST_OFF)
+def test_a_run_that_really_was_is_met(gpu, tmp_path):
+    """vLLM 0.19 called directly, without a front end; what requests share is unknown to the replay."""
+    result, log, run = measured_on(gpu, tmp_path)
+    server = {"model": "llama-3.1-8b", "gpu": run.name.split()[0], "frontend_latency": 0.0, "log": log}
+    replay = kvsim.replay(result, **server, fit="scale")
+    table = replay.table.set_index(["what", "statistic"])
+    assert table.measured["E2E", "mean"] == pytest.approx(run.e2e_s.mean())
+    assert table.measured["TTFT", "p99"] == pytest.approx(np.quantile(run.ttft_s, 0.99))
+    most = MOST_OFF[gpu]
+    for what in ("TPOT", "E2E"):
+        assert abs(table.off[what, "mean"]) < most, what
+    assert replay.fitted.low <= replay.fitted.factor <= replay.fitted.high
+    assert table.fitted["TPOT", "mean"] == pytest.approx(table.measured["TPOT", "mean"], rel=0.005)
+    assert abs(table.fitted["E2E", "mean"] / table.measured["E2E", "mean"] - 1) < 0.03
+    if gpu == "rtx-4090":
+        assert "KV memory of 41,408 tokens: given." in replay.notes()
+        larger = kvsim.replay(result, **server, what_if="num_gpu_blocks=5176")
+        assert larger.changed.numbers["E2E", "mean"] < 0.8 * larger.found.numbers["E2E", "mean"]

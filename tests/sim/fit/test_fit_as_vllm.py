@@ -11,6 +11,8 @@ from support.shared_data import shared
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fitted
 from kvsim.sim.fit.asked import FitOptions
+from kvsim.sim.fit.capacity import pipeline_capacity
+from kvsim.sim.kv.pages import Group
 from kvsim.sim.models.catalog import gpu_named
 from kvsim.sim.models.huggingface import model_of
 
@@ -31,10 +33,10 @@ def names():
     return [file.name for file in files if not file.name.startswith(("_", "defaults"))]
 
 
-def told(model, variant, gpu, kv_memory):
-    """Our answer to a recorded variant at one size of memory, as `sim fit --json` has it."""
+def asked(variant, kv_memory):
+    """What a recorded variant asks."""
     extra = variant.get("extra_args") or {}
-    options = FitOptions(
+    return FitOptions(
         tensor_parallel_size=variant["tensor_parallel_size"],
         kv_cache_dtype=variant["kv_cache_dtype"],
         block_size=variant["asked_block_size"],
@@ -43,7 +45,11 @@ def told(model, variant, gpu, kv_memory):
         disable_hybrid_kv_cache_manager=extra.get("disable_hybrid_kv_cache_manager", False),
         kv_memory=kv_memory,
     )
-    return fitted(model, gpu_named(GPUS[gpu]), options).as_json()
+
+
+def told(model, variant, gpu, kv_memory):
+    """Our answer to it at one size of memory, as `sim fit --json` has it."""
+    return fitted(model, gpu_named(GPUS[gpu]), asked(variant, kv_memory)).as_json()
 
 
 def recorded(variant, memory):
@@ -116,6 +122,50 @@ def differences(name):
             if groups != expected:
                 wrong.append((about, "groups", groups, expected))
     return wrong
+
+
+def in_order(groups, stages):
+    """Layers of each group in each stage, group after group, where the recording does not say."""
+    left = [len(group.layers) for group in groups]
+    for room in stages:
+        counts = []
+        for at, count in enumerate(left):
+            counts.append(min(count, room - sum(counts)))
+            left[at] -= counts[-1]
+        yield counts
+
+
+def pipeline_differences(name):
+    """The same of two pipeline stages, cut as the recording cut them, with unequal memories."""
+    with gzip.open(folder() / name, "rt", encoding="utf-8") as file:
+        case = json.load(file)
+    model, wrong = model_of(case["hf_config"], case["model"]), []
+    for variant in case["variants"]:
+        two = variant.get("pp2")
+        if two is None:
+            continue
+        answer = fitted(model, gpu_named(GPUS[case["gpu"]]), asked(variant, kv_memory=40))
+        stages, place_of = [], [0] * len(answer.groups)
+        for counts in two.get("stage_group_layers") or in_order(answer.groups, two["stage_layers"]):
+            stages.append([])
+            for at, (group, count) in enumerate(zip(answer.groups, counts, strict=True)):
+                part = slice(place_of[at], place_of[at] + count)
+                stages[-1].append(Group(group.layers[part], group.pages[part]))
+                place_of[at] += count
+        memories = [gib * 2**30 for gib in two["available_gib"]]
+        found = pipeline_capacity(answer.groups, stages, memories, answer.request)
+        if "error" in two:
+            wrong += [] if found.refusal else [(name, "not refused")]
+            continue
+        ours = (min(two["num_blocks"]), two["gpu_kv_cache_size_tokens"], two["max_concurrency"], None)
+        theirs = (found.num_blocks, found.kv_tokens, found.max_concurrency, found.refusal)
+        wrong += [] if ours == theirs else [(name, ours, theirs)]
+    return wrong
+
+
+@pytest.mark.parametrize("name", names())
+def test_two_pipeline_stages_have_the_blocks_of_the_smaller(name):
+    assert pipeline_differences(name) == []
 
 
 @pytest.mark.parametrize("name", names())

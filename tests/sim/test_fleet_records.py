@@ -1,0 +1,105 @@
+"""What a fleet writes down of each request and of each memory: as servers of their own would."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from support.cases import COSTS, draw_case
+
+from kvsim.sim.build import build_engine
+from kvsim.sim.record import metrics
+from kvsim.sim.record.events import Texts
+from kvsim.sim.record.fleet_result import requests_of
+from kvsim.sim.record.glance import glance
+from kvsim.sim.serving.fleet import FleetConfig
+
+ROUTERS = ("round-robin", "random", "least-requests:2", "least-kv", "prefix")
+SCHEDULERS = ("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v0", "orca")
+
+
+def served(case, work=None, max_span=1 << 20, map_instants=12, **fleet):
+    engine = build_engine(
+        case.scenario,
+        case.work if work is None else work,
+        max_span=max_span,
+        events=True,
+        map_instants=map_instants,
+        fleet=FleetConfig(**fleet),
+    )
+    for replica in engine.replicas:
+        replica.cost = COSTS[case.cost]()
+        replica.recorder.timeline_rows = case.timeline_rows
+    engine.run()
+    return engine
+
+
+def rows_of(table):
+    """The rows of a table, as texts: NaN is equal to NaN then."""
+    columns = [
+        [column.texts[code] for code in column.codes]
+        if isinstance(column, Texts)
+        else [str(value) for value in column.tolist()]
+        for column in table.values()
+    ]
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("seed", range(6))
+def test_under_round_robin_what_happens_to_a_request_is_what_happens_on_a_server_of_its_own(scheduler, seed):
+    case, replicas = draw_case(Random(seed), scheduler), 2
+    engine = served(case, replicas=replicas)
+    for place, replica in enumerate(engine.replicas):
+        rows = np.arange(place, len(case.work), replicas)
+        single = served(case, requests_of(case.work, rows)).replica
+        expected, found = single.events.table()[0], replica.events.table()[0]
+        for name in ("request", "by"):
+            known = expected[name] >= 0
+            expected[name][known] = rows[expected[name][known]]
+        assert {name: column.tolist() for name, column in found.items()} == {
+            name: column.tolist() for name, column in expected.items()
+        }
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("router", ROUTERS)
+def test_events_and_maps_are_the_same_in_spans_and_in_steps(scheduler, router):
+    for seed in range(200, 204):
+        case = draw_case(Random(seed), scheduler)
+        told = []
+        for max_span in (1, 1 << 20):
+            engine = served(case, max_span=max_span, replicas=3, router=router, seed=seed)
+            tables = [metrics.event_table(each.events) for each in engine.replicas]
+            maps = [metrics.map_table(each.memory_map) for each in engine.replicas]
+            told.append((rows_of(metrics.together(tables)), rows_of(metrics.together(maps))))
+        assert told[0] == told[1], seed
+
+
+def test_tables_of_replicas_come_together_in_order_of_time():
+    codes = np.array([0, 1])
+    one = {"time_s": np.array([0.0, 2.0]), "event": Texts(codes, ["admit", "finish"])}
+    other = {"time_s": np.array([0.0, 1.0]), "event": Texts(codes, ["refuse", "admit"])}
+    assert rows_of(metrics.together([one, other])) == [
+        ("0.0", "admit", "0"),
+        ("0.0", "refuse", "1"),
+        ("1.0", "admit", "1"),
+        ("2.0", "finish", "0"),
+    ]
+    assert metrics.together([one]) is one
+    assert metrics.together([None, None]) is None
+
+
+def test_who_looks_at_a_fleet_sees_all_its_replicas_together():
+    case = draw_case(Random(3), "vllm-v1@0.33.0")
+    engine = served(case, replicas=3)
+    seen, capacity = glance(engine), engine.replica.server.allocator.capacity_slots
+    assert seen.finished + seen.rejected == seen.requests == len(case.work)
+    assert seen.capacity_slots == 3 * capacity
+    assert seen.simulated_s == max(each.server.now_ps for each in engine.replicas) / 1e12
+    assert seen.now["free"] + seen.now["cached"] == 3 * capacity
+    assert seen.now["running"] == seen.now["waiting"] == 0
+    for kind in ("token", "running", "waiting"):
+        most = [max(getattr(row, kind) for row in each.recorder.rows()) for each in engine.replicas]
+        place = list(type(engine.replica.recorder.rows()[0])._fields).index(kind)
+        assert max(most) <= max(row[place] for row in seen.rows) <= sum(most)
+    assert [row[0] for row in seen.rows] == sorted({row[0] for row in seen.rows})
