@@ -35,6 +35,15 @@ class PagePairs:
         self.partner.update(zip(full, windowed, strict=True))
         return full
 
+    def take_one(self, pages: list[int]) -> bool:
+        """One full page more, with a partner; False: a pool is empty."""
+        if not (self.full.free and self.windowed.free):
+            return False
+        page = self.full.free.popleft()
+        self.partner[page] = self.windowed.free.popleft()
+        pages.append(page)
+        return True
+
     def drop_partners(self, pages: Sequence[int]) -> None:
         """Give the windowed pages back, and keep the full ones."""
         if pages:

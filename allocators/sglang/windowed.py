@@ -191,8 +191,20 @@ class SglangWindowed(SglangCached):
         return self._row(seq).capacity
 
     def grow(self, seq: int, tokens: int) -> bool:
-        row = self._row(seq)
-        return tokens <= row.capacity or self._grow(row, tokens, row.ready, row.capacity)
+        row, size = self._row(seq), self.page_size
+        if tokens <= row.capacity:
+            return True
+        due, held = self._due(row), len(row.pages) * size
+        if tokens > due or tokens - held not in range(1, size + 1) or not self.pairs.take_one(row.pages):
+            return self._grow(row, tokens, row.ready, row.capacity)
+        row.capacity = min(held + size, due)  # a page more, as most often: nothing else changes
+        self._held += 1
+        self.used_slots += self.slots_per_token * size
+        return True
+
+    def _due(self, row: WindowRow) -> int:
+        """Tokens with which a sequence must come back, to free what is behind its window then."""
+        return max(self.groups.window + row.behind + self.interval, row.ready)
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
         row = self._row(seq)
@@ -215,8 +227,7 @@ class SglangWindowed(SglangCached):
             row.pages += self.pairs.take(missing)
             self._held += missing
         row.ready = ready
-        due = max(self.groups.window + row.behind + self.interval, ready)
-        row.capacity = max(tokens, min(len(row.pages) * self.page_size, due))
+        row.capacity = max(tokens, min(len(row.pages) * self.page_size, self._due(row)))
         self._count()
         return True
 
