@@ -14,7 +14,8 @@ import numpy.typing as npt
 from kvsim.sim.record.events import NONE, Events, Texts
 from kvsim.sim.record.load import load
 from kvsim.sim.record.memory_map import MemoryMap
-from kvsim.sim.record.recorder import Integrals, Result
+from kvsim.sim.record.recorder import Result
+from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.step import UpkeepTotals
 from kvsim.sim.workload import PS_PER_S, Int64Column
 

@@ -27,8 +27,9 @@ from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.record.events import NO_ROOM, Events
 from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
-from kvsim.sim.record.recorder import TIMELINE_ROWS, Instant, Recorder, Result, Span
+from kvsim.sim.record.recorder import TIMELINE_ROWS, Instant, Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.record.span import Span
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
