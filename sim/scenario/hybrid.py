@@ -21,7 +21,7 @@ from kvsim.sim.kv.pages import Group, bytes_per_block
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.memory import KvCapacity, cache_bytes
+from kvsim.sim.scenario.memory import KvCapacity, cache_bytes, reported_bytes
 from kvsim.sim.scenario.registry import allocator_class
 
 KINDS = {
@@ -177,6 +177,8 @@ def _own_sized(scenario: Deployment, layers: Hybrid, settings: KvSettings) -> Kv
         page_bytes = bytes_per_block(groups)
         pages, reason = _pages(scenario, groups, page_bytes)
         memory = pages * page_bytes
+    elif reported := reported_bytes(scenario):
+        memory, reason = reported
     else:
         usable, reason = cache_bytes(scenario)
         memory = scenario.data_parallel_size * int(usable * scenario.pipeline_parallel_size)
@@ -223,6 +225,8 @@ def _pages(scenario: Deployment, groups: Sequence[Group], page_bytes: int) -> tu
     elif scenario.kv_tokens is not None:
         per_token = sum(1 / group.page.block_size for group in groups if group.kind != "mamba")
         pages, reason = int(scenario.kv_tokens * per_token), "given"
+    elif reported := reported_bytes(scenario):
+        pages, reason = reported[0] // page_bytes, reported[1]
     else:
         usable, words = cache_bytes(scenario)
         pages = ranks * (int(usable * scenario.pipeline_parallel_size // page_bytes) - 1)

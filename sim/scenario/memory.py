@@ -125,21 +125,25 @@ def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapac
             raise KvsimError(
                 f"kv_tokens must be at least one block ({least} tokens), got {scenario.kv_tokens}"
             )
-    elif _is_papers_own(scenario):
-        slots, reason = PAPER_TOKENS, "reported by the PagedAttention paper (Figure 2; 12 GiB)"
+    elif reported := reported_bytes(scenario):
+        slots, reason = reported[0] // model.kv_bytes_per_token, reported[1]
     else:
         slots, reason = _computed(scenario, layers, per_token, least)
     return KvCapacity(slots // per_token, model.kv_bytes_per_token, reason, per_token, slots, groups)
 
 
-def _is_papers_own(scenario: Deployment) -> bool:
-    return (
-        scenario.model == model_named("opt-13b")
-        and scenario.served_model.kv_bytes_per_token == scenario.model.kv_bytes_per_token
-        and scenario.gpu == gpu_named("a100-40gb")
-        and scenario.tensor_parallel_size == 1
-        and scenario.gpu_memory_utilization == 0.9
-    )
+def reported_bytes(scenario: Deployment) -> tuple[int, str] | None:
+    """Bytes for the cache where a paper says how many its server had, and which; None for all others."""
+    each = scenario.served_model.kv_bytes_per_token
+    if (
+        scenario.model != model_named("opt-13b")
+        or each != scenario.model.kv_bytes_per_token
+        or scenario.gpu != gpu_named("a100-40gb")
+        or scenario.tensor_parallel_size != 1
+        or scenario.gpu_memory_utilization != 0.9
+    ):
+        return None
+    return PAPER_TOKENS * each, "reported by the PagedAttention paper (Figure 2; 12 GiB)"
 
 
 def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvsim.sim.build import capacity_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.kv_groups import kv_groups
@@ -23,6 +24,14 @@ def test_opt_13b_on_an_a100_holds_what_the_paper_reports():
     assert capacity.kv_bytes_per_token == 819_200
     assert capacity.tokens * capacity.kv_bytes_per_token == pytest.approx(12 * GIB, rel=0.001)
     assert "PagedAttention paper" in capacity.reason
+
+
+@pytest.mark.parametrize("allocator", ["paged", "contiguous", "hybrid", "jenga", "split"])
+def test_every_allocator_has_what_the_paper_reported(allocator):
+    engine = EngineConfig(allocator=allocator)
+    capacity = capacity_of(scenario("opt-13b", "a100-40gb", engine=engine))
+    assert capacity.tokens == 15_744
+    assert "reported by the PagedAttention paper" in capacity.reason
 
 
 def test_the_papers_number_is_for_its_own_server_only():
