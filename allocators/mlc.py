@@ -15,6 +15,7 @@ prefix cache of whole sequences that MLC recycles, and popping of tokens.
 
 from typing import Self
 
+from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
 
@@ -47,3 +48,7 @@ class Mlc(Paged):
         self.copied_slots += filled
         self._count()
         return True
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """As in `Allocator`: the copy is made, whatever `seq` shares with the parent."""
+        return Allocator.fork_over(self, seq, parent, child, tokens)

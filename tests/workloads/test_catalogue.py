@@ -308,7 +308,7 @@ def test_every_entry_of_the_catalogue_is_whole():
         assert name not in workloads.TRACES and ":" not in name
         assert entry.url.startswith("https://") and entry.about and entry.licence and entry.source
         assert entry.sha256 is None or len(bytes.fromhex(entry.sha256)) == 32
-        assert entry.format in {"Azure", "BurstGPT", "Mooncake", "ShareGPT", "Weka"}
+        assert entry.format in {"Azure", "Bailian", "BurstGPT", "Mooncake", "ShareGPT", "Weka"}
     assert len({entry.path for entry in catalogue.entries().values()}) == len(catalogue.entries())
 
 

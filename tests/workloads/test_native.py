@@ -379,7 +379,10 @@ def test_a_file_that_cannot_be_read_is_refused():
     assert complaint("none.jsonl") == "trace none.jsonl cannot be read: No such file or directory"
     assert complaint("./none") == "trace ./none cannot be read: No such file or directory"
     Path("folder").mkdir()
-    assert complaint("folder") == "trace folder cannot be read: Is a directory"
+    assert complaint("folder") == (
+        "trace folder is a directory, which must hold ServeGen's clients (*-trace.csv) or sessions of agents "
+        "(*.json), got neither"
+    )
 
 
 VALUES = st.recursive(
