@@ -133,7 +133,7 @@ def measure(
     estimated, started = 0.0, time.perf_counter()
     for i, group in enumerate(groups):
         part, took_s = group[0].part, time.perf_counter() - started
-        pace = (took_s + 5) / (estimated + 5)  # the estimate, until there is something to compare it with
+        pace = (took_s + 5) / (estimated + 5) if estimated else 1.0  # there is nothing to compare with yet
         progress(Progress(len(journal.samples), len(planned.points), part, pace * sum(left[i:])))
         if journal.last_part not in {None, part} and journal.last_clocks != f"before {part}":
             journal.add_clocks(f"before {part}", read_clocks())
