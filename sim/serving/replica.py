@@ -86,6 +86,9 @@ class Replica:
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
         self._linear = server.progress.linear
+        # may it have slots that are external, cached, idle or shared, and any but cached and shared ones?
+        self._always_rests = server.own.external_slots or server.allocator.idles
+        self._rests = self._always_rests or server.allocator.caches or scheduler.forks
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
         works = server.allocator.works_after_steps
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
@@ -118,14 +121,13 @@ class Replica:
         """Start to serve; `alone`: all that arrives comes here."""
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
-        self._schedule = self.scheduler.schedule  # looked up once
         self._looked_on = (self.check or self.events or self.memory_map) is not None
         self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
 
     def _serve(self) -> Process:
         """Plan, sleep, commit, until nobody comes any more."""
-        server, arrivals, plan_steps, commit = self.server, self._arrivals, self._plan, self._commit
+        server, arrivals = self.server, self._arrivals
         takes, wait = self._takes, self._wait
         while True:
             if arrivals.next_ps <= server.now_ps:
@@ -138,13 +140,13 @@ class Replica:
                 continue
             if wait:
                 wait(server.now_ps)
-            plan = plan_steps()
+            plan = self._plan()
             if plan is None:
                 yield from self._stall()
                 continue
             if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
                 plan = yield from self._sleep(plan)
-            commit(plan)
+            self._commit(plan)
 
     def _alarm(self, at_ps: int) -> simpy.Event:
         """What happens at that time, after all arrivals."""
@@ -268,7 +270,7 @@ class Replica:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
         step.repeats = 0
-        self._schedule(server)
+        self.scheduler.schedule(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
@@ -288,12 +290,7 @@ class Replica:
             return None
         allocator, internal = server.allocator, server.internal
         rest: tuple[int, int, int, int] | None = None
-        if (
-            allocator.shared_tokens
-            or allocator.cached_slots
-            or server.own.external_slots
-            or allocator.idle_slots
-        ):
+        if self._rests and (allocator.shared_tokens or allocator.cached_slots or self._always_rests):
             rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
             self._log_start(held, ends[-1])

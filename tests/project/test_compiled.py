@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no C compiler {COMPILER}"),
 ]
 
-TRIED = ("tests/sim/test_modes_agree.py", "tests/sim/test_windows.py")
+TRIED = ("tests/sim/test_modes_agree.py", "tests/sim/test_windows.py", "tests/sim/test_counting.py")
 OTHERS = (
     *("tests/sim/test_goldens.py", "tests/sim/test_goldens_async.py"),
     *("tests/sim/test_contract.py", "tests/sim/test_fleet.py", "tests/sim/test_capabilities.py"),
