@@ -182,7 +182,11 @@ class Roofline(CostModel):
         delta = self._context_ps * decode_seqs
         if self._shaped or not delta:
             return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
-        first = self._first_ps(decode_seqs, context_tokens)
+        constant = self._decode_ps.get(decode_seqs)  # most often known: see `_first_ps`
+        if constant is None:
+            first = self._first_ps(decode_seqs, context_tokens)
+        else:
+            first = constant + self._context_ps * context_tokens
         most = limit_ps // first + 1
         if steps == 1 or most == 1:
             return [first]

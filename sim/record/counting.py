@@ -20,7 +20,7 @@ COMPILED: Final = not __file__.endswith(".py")
 
 LONGEST_PS: Final = 1 << 40
 MOST_SLOTS: Final = 1 << 22
-"""Below these, no product exceeds 64 bits."""
+"""Below these, products of both are below 2^62: what a span holds never exceeds what it holds at its end."""
 HALF: Final = 32
 LOWER: Final = (1 << 32) - 1
 BITS: Final = 10
@@ -91,12 +91,14 @@ class Counting:
     ) -> list[Span]:
         """Add spans to the sums of a recorder; returns those that are left for the bulk."""
         left: list[Span] = []
+        counted: tuple[list[Span], list[Span]] = [], []
         count, longest_ps, weighted = 0, 0, Total()
         for span in spans:
             ends = span.ends
             total, steps, peak = ends[-1], len(ends), span.peak_slots(self._per_token)
             most = span.held + self._per_token * span.decoding * (steps - 1)
-            if total >= LONGEST_PS or peak | most | span.used | span.internal | span.running >= MOST_SLOTS:
+            large = peak | most | span.used | span.internal | span.running | span.decoding
+            if total >= LONGEST_PS or large >= MOST_SLOTS:
                 left.append(span)
                 continue
             self.max_running = max(self.max_running, span.running)
@@ -104,10 +106,10 @@ class Counting:
             if span.held_by:
                 held_ps[span.held_by] += total
                 self._add(self._saturated, span, total)
+                counted[0].append(span)
             else:
                 self._add(self._unsaturated, span, total)
-            if span.rest is not None or span.grown is not None:
-                (saturated if span.held_by else unsaturated).add_changes(span)
+                counted[1].append(span)
             if span.decoding:
                 count += span.decoding * steps
                 total_ps: i64 = total
@@ -116,6 +118,8 @@ class Counting:
                 longest_ps = max(longest_ps, self._add_gaps(ends, span.decoding))
         self._saturated.give(saturated)
         self._unsaturated.give(unsaturated)
+        saturated.add_changes(counted[0])
+        unsaturated.add_changes(counted[1])
         weights = self._weights
         gaps.add_bins(
             self._filled, [weights[bin] for bin in self._filled], count, weighted.take(), longest_ps

@@ -204,8 +204,9 @@ class Recorder:
         self._late_gaps.append((gap_ps, count))
 
     def flush(self) -> None:
-        """Count the spans and the late tokens collected so far."""
+        """Count the spans and the late tokens collected so far; a few of these wait for the last spans."""
         spans, self._spans = self._spans, []
+        counts_late = len(spans) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
         if self._counting:
             spans = self._count_each(self._counting, spans)
         if spans:
@@ -220,7 +221,7 @@ class Recorder:
             for span in spans:
                 if span.held_by:
                     self.held_ps[span.held_by] += span.ends[-1]
-        if self._late_gaps:
+        if self._late_gaps and counts_late:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
             self._late_gaps.clear()

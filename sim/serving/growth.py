@@ -20,7 +20,7 @@ those never to be written, of those that were cached before; and (step, slots) o
 
 
 SOON_PS: Final = 1 << 40
-"""A second: sums of times below fit into 64 bits."""
+"""A second: times below it, of eight million growths, add up within 64 bits."""
 
 
 class GrowthCalendar:
@@ -130,7 +130,8 @@ class GrowthCalendar:
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
         residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
-        before, soon = 0, i64(0)  # sum over growths of the time before them, in two parts
+        before = 0  # sum over growths of the time before them, in two parts
+        soon: i64 = 0
         if unit:
             for start in ends[:-1]:
                 clock += 1
