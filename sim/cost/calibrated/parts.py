@@ -74,8 +74,9 @@ class Part:
 
     Attributes
     ----------
-    t0_ps, byte_ps, work_ps : float
-        The form: at least, for each byte, for each unit of work (0 where the part has none).
+    t0_ps, byte_ps, work_ps, merge_ps : float
+        The form: at least, for each byte, for each unit of work, where pieces are merged (0 where the part
+        has no such term).
     """
 
     def __init__(self, name: str, part: Mapping[str, Any], **fixed: float) -> None:
@@ -85,6 +86,7 @@ class Part:
         self.t0_ps: float = form["t0_s"] * PS_PER_S
         self.byte_ps: float = PS_PER_S / form["bandwidth_bytes_per_s"]
         self.work_ps: float = PS_PER_S / form["work_per_s"] if form["work_per_s"] else 0.0
+        self.merge_ps: float = form.get("merge_s", 0.0) * PS_PER_S
         self.constants: Mapping[str, Any] = part.get("constants", {})
         self.limits: dict[str, tuple[float, float]] = {
             axis: (low, high) for axis, (low, high) in part["range"].items()
