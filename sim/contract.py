@@ -34,6 +34,7 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
+from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Samples, Workload
 
 WORKLOADS = 40
@@ -158,9 +159,9 @@ def _served(scheduler: type[Scheduler], scenario: Deployment, work: Workload, ma
     allocator = build_allocator(scenario, chosen)
     server = chosen.new_server(allocator, reservation("max", LONGEST))
     cost, log = CountedCost(), RequestLog(work)
-    _limit(chosen)
     rows = 8  # of the timeline: each ends a span
     replica = Replica(server, chosen, cost, log, max_span=max_span, timeline_rows=rows, check=True)
+    _limit(replica)
     try:
         result = Engine(work, log, [replica], LONGEST).run()
     except (InvariantError, KvsimError):
@@ -178,17 +179,17 @@ def _served(scheduler: type[Scheduler], scenario: Deployment, work: Workload, ma
     return result
 
 
-def _limit(scheduler: Scheduler) -> None:
+def _limit(replica: Replica) -> None:
     """Let a run that never ends stop."""
-    decide, left = scheduler.schedule, iter(range(MOST_DECISIONS))
+    decide, left = replica.decide, iter(range(MOST_DECISIONS))
 
-    def limited(server) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - as the method
+    def limited(server: Server) -> None:
         if next(left, None) is None:
             waits = f"{len(server.waiting)} wait and {len(server.running)} run"
             raise InvariantError(f"every_request_ends: {MOST_DECISIONS:,} decisions, and still {waits}")
         decide(server)
 
-    scheduler.schedule = limited  # type: ignore[method-assign]
+    replica.decide = limited
 
 
 def _every_request_ends(result: Result, replica: Replica) -> str:

@@ -61,6 +61,11 @@ class Replica:
         Recount the memory from scratch at every step (slow; for tests).
     events, memory_map : Events, MemoryMap, optional
         Where to write down what happens to each request, and what lies where.
+
+    Attributes
+    ----------
+    decide : callable
+        Decides the step that starts now: the scheduler's `schedule`. Who watches may put his own around it.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Replica:
     ) -> None:
         self.server = server
         self.scheduler = scheduler
+        self.decide: Callable[[Server], None] = scheduler.schedule
         self.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         self.max_span = 1 if step_log or server.allocator.works_after_steps else max_span
@@ -118,7 +124,6 @@ class Replica:
         """Start to serve; `alone`: all that arrives comes here."""
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
-        self._schedule = self.scheduler.schedule  # looked up once
         self._looked_on = (self.check or self.events or self.memory_map) is not None
         self._step_log = self.recorder.step_log
         self._process = env.process(self._serve())
@@ -268,7 +273,7 @@ class Replica:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
         step.repeats = 0
-        self._schedule(server)
+        self.decide(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))

@@ -94,14 +94,12 @@ def test_moves_are_16_bytes_at_a_time(reports):
 
 
 def test_matrix_instructions_are_those_of_the_chip(reports):
-    """Prefill uses a Hopper's warpgroup products, and a B200's tensor memory."""
+    """Products of 64 rows, as in prefill or with 64 heads on one: in warpgroups, or in tensor memory."""
     kinds = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA"}
-    for report in reports:
-        gpu = report["variant"].partition(" ")[0]
-        if report["kernel"] == "prefill_kernel":
-            assert widths(report, kinds[gpu]), report
-        elif report["kernel"] == "decode_kernel":
-            assert widths(report, "HMMA"), report
+    for report in filter(is_attention, reports):
+        gpu, what = report["variant"].split(" ", 1)
+        of_64_rows = report["kernel"] == "prefill_kernel" or what.endswith("heads on one")
+        assert widths(report, kinds[gpu] if of_64_rows else "HMMA"), report
 
 
 def test_paging_costs_no_stage_of_the_pipeline(reports):

@@ -25,8 +25,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no C compiler {COMPILER}"),
 ]
 
-TRIED = ("tests/sim/test_modes_agree.py", "tests/sim/test_windows.py")
-OTHERS = (
+TRIED = (
+    *("tests/sim/test_modes_agree.py", "tests/sim/test_windows.py"),
     *("tests/sim/test_goldens.py", "tests/sim/test_goldens_async.py"),
     *("tests/sim/test_contract.py", "tests/sim/test_fleet.py", "tests/sim/test_capabilities.py"),
     *("tests/sim/test_growth.py", "tests/sim/test_progress.py", "tests/sim/test_cost_calibrated.py"),
@@ -137,20 +137,7 @@ def test_every_file_and_every_word_is_that_of_pure_python(target, tmp_path):
     assert found["compiled"][0] == found["pure"][0]
 
 
-@pytest.mark.parametrize(
-    "tried",
-    [
-        TRIED,
-        pytest.param(
-            OTHERS,
-            marks=pytest.mark.xfail(
-                strict=True, reason="53 of 2,052 fail on the compiled package, of contracts and block tables"
-            ),
-        ),
-    ],
-    ids=["equality", "recordings"],
-)
-def test_recordings_equality_and_contracts_hold(target, tmp_path, tried):
+def test_recordings_equality_and_contracts_hold(target, tmp_path):
     """The tests of the checkout, on the compiled package: none of them may find the checkout's own."""
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pytest.ini").write_text(
@@ -163,5 +150,5 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path, tried):
     )
     goldens = os.environ.get("KVSIM_GOLDENS", str(ROOT.parent / "shared/goldens"))
     options = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "golden or not slow"]
-    said = run(target, *options, *tried, folder=tmp_path, KVSIM_GOLDENS=goldens, COLUMNS="80")
+    said = run(target, *options, *TRIED, folder=tmp_path, KVSIM_GOLDENS=goldens, COLUMNS="80")
     assert re.search(r"\d+ passed|\[100%\]", said), said[-1000:]

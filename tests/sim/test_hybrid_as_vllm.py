@@ -91,8 +91,7 @@ def queue_of(allocator):
 def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
     case = case_named(name)
     engine = engine_of(case, monkeypatch, max_span=1)
-    ids, scheduler, seen = [each for (each,) in golden.rows(case)], engine.replica.scheduler, {}
-    decide = scheduler.schedule
+    ids, decide, seen = [each for (each,) in golden.rows(case)], engine.replica.decide, {}
 
     def noting(server):
         allocator = server.allocator
@@ -113,7 +112,7 @@ def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
             "groups": [(len(set(pages)), len(pages)) for pages in entries],
         }
 
-    scheduler.schedule = noting
+    engine.replica.decide = noting
     engine.run()
     for step, facts in seen.items():
         told = case["detail"][step] | {

@@ -317,7 +317,7 @@ def notes(case):
         scenario, traffic = read_config(text)
         engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
     look = _look_v0 if case["engine"] == "v042" else _look
-    ids, decide, seen = rows(case), engine.replica.scheduler.schedule, {}
+    ids, decide, seen = rows(case), engine.replica.decide, {}
 
     def after_the_step():
         if seen and case["engine"] != "v042":
@@ -328,7 +328,7 @@ def notes(case):
         decide(server)
         seen[server.now_ps // PS_PER_S] = look(case, ids, server)
 
-    engine.replica.scheduler.schedule = noting
+    engine.replica.decide = noting
     engine.run()
     after_the_step()
     return seen

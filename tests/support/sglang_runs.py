@@ -137,13 +137,13 @@ class Look:
         self.server, self.scheduler, self.ids = replica.server, replica.scheduler, ids
         self.steps, self.retracted, self.admitted = {}, {}, {}
         self._finished, self._evicted = [], []
-        self._decide, self._evict = self.scheduler.schedule, self.server.evict
+        self._decide, self._evict = replica.decide, self.server.evict
         self._admit, self._finish, self._commit = (
             self.server.admit_head,
             self.scheduler.finish,
             replica._commit,
         )
-        self.scheduler.schedule, self.scheduler.finish = self.schedule, self.finish
+        replica.decide, self.scheduler.finish = self.schedule, self.finish
         self.server.evict, self.server.admit_head = self.evict, self.admit_head
         replica._commit = self.commit
 
