@@ -95,6 +95,8 @@ def fit_part(
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
         return None
+    if fitted_to[0].point.part == "all_reduce":
+        constants = dict(constants) | per_count(fitted_to)
     found = [(*each, one) for one in candidates(constants) for each in fit_forms(fitted_to, one, bounds)]
     form, _, constants = min(found, key=lambda one: one[1])
     if any(one.point.role == "shape" for one in fitted_to):
@@ -110,6 +112,21 @@ def fit_part(
         "held_out": error_of(one for one in part["points"] if one["role"] == "held_out"),
     }
     return part
+
+
+def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
+    """Starts and shares of the links by number of GPUs, each fitted alone, beside the least and the best."""
+    alone = {}
+    for count in sorted({one.point.x["gpus"] for one in measured}):
+        alone[str(count)] = fit_form([one for one in measured if one.point.x["gpus"] == count], {}, Bounds())[
+            0
+        ]
+    start = min(form["t0_s"] for form in alone.values())
+    rate = max(form["bandwidth_bytes_per_s"] for form in alone.values())
+    return {
+        "starts": {count: form["t0_s"] / start for count, form in alone.items()},
+        "shares": {count: rate / form["bandwidth_bytes_per_s"] for count, form in alone.items()},
+    }
 
 
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -49,7 +49,11 @@ kernel merges the pieces of decode attention, which takes `merge`; else 0.
                                  + 2 * rows * (2 * hidden + 3 * inner)
              work   flops of whole tiles of rows in each chosen expert
                         2 * matrices * hidden * inner * active * token_tile * ceil(rows / active / token_tile)
-    all_reduce      2 * (gpus - 1) / gpus * bytes of one GPU's input (a ring); the axis is that of the input
+    all_reduce      a ring, whose start and share of the links follow the number of GPUs: over PCIe all pairs
+                    may share a bridge
+             bytes  2 * (gpus - 1) / gpus * bytes of one GPU's input * share; the axis is that of the input
+             work   start (constants `shares` and `starts` by number of GPUs, of the next smaller one where
+                    it is not there; 1 and 0 without them)
     others   bytes  see profile.py; no work
 
 `pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 of each sequence;
@@ -212,6 +216,20 @@ def product_features(
     else:
         tiles = max(tiles, constants.get("least_wave", 0) * wave)
     return moved, 2 * inputs * rows * columns * tiles
+
+
+def by_count(values: Mapping[str, float] | None, count: int, default: float) -> float:
+    """A constant by the number of GPUs: of this one, else of the next smaller, else of the least."""
+    if not values:
+        return default
+    known = sorted(map(int, values))
+    return values[str(known[max(bisect_right(known, count) - 1, 0)])]
+
+
+def all_reduce_features(constants: Mapping[str, Any], *, gpus: int, size: float) -> tuple[float, float]:
+    """(bytes, work) of an all-reduce of `size` bytes on each of so many GPUs."""
+    share = by_count(constants.get("shares"), gpus, 1.0)
+    return 2 * (gpus - 1) / gpus * size * share, by_count(constants.get("starts"), gpus, 0.0)
 
 
 def expert_features(

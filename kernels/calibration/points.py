@@ -127,7 +127,7 @@ def _features(point: Point, constants: Mapping[str, Any]) -> Features:
     place = {"bytes": moved}
     if point.part == "all_reduce":
         place["gpus"] = x["gpus"]
-        return 2 * (x["gpus"] - 1) / x["gpus"] * moved, 0.0, place
+        return *form.all_reduce_features(constants, gpus=x["gpus"], size=moved), place
     return moved, 0.0, place
 
 

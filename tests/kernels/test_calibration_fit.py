@@ -336,6 +336,27 @@ def test_of_two_forms_the_one_is_taken_that_holds_where_the_table_cannot_help(p)
     assert max(one["work_per_s"] for one in paces(known, 1e14)) == 1e14
 
 
+def test_all_reduces_of_any_number_of_gpus_are_found_over_a_shared_bridge():
+    """Four GPUs start three times as slowly as two, and each has a fifth of their rate."""
+    start, rate = {2: 5e-6, 4: 15e-6}, {2: 2e10, 4: 4e9}
+
+    def seconds(gpus, size):
+        return start[gpus] + 2 * (gpus - 1) / gpus * size / rate[gpus]
+
+    def at(gpus, size, role="grid"):
+        x = {"gpus": gpus, "bytes": size}
+        return measured(Point("all_reduce", x, role, cell=x), seconds(gpus, size))
+
+    rows = [at(gpus, 4**power) for gpus in (2, 4) for power in range(5, 14)]
+    apart = [at(gpus, 2 * 4**power, "held_out") for gpus in (2, 4) for power in range(5, 13)]
+    found = fit_part([one.point for one in (*rows, *apart)], [*rows, *apart], {})
+    assert found["constants"]["starts"] == pytest.approx({"2": 1, "4": 3}, rel=0.01)
+    assert found["constants"]["shares"] == pytest.approx({"2": 1, "4": 5}, rel=0.01)
+    assert found["error"]["held_out"]["worst"] < 0.01
+    assert form.all_reduce_features(found["constants"], gpus=8, size=100)[0] == pytest.approx(2 * 7 / 8 * 500)
+    assert form.all_reduce_features({}, gpus=8, size=100) == (2 * 7 / 8 * 100, 0)
+
+
 def test_a_synthetic_gpu_is_found_quickly():
     quick = Plan(H200, True, tuple(points(H200, True)))
     found = calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)

@@ -216,8 +216,8 @@ def form_tokens_s(n, m, model, tp):
     )
     if tp > 1:
         size = n * hidden * 2
-        ring = 2 * (tp - 1) / tp * size
-        layer += 2 * form.predict_s(PARTS["all_reduce"], ring, 0.0, {"gpus": tp, "bytes": size})
+        moved, start = form.all_reduce_features(PARTS["all_reduce"]["constants"], gpus=tp, size=size)
+        layer += 2 * form.predict_s(PARTS["all_reduce"], moved, start, {"gpus": tp, "bytes": size})
     once = (
         form_bytes_s("elementwise", 8 * n * hidden)
         + form_product_s("lm_head", m, hidden, -(-model.vocab_size // tp))
