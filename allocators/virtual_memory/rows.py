@@ -22,9 +22,11 @@ Source: microsoft/vattention ef3fff2 (arXiv 2405.04437).
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 NONE = -1
+NEVER = 1 << 62
 EAGER_STEPS = 10
 """Pages are mapped ahead for lengths up to 9 tokens longer."""
 EAGER_KVBLOCKS = 2
@@ -99,6 +101,7 @@ class Rows:
         self.mapped = [0] * rows
         self.lengths = [0] * rows
         self._active: list[int] = []  # rows that have a sequence
+        self._rows_used = 0  # no row from here on was ever mapped
         self.maps = 0
         self.unmaps = 0
 
@@ -135,13 +138,17 @@ class Rows:
 
     def row_for(self, need: int) -> int:
         """The row that a sequence which needs so many kvblocks would get."""
-        chosen, mapped = NONE, self.mapped
-        for row, length in enumerate(self.lengths):
-            if length:
-                continue
-            candidate = 0 if chosen == NONE else mapped[chosen]
-            roomier = self.choice == "best" and candidate < need and mapped[row] > candidate
-            if chosen == NONE or need <= mapped[row] < candidate or roomier:
+        mapped, lengths, best = self.mapped, self.lengths, self.choice == "best"
+        if len(self._active) == self.count:
+            return NONE
+        chosen = lengths.index(0)
+        for row in range(chosen + 1, self._rows_used):
+            candidate = mapped[chosen]
+            if candidate == need or (candidate < need and not best):
+                break
+            if not lengths[row] and (
+                need <= mapped[row] < candidate or (best and candidate < need and mapped[row] > candidate)
+            ):
                 chosen = row
         return chosen
 
@@ -166,6 +173,17 @@ class Rows:
 
     def after_step(self) -> None:
         """Map ahead for the next step, as the thread does; then perhaps unmap one kvblock."""
+        full = self._full_within(EAGER_STEPS - 1)
+        wanted = full.pop(0, ())
+        if len(wanted) > len(self._pool) or min(full, default=1) < 0:
+            self._after_step_in_need()
+            return
+        self._map_soon(full, 0, wanted)
+        if not wanted and not self.deferred:
+            self._unmap_one()
+
+    def _after_step_in_need(self) -> None:
+        """The same where the pool is short, or rows have lengths that nothing is mapped for."""
         size, most = self.page_tokens, self.most_mapped
         mapped, lengths = self.mapped, self.lengths
         rows, left, wanted = [], [], 0
@@ -185,10 +203,109 @@ class Rows:
         if not wanted and not self.deferred:
             self._unmap_one()
 
+    def pass_steps(self, most: int, unmaps: bool) -> Iterator[int]:
+        """`after_step` again and again, each time with sequences one token longer, but for the first.
+
+        Yields how many kvblocks are mapped then; it ends before a step behind which more than `most` might
+        be mapped, pages taken from a row that has a sequence, or any unmapped where none may be (`unmaps`).
+        `lengths` stay as they are.
+        """
+        full = self._full_within(NEVER)
+        if min(full, default=0) < 0 or most <= EAGER_KVBLOCKS or not (unmaps or self.deferred):
+            return
+        for now in count():
+            wanted = full.pop(now, ())
+            short = len(wanted) > len(self._pool)
+            if len(wanted) >= most or (short and not (unmaps and self._take_idle(len(wanted), now))):
+                return
+            self._map_soon(full, now, wanted)
+            if not wanted and not self.deferred:
+                self._unmap_one()
+            yield self.maps - self.unmaps
+
+    def lengthen(self, tokens: int, but: Sequence[int] = ()) -> list[int]:
+        """Make all sequences so much longer, as far as their rows go, `but` some: returns the rows."""
+        lengths, longest = self.lengths, self.most_mapped * self.page_tokens
+        rows = [row for row in self._active if lengths[row] < longest and row not in but]
+        for row in rows:
+            lengths[row] += tokens
+        for row in rows if tokens > 1 else ():
+            lengths[row] = min(lengths[row], longest)
+        return rows
+
+    def shorten(self, rows: Sequence[int]) -> None:
+        """Make these sequences a token shorter."""
+        for row in rows:
+            self.lengths[row] -= 1
+
+    def _full_within(self, tokens: int) -> dict[int, list[int]]:
+        """Rows, in order, that have room for fewer tokens, by how many; but for those that are all mapped."""
+        size, most, mapped, lengths = self.page_tokens, self.most_mapped, self.mapped, self.lengths
+        full: dict[int, list[int]] = {}
+        for row in self._active:
+            left = mapped[row] * size - lengths[row]
+            if left < tokens and mapped[row] != most:
+                if left in full:
+                    full[left].append(row)
+                else:
+                    full[left] = [row]
+        return full
+
+    def _map_soon(self, full: dict[int, list[int]], now: int, wanted: Sequence[int]) -> None:
+        """Map a kvblock for each row that is full now; where that is one or none, for some that will be soon.
+
+        `full` has the others by the step after which they are full; they, and these, are entered anew. As the
+        original asks whether two are enough only after a row, row 0 gets what it lacks even then.
+        """
+        pool, mapped, blocks = self._pool, self.mapped, self.blocks
+        size, most, left = self.page_tokens, self.most_mapped, EAGER_KVBLOCKS - len(wanted)
+        for row in wanted:
+            blocks[row].append(pool.pop())
+            mapped[row] += 1
+            if mapped[row] != most:
+                insort(full.setdefault(now + size, []), row)
+        self.maps += len(wanted)
+        if left <= 0:
+            next_one = full.get(now + 1)
+            if not next_one or next_one[0]:
+                return
+            left = 1
+        for at in range(now + 1, now + EAGER_STEPS - 1):
+            rows = full.get(at)
+            while rows and left and pool:
+                row = rows.pop(0)
+                blocks[row].append(pool.pop())
+                mapped[row] += 1
+                self.maps += 1
+                left -= 1
+                if mapped[row] != most:
+                    insort(full.setdefault(at + size, []), row)
+            if not left:
+                return
+
+    def _take_idle(self, wanted: int, longer: int) -> bool:
+        """As `reclaim`, with sequences so much longer, but only from rows without one; else do nothing."""
+        size, mapped, chosen, have = self.page_tokens, self.mapped, [], len(self._pool)
+        for row in range(self._rows_used - 1, -1, -1):
+            if not mapped[row]:
+                continue
+            length = self.lengths[row]
+            if length:
+                if mapped[row] * size >= length + longer + size:
+                    return False
+                continue
+            chosen.append(row)
+            have += mapped[row]
+            if have >= wanted:
+                for each in chosen:
+                    self._unmap(each, mapped[each])
+                return True
+        return False
+
     def reclaim(self, wanted: int) -> None:
         """Unmap what rows do not need, the highest row first, until the pool has so many kvblocks."""
         size, mapped, lengths, pool = self.page_tokens, self.mapped, self.lengths, self._pool
-        for row in range(self.count - 1, -1, -1):
+        for row in range(self._rows_used - 1, -1, -1):
             if len(pool) >= wanted:
                 return
             if mapped[row] * size >= lengths[row] + size:
@@ -239,6 +356,7 @@ class Rows:
             return False
         count = min(count, self.most_mapped - self.mapped[row])
         if count > 0:
+            self._rows_used = max(self._rows_used, row + 1)
             self.blocks[row] += self._pool[: -count - 1 : -1]
             del self._pool[-count:]
             self.mapped[row] += count
