@@ -12,21 +12,30 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim import capacity_runs, sweep_runs
+from kvsim import capacity_runs
 from kvsim.capacity_runs import LOADS
-from kvsim.reports.backends import results
-from kvsim.reports.progress import progress
 from kvsim.reports.sweeps.capacity import UNITS, capacities, table_rows
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
-from kvsim.reports.sweeps.plan import read_plan, setting, shown, write_plan
+from kvsim.reports.sweeps.plan import setting, shown
 from kvsim.reports.sweeps.systems import name_of
-from kvsim.reports.sweeps.table import arrow_table, write_table
+from kvsim.reports.sweeps.table import arrow_table
 from kvsim.reports.sweeps.words import duration
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought, Where
-from kvsim.sweeping import Sweep, described, estimated_s, jobs_of, kept, planned, stoppable
+from kvsim.sweeping import (
+    Sweep,
+    described,
+    estimated_s,
+    hand_out,
+    jobs_of,
+    kept,
+    planned,
+    stoppable,
+    with_file,
+    write_tables,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,18 +77,9 @@ def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
 
 def carry_out(search: Search, journal: Journal, where: Where) -> None:
     """Carry out the searches that the journal lacks."""
-    todo = [(key, job) for key, job in search.jobs.items() if key not in journal.done]
-    arguments = [(settings, seed, search.sweep.goals, search.sought) for _, (settings, seed) in todo]
-    done = 0
-    with (
-        progress("capacity", len(todo), lambda: done, "searches"),
-        results(
-            capacity_runs.searched, arguments, jobs_of(where), where.backend, where.address, sweep_runs.lost
-        ) as found,
-    ):
-        for number, (row, cpu_s) in found:
-            journal.add(todo[number][0], row, cpu_s)
-            done += 1
+    beside = search.sweep.goals, search.sought
+    work = {key: (*job, *beside) for key, job in search.jobs.items() if key not in journal.done}
+    hand_out(capacity_runs.searched, work, journal, where, ("capacity", "searches"))
 
 
 def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[str]]:
@@ -88,14 +88,13 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
     names = sweep.names
     rows, gpus = [], []
     for run in sweep.runs:
-        own = {name: run.point.case if name == "case" else shown(setting(run.point, name)) for name in names}
         gpus.append(str(shown(setting(run.point, "gpu"))))
         ended: Mapping[str, Any] = (
             {"status": "impossible", "reason": run.reason}
             if run.reason
             else journal.done[search.key(run.key)].row
         )
-        rows.append({**own, "seed": run.seed, **ended})
+        rows.append({**sweep.settings_of(run), "seed": run.seed, **ended})
     found = capacities(rows, names, gpus)
     more_kv = search.sought.more_kv_gib or None
     table = table_rows(
@@ -147,9 +146,7 @@ def sized(
 def _write(
     search: Search, rows: Sequence[Mapping[str, Any]], labels: Sequence[str], path: Path, *, draw: bool
 ) -> None:
-    write_plan(search.sweep.plan, path / "sweep.json")
-    write_table(rows, path / "table.parquet")
-    write_table(rows, path / "table.csv")
+    write_tables(search.sweep, rows, path)
     if draw:
         from kvsim.reports.figures.swept.capacity import draw_capacity
         from kvsim.reports.rundir.writing import write_figures
@@ -220,10 +217,8 @@ def capacity(
     >>> slo = "ttft:p99=0.5s,tpot:p99=50ms"
     >>> found = kvsim.capacity(slo=slo, allocator=["contiguous", "paged"], seeds=2)  # doctest: +SKIP
     """
-    from_file = {} if file is None else read_plan(Path(file))
     beside = {"slo": slo, "seeds": seeds, "zip": zip or None, "case": list(case) or None}
-    given = {name.replace("-", "_"): value for name, value in from_file.items()}
-    given |= {name: value for name, value in {**options, **beside}.items() if value is not None}
+    given = with_file(file, {**options, **beside})
     asked = Sought(find=find, tolerance=tolerance, for_rate=for_rate, more_kv=more_kv)
     search, where = planned_search(given, asked), Where(jobs=jobs, backend=backend, address=address)
     with kept(out) as journal:

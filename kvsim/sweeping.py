@@ -95,14 +95,16 @@ class Sweep:
                 found.setdefault(run.key, run)
         return found
 
+    def settings_of(self, run: Run) -> dict[str, Any]:
+        """What it has of the settings that vary, by name, as the table shows it."""
+        point = run.point
+        return {name: point.case if name == "case" else shown(setting(point, name)) for name in self.names}
+
     def rows(self, journal: Journal) -> list[dict[str, Any]]:
         """The table: a row per run, those that cannot be included; all must be done."""
-        names = self.names
         rows = []
         for run in self.runs:
-            own = {
-                name: run.point.case if name == "case" else shown(setting(run.point, name)) for name in names
-            }
+            own = self.settings_of(run)
             if self.plan.seeds > 1:
                 own["seed"] = run.seed
             found = (
@@ -138,18 +140,33 @@ def carry_out(
     """Compute what the journal lacks, the longest first; every run is kept as soon as it is done."""
     todo = [(key, run) for key, run in sweep.keys.items() if key not in journal.done]
     todo.sort(key=lambda each: -_effort(each[1].point))
-    arguments = [(dict(run.point.settings), run.seed, sweep.goals) for _, run in todo]
-    done = 0
+    work = {key: (dict(run.point.settings), run.seed, sweep.goals) for key, run in todo}
+    hand_out(sweep_runs.carried_out, work, journal, where, ("sweep", "runs"), heard=heard)
+
+
+def hand_out(
+    function: Callable[..., tuple[dict[str, Any], float]],
+    work: Mapping[str, tuple[Any, ...]],
+    journal: Journal,
+    where: Where,
+    words: tuple[str, str],
+    *,
+    heard: Callable[[int], None] = lambda left: None,
+) -> None:
+    """Call it for each arguments, on all processes, and keep each row under its key as it comes.
+
+    `words`: what is done and what is counted, for who watches.
+    """
+    keys, done = list(work), 0
+    processes = jobs_of(where), where.backend, where.address
     with (
-        progress("sweep", len(todo), lambda: done, "runs"),
-        results(
-            sweep_runs.carried_out, arguments, jobs_of(where), where.backend, where.address, sweep_runs.lost
-        ) as found,
+        progress(words[0], len(keys), lambda: done, words[1]),
+        results(function, list(work.values()), *processes, sweep_runs.lost) as found,
     ):
         for number, (row, cpu_s) in found:
-            journal.add(todo[number][0], row, cpu_s)
+            journal.add(keys[number], row, cpu_s)
             done += 1
-            heard(len(todo) - done)
+            heard(len(keys) - done)
 
 
 def jobs_of(where: Where) -> int:
@@ -219,7 +236,7 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
 
 def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept) -> dict[str, Any]:
     """What a file says, with what the command line says in its place."""
-    given = {} if file is None else {name.replace("-", "_"): value for name, value in read_plan(file).items()}
+    given = with_file(file, {})
     said = {name: value for name, value in settings.items() if value is not None}
     said |= goals.as_json()
     if options.zip is not None:
@@ -229,6 +246,16 @@ def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, opti
     if not given and not [name for name in said if name != "seeds"] and options.seeds == 1:
         raise KvsimError("a sweep needs lists of options, as in --request-rate 1:8:1, or a file")
     return {**given, **said}
+
+
+def with_file(file: str | Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says, if there is one, with what is given in its place; None: not given."""
+    said = (
+        {}
+        if file is None
+        else {name.replace("-", "_"): value for name, value in read_plan(Path(file)).items()}
+    )
+    return said | {name: value for name, value in given.items() if value is not None}
 
 
 @contextmanager
@@ -247,9 +274,7 @@ def write_results(sweep: Sweep, journal: Journal, path: Path, *, draw: bool) -> 
     """Write the table of a sweep that is done, what was asked, and the figures; returns the rows."""
 
     rows = sweep.rows(journal)
-    write_plan(sweep.plan, path / "sweep.json")
-    write_table(rows, path / "table.parquet")
-    write_table(rows, path / "table.csv")
+    write_tables(sweep, rows, path)
     if draw:
         from kvsim.reports.figures.swept import draw_sweep
         from kvsim.reports.rundir.writing import write_figures
@@ -257,6 +282,13 @@ def write_results(sweep: Sweep, journal: Journal, path: Path, *, draw: bool) -> 
         names = [*sweep.names, *(["seed"] if sweep.plan.seeds > 1 else [])]
         write_figures(path, lambda part: draw_sweep(rows, names, sweep.goals.limits, part))
     return rows
+
+
+def write_tables(sweep: Sweep, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write what was asked, and the table twice."""
+    write_plan(sweep.plan, path / "sweep.json")
+    write_table(rows, path / "table.parquet")
+    write_table(rows, path / "table.csv")
 
 
 def _name(sweep: Sweep) -> str:
@@ -318,13 +350,8 @@ def sweep(
     >>> table = kvsim.sweep(request_rate="2:6:2", allocator=["contiguous", "paged"], num_prompts=100)
     >>> table.groupby("allocator")["throughput.requests_per_s"].max()  # doctest: +SKIP
     """
-    given = (
-        {}
-        if file is None
-        else {name.replace("-", "_"): value for name, value in read_plan(Path(file)).items()}
-    )
     beside = {"seeds": seeds, "zip": zip or None, "case": list(case) or None}
-    given |= {name: value for name, value in {**options, **beside}.items() if value is not None}
+    given = with_file(file, {**options, **beside})
     planned_sweep, where = planned(given), Where(jobs=jobs, backend=backend, address=address)
     with kept(out) as journal:
         carry_out(planned_sweep, journal, where)

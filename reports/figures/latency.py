@@ -13,7 +13,7 @@ from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Look, Style
-from kvsim.reports.figures.systems import System, short, spread
+from kvsim.reports.figures.systems import System, short, spread, under_loads
 from kvsim.reports.goals import limits_of
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
@@ -134,6 +134,6 @@ def _headline(systems: Sequence[System]) -> str:
         return "No request finished"
     if len(systems) > 1:
         words = pieces.listed([each.name for each in systems], [p50 for p50, _ in waits], palette.seconds)
-        return f"Median time to first token: {words}"
+        return f"Median time to first token{under_loads(systems)}: {words}"
     half, nearly_all = (with_spread(palette.seconds, found) for found in waits[0])
     return f"{systems[0].name}: first token within {half} for half of the requests, {nearly_all} for 99 %"

@@ -15,7 +15,7 @@ from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.over_time import duration, ends, slice_means
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, rankable, shares_of_all, which_seed
+from kvsim.reports.figures.systems import System, rankable, shares_of_all, under_loads, which_seed
 from kvsim.reports.palette import KINDS, Summary
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
@@ -79,7 +79,7 @@ def _memory_headline(systems: Sequence[System]) -> str:
             return f"{said} over the whole run"
         return f"{said} over the whole run, {with_spread(pieces.percent, waiting)} while requests wait"
     words = pieces.listed([system.name for system in systems], found, pieces.percent)
-    return f"Share of the KV memory that tokens fill over the whole run: {words}"
+    return f"Share of the KV memory that tokens fill over the whole run{under_loads(systems)}: {words}"
 
 
 def _tokens_while_waiting(summary: Summary) -> float | None:
@@ -138,7 +138,7 @@ def _waste_headline(
     if not rankable(systems):
         names = [systems[place].name for place in known]
         listed = pieces.listed(names, [wastes[place] for place in known], pieces.percent)
-        return f"KV memory wasted {when}, under different loads: {listed}"
+        return f"KV memory wasted {when}{under_loads(systems)}: {listed}"
     best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
     least, most = (with_spread(pieces.percent, wastes[place]) for place in (best, worst))
     headline = f"{systems[best].name} wastes {least} of the KV memory"

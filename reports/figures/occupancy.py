@@ -25,7 +25,7 @@ from kvsim.reports.figures.over_time import (
 )
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, spread, which_seed
+from kvsim.reports.figures.systems import System, spread, under_loads, which_seed
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.words import with_spread
 
@@ -64,7 +64,7 @@ def _utilisation_headline(systems: Sequence[System]) -> str:
         holds = with_spread(pieces.percent, means[0])
         return f"{systems[0].name}: {holds} of the KV memory holds tokens over the whole run"
     words = pieces.listed([system.name for system in systems], means, pieces.percent)
-    return f"KV memory that holds tokens, over the whole run: {words}"
+    return f"KV memory that holds tokens, over the whole run{under_loads(systems)}: {words}"
 
 
 def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
@@ -138,7 +138,7 @@ def _fragmentation_headline(systems: Sequence[System]) -> str:
         found = with_spread(pieces.percent, shares[0])
         return f"{systems[0].name}: the largest free extent is {found} of what is free"
     words = pieces.listed([system.name for system in systems], shares, pieces.percent)
-    return f"Largest free extent, of what is free on average: {words}"
+    return f"Largest free extent, of what is free on average{under_loads(systems)}: {words}"
 
 
 def _largest_share(run: Run) -> float | None:

@@ -15,7 +15,7 @@ from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.over_time import Curve, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
-from kvsim.reports.figures.systems import System, rankable
+from kvsim.reports.figures.systems import System, rankable, under_loads
 from kvsim.reports.palette import Summary
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
@@ -62,7 +62,7 @@ def _requests_headline(systems: Sequence[System]) -> str:
         at_once = with_spread(palette.figures, means[0])
         return f"{systems[0].name} computes {at_once} requests at once on average, {most} at most"
     words = pieces.listed([system.name for system in systems], means, palette.figures)
-    return f"Requests computed at once, on average: {words}"
+    return f"Requests computed at once, on average{under_loads(systems)}: {words}"
 
 
 def batched(systems: Sequence[System], choices: Choices) -> Figure:
@@ -154,5 +154,5 @@ def _batched_headline(systems: Sequence[System], means: Sequence[Interval | None
     if not rankable(systems):
         names = [system.name for system in systems]
         listed = pieces.listed(names, means, palette.figures)
-        return f"Requests computed at once, under different loads: {listed}"
+        return f"Requests computed at once{under_loads(systems)}: {listed}"
     return f"{computes}, {palette.figures(most / least)} times as many as {systems[worst].name}"

@@ -42,6 +42,11 @@ class System:
         return spread([palette.number(value(summary)) for summary in self.summaries])
 
 
+def under_loads(systems: Sequence[System]) -> str:
+    """For a headline with everybody's numbers: that their loads differ, if they do."""
+    return "" if rankable(systems) else ", under different loads"
+
+
 def rankable(systems: Sequence[System]) -> bool:
     """Whether all had the same traffic, so that one may be called better than another."""
     return one_traffic([run for system in systems for run in system.runs])

@@ -94,7 +94,7 @@ def test_moves_are_16_bytes_at_a_time(reports):
 
 
 def test_matrix_instructions_are_those_of_the_chip(reports):
-    """A Hopper's warpgroup products and a B200's tensor memory take 64 rows: prefill, and decode with 64 heads on one."""
+    """Products of 64 rows, as in prefill or with 64 heads on one: in warpgroups, or in tensor memory."""
     kinds = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA"}
     for report in filter(is_attention, reports):
         gpu, what = report["variant"].split(" ", 1)

@@ -705,6 +705,8 @@ def test_figures_rank_no_runs_of_different_loads(tmp_path):
     assert headline_of("batched", runs).startswith("Requests computed at once, under different loads: at 1 ")
     assert headline_of("waste", runs).startswith("KV memory wasted ")
     assert ", under different loads: at 1 " in headline_of("waste", runs)
+    for figure in ("latency", "requests", "memory", "fragmentation"):
+        assert ", under different loads: " in headline_of(figure, runs), figure
     for run in runs:
         assert "times as many" not in headline_of("batched", runs)
         run.config["workload"]["request_rate"] = 1

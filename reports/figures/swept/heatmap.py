@@ -1,10 +1,12 @@
 """heatmap: two settings against each other; in each cell what the best load of the others gives.
 
 Where there is an SLO a cell is goodput per GPU, else output tokens per second and GPU: the mean over the
-seeds, the largest over all other settings and loads that the cell has.
+seeds, the largest over all other settings and loads that the cell has. Where one setting is the traffic, its
+columns do not compare: a cell's colour then is its share of the most in its column.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,9 +16,12 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures, number
 from kvsim.reports.sweeps.systems import LOADS, System, tokens_per_gpu
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
 _MOST_WRITTEN = 150  # cells with a number
+_ALIKE = 0.02  # shares that a headline does not tell apart
+_TRAFFIC = {"case", *(field.name for field in fields(Traffic))} - {*LOADS, "num_prompts"}
 
 
 def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
@@ -35,11 +40,18 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
                 cells[place] = np.fmax(cells[place], sum(values) / len(values))
     if np.isnan(cells).all():
         return None
-    figure = new_sheet(
-        style, 2.0 + 0.34 * max(len(rows), 5), _headline(cells, rows, columns, (down, across), slo)
-    )
+    what = "goodput per GPU (requests/s)" if slo else "output tokens/s per GPU"
+    if across in _TRAFFIC:
+        most = np.fmax.reduce(cells, axis=0)
+        colours, label = cells / np.where(most > 0, most, 1), "share of the most in its column"
+        headline = _headline_of_shares(np.nan_to_num(colours), rows, columns, across, slo)
+    else:
+        colours, label = cells / (np.nanmax(cells) or 1), what
+        headline = _headline(cells, rows, columns, (down, across), slo)
+    figure = new_sheet(style, 2.0 + 0.34 * max(len(rows), 5), headline)
     axes = figure.subplots()
-    image = axes.imshow(np.ma.masked_invalid(cells), aspect="auto", cmap="viridis", vmin=0)
+    shown = cells if label == what else colours
+    image = axes.imshow(np.ma.masked_invalid(shown), aspect="auto", cmap="viridis", vmin=0)
     axes.set_xticks(
         range(len(columns)),
         [short(_said(each), 18) for each in columns],
@@ -49,13 +61,12 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
     axes.set(xlabel=_named(across), ylabel=_named(down))
     axes.tick_params(length=0)
     if cells.size <= _MOST_WRITTEN:
-        most = np.nanmax(cells) or 1.0
         for (row, column), value in np.ndenumerate(cells):
             text = "none" if np.isnan(value) else figures(float(value))
-            ink = "black" if value > 0.6 * most else style.muted if np.isnan(value) else "white"
+            bright = colours[row, column] > 0.6
+            ink = "black" if bright else style.muted if np.isnan(value) else "white"
             axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=style.small_pt)
-    what = "goodput per GPU (requests/s)" if slo else "output tokens/s per GPU"
-    figure.colorbar(image, ax=axes, label=what)
+    figure.colorbar(image, ax=axes, label=label)
     return figure
 
 
@@ -78,8 +89,13 @@ def _settings(
         chosen.append((load, list(loads)))
     if len(chosen) < 2 or len(chosen[1][1]) < 2:
         return None
-    ordered = [(name, _ordered(values)) for name, values in chosen]
+    ordered = sorted(((name, _ordered(values)) for name, values in chosen), key=_is_traffic)
     return ordered[0], ordered[1]
+
+
+def _is_traffic(axis: tuple[str, object]) -> bool:
+    """Traffic goes across, whatever has more values."""
+    return axis[0] in _TRAFFIC
 
 
 def _ordered(values: Sequence[object]) -> list[object]:
@@ -113,4 +129,25 @@ def _headline(
     what = "goodput per GPU" if slo else "output tokens/s per GPU"
     down, across = (name.replace("_", " ") for name in names)
     where = f"{down} {_said(rows[row])} and {across} {_said(columns[column])}"
-    return f"Most {what} with {where}: {figures(float(cells[row, column]))}"
+    most = figures(float(cells[row, column]))
+    others = sum(figures(float(value)) == most for value in cells.flat if not np.isnan(value)) - 1
+    return f"Most {what} with {where}{_and_others(others)}: {most}"
+
+
+def _and_others(count: int) -> str:
+    return "" if not count else " and 1 other" if count == 1 else f" and {count} others"
+
+
+def _headline_of_shares(
+    shares: np.ndarray, rows: Sequence[object], columns: Sequence[object], across: str, slo: Slo | None
+) -> str:
+    """The row that is never far from the most of a column, and the one that falls behind most."""
+    least = shares.min(axis=1)
+    best, worst = int(least.argmax()), int(least.argmin())
+    each, what = _named(across), "Goodput per GPU" if slo else "Output tokens/s per GPU"
+    if least[best] - least[worst] < _ALIKE:
+        return f"{what}: all give the same in every {each}, within {100 * (1 - least[worst]):.0f} %"
+    gives = "the most" if least[best] > 1 - _ALIKE else f"at least {100 * least[best]:.0f} % of the most"
+    little = f"as little as {100 * least[worst]:.0f} % of it" if least[worst] else "nothing"
+    where = f"{_said(rows[worst])} {little}, in {_said(columns[int(shares[worst].argmin())])}"
+    return f"{what}: {_said(rows[best])} gives {gives} in every {each}; {where}"
