@@ -27,7 +27,8 @@ from typing import ClassVar, Self
 
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
-from kvsim.allocators.virtual_memory.rows import NONE, Rows
+from kvsim.allocators.virtual_memory.mapped_rows import NONE
+from kvsim.allocators.virtual_memory.rows import Rows
 
 KIB = 1 << 10
 MAP_NS = {64 * KIB: 8_000, 128 * KIB: 8_500, 256 * KIB: 9_000, 2048 * KIB: 40_000}
