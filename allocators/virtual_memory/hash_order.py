@@ -107,7 +107,7 @@ def hash_order(keys: Sequence[int], reserved: int) -> list[int]:
     """The keys in the order of the map, inserted one by one after `reserve(reserved)`."""
     found = _List(_buckets(reserved))
     for count, key in enumerate(dict.fromkeys(keys)):
-        if count + 1 > found.buckets:
+        if count >= found.buckets:
             larger = _List(_buckets(max(count + 2, 2 * found.buckets)))
             for each in found:
                 larger.insert(each)

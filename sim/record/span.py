@@ -108,7 +108,8 @@ class Integrals:
             if span.rest is not None:
                 self.add_rest(span.ends[-1], *span.rest)
             if span.grown is not None:
-                used, internal, evicted, left = span.grown
+                used, internal, evicted, left, idle = span.grown
+                self.idle += idle
                 self.used += used
                 self.internal += internal
                 self.cached -= evicted
