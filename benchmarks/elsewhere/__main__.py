@@ -63,6 +63,8 @@ def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], 
             "tile_tokens": dict.fromkeys(map(str, HEADS), 64),
             "axes": ["head_dim", "group", "sequence_heads", "context_tokens"],
         }
+        if dtype == "bfloat16" and gpu.one_launch:
+            constants["l2_bytes"] = 1e6 * gpu.l2_mb
         yield "decode", named("decode", dtype), tabled.decode(tables, gpu, dtype), 1e9, constants
         constants = multiprocessors | {
             "rows": dict.fromkeys(map(str, HEADS), 128),

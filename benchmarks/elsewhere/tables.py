@@ -1,11 +1,12 @@
 """The public tables of measured kernels, row by row as points of a calibration, and which rows are refused.
 
 Source: ai-dynamo/aiconfigurator at 095f58a (Apache-2.0, NVIDIA). A row is one call in milliseconds inside a
-CUDA graph. Two traps: the same keys, or six weight matrices, are replayed, so what fits the L2 cache may be
-read from it; and some rows are faster than the datasheet allows. Both are refused by `Sieve`.
+CUDA graph. Three traps: the same keys, or six weight matrices, are replayed, so what fits the L2 cache may be
+read from it; some rows are faster than the datasheet allows; and some products take half as long again as
+the same matrix with fewer and with more tokens: the GPU was disturbed. All are refused by `Sieve`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -20,6 +21,12 @@ Row = Mapping[str, object]
 
 HELD_OUT_OF_100 = 15
 """Rows, and whole shapes, that enter no fit: drawn by the CRC of their names, so the same in every run."""
+
+DISTURBED = 1.5
+"""Times as slow as a product of the same matrix with more tokens, and as one with fewer (up to NEAR times):
+what no product is. Of the products of a B200 in fp8 4.8 of 100 are, twice as slow as their neighbours; of all
+others 0.8 at most."""
+NEAR = 4
 
 RESIDENT_MATRICES = 6
 """Weight matrices that the tables' benchmark of products takes in turn."""
@@ -39,6 +46,15 @@ class Gpu:
     tflops: Mapping[float, float]
     link_gb_per_s: float | None
     pcie_gb_per_s: float
+
+    @property
+    def one_launch(self) -> bool:
+        """Whether vLLM's attention over a 16-bit cache is FlashAttention 2: one launch, prompts and decoding.
+
+        Hopper has FlashAttention 3 and 4, B200 and its kin FlashInfer: either packs the heads of a group, or
+        launches apart. The tables' column `kernel_source` says which.
+        """
+        return self.capability[0] in (8, 12)
 
 
 GPUS = (
@@ -96,9 +112,11 @@ class Sieve:
             if each.replayed_bytes > 2e6 * self.gpu.l2_mb and each.role != "held_out"
         ]
         memory = min(float(np.quantile(reached, 0.99)), self.gpu.gb_per_s * 1e9) if reached else np.inf
-        kept = []
-        for each in timed:
+        kept, disturbed = [], disturbed_of(timed) if part == "product" else set()
+        for i, each in enumerate(timed):
             reason = self._reason(each, memory, peak_tflops * 1e12)
+            if reason is None and i in disturbed:
+                reason = "disturbed: fewer and more tokens with the same matrix take much less"
             if reason is None:
                 kept.append(each.measured(part))
             else:
@@ -115,6 +133,24 @@ class Sieve:
         if each.replayed_bytes < 1e6 * self.gpu.l2_mb and bandwidth > memory:
             return "read from the L2 cache: more than any larger row reaches"
         return None
+
+
+def disturbed_of(products: Sequence["Timed"]) -> set[int]:
+    """Which products are much slower than those of the same matrix with fewer and with more tokens."""
+    matrices: dict[tuple[float, float], list[tuple[float, float, int]]] = {}
+    for i, each in enumerate(products):
+        row = each.x["tokens"], each.seconds, i
+        matrices.setdefault((each.x["inputs"], each.x["outputs"]), []).append(row)
+    found = set()
+    for some in matrices.values():
+        some.sort()
+        least = np.inf
+        later = [least := min(least, seconds) for _, seconds, _ in reversed(some)][::-1]
+        for at, (tokens, seconds, i) in enumerate(some):
+            fewer = [other for n, other, _ in some[max(at - NEAR, 0) : at] if n * NEAR >= tokens]
+            if fewer and seconds > DISTURBED * max(min(fewer), later[at]):
+                found.add(i)
+    return found
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
     if part == "decode":
         return {
             "multiprocessors": device.multiprocessors,
-            "programs": device.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR,
+            "pieces": device.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR,
             "least_piece_tokens": LEAST_CHUNK_TOKENS,
             "tile_tokens": {str(head): DECODE[head, 2].tile for head in heads},
         }

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.kernels.calibration.form import MERGED
+
 ROUGHNESS_COUNTS = 0.03
 PACES = [2 ** (step / 8) for step in range(-6, 7)]
 """Of the rate of work, beside the fitted one: 0.6 to 1.7."""
@@ -47,9 +49,9 @@ class Choice:
 
     def badness(self, form: Mapping[str, Any]) -> float:
         """Of a form: less is better."""
-        ratio = self._grid[2] / _seconds(form, *self._grid[:2])
-        mended = _seconds(form, *self._others[:2]) * (self._weights @ ratio)
-        unmended = np.log(mended / self._others[2])
+        ratio = self._grid[3] / _seconds(form, *self._grid[:3])
+        mended = _seconds(form, *self._others[:3]) * (self._weights @ ratio)
+        unmended = np.log(mended / self._others[3])
         return float(np.mean(unmended**2) + ROUGHNESS_COUNTS * np.mean(np.log(ratio) ** 2))
 
 
@@ -60,14 +62,16 @@ def paces(form: Mapping[str, Any], most: float | None) -> list[dict[str, Any]]:
 
 
 def _columns(rows: Sequence[Row]) -> list[np.ndarray]:
-    """[bytes, work, seconds]."""
-    return [np.array([row[i] for row in rows], dtype=float) for i in (0, 1, 3)]
+    """[bytes, work, merged, seconds]."""
+    found = [(moved, work, place.get(MERGED, 0), seconds) for moved, work, place, seconds in rows]
+    return [np.array([row[i] for row in found], dtype=float) for i in range(4)]
 
 
-def _seconds(form: Mapping[str, Any], moved: np.ndarray, work: np.ndarray) -> np.ndarray:
+def _seconds(form: Mapping[str, Any], moved: np.ndarray, work: np.ndarray, merged: np.ndarray) -> np.ndarray:
     """By the form alone, as form.form_s."""
     a, b, p = moved / form["bandwidth_bytes_per_s"], work / form["work_per_s"], form["p"]
-    return form["t0_s"] + (np.maximum(a, b) if p == "max" else (a**p + b**p) ** (1 / p))
+    started = form["t0_s"] + merged * form.get("merge_s", 0.0)
+    return started + (np.maximum(a, b) if p == "max" else (a**p + b**p) ** (1 / p))
 
 
 def _corners(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.kernels.calibration.choice import Choice, Row, paces
-from kvsim.kernels.calibration.form import NORMS, form_s, interpolate, padded_head, predict_s
+from kvsim.kernels.calibration.form import MERGED, NORMS, form_s, interpolate, padded_head, predict_s
 from kvsim.kernels.calibration.least_squares import least_squares
 from kvsim.kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
 from kvsim.kernels.calibration.timing import spread
@@ -95,6 +95,8 @@ def fit_part(
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
         return None
+    if fitted_to[0].point.part == "all_reduce":
+        constants = dict(constants) | per_count(fitted_to)
     found = [(*each, one) for one in candidates(constants) for each in fit_forms(fitted_to, one, bounds)]
     form, _, constants = min(found, key=lambda one: one[1])
     if any(one.point.role == "shape" for one in fitted_to):
@@ -112,11 +114,26 @@ def fit_part(
     return part
 
 
+def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
+    """Starts and shares of the links by number of GPUs, each fitted alone, beside the least and the best."""
+    alone = {}
+    for count in sorted({one.point.x["gpus"] for one in measured}):
+        alone[str(count)] = fit_form([one for one in measured if one.point.x["gpus"] == count], {}, Bounds())[
+            0
+        ]
+    start = min(form["t0_s"] for form in alone.values())
+    rate = max(form["bandwidth_bytes_per_s"] for form in alone.values())
+    return {
+        "starts": {count: form["t0_s"] / start for count, form in alone.items()},
+        "shares": {count: rate / form["bandwidth_bytes_per_s"] for count, form in alone.items()},
+    }
+
+
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants with what nobody says of the device: each value that comes into question."""
     if "matrices" in constants:
         return [dict(constants) | {"token_tile": each} for each in EXPERT_TILES]
-    if "programs" in constants:
+    if "tile_tokens" in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     if "whole_waves" in constants:
         return [dict(constants) | {"least_wave": each} for each in LEAST_WAVE]
@@ -153,13 +170,14 @@ def fit_forms(
     measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
 ) -> list[tuple[dict[str, Any], float]]:
     """(form, sum of squares) of each norm."""
-    rows = [features(one.point, constants)[:2] for one in measured]
-    moved, work = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    found = [features(one.point, constants) for one in measured]
+    rows = [(moved, work, place.get(MERGED, 0)) for moved, work, place in found]
+    moved, work, merged = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     seconds = np.array([one.median_s for one in measured])
     shapes = np.array([one.point.role == "shape" for one in measured])
     heavier = SHAPES_COUNT * np.sum(~shapes) / max(np.sum(shapes), 1)
     weights = np.sqrt(np.where(shapes, max(heavier, 1), 1))
-    with_work = bool(work.any())
+    with_work, merging = bool(work.any()), [merged] if merged.any() else []
     best: dict[object, tuple[dict[str, Any], float]] = {}
     for p, scale in product(NORMS if with_work else (1,), STARTS):
         guess = [seconds.min() / 2, scale * (seconds / moved).min()]
@@ -169,12 +187,19 @@ def fit_forms(
             guess.append((seconds / work).min() / scale)
             lowest.append(1 / bounds.rate if bounds.rate else 0)
             highest.append(np.inf)
+        if merging:
+            guess.append(seconds.min() / 2)
+            lowest.append(1e-9)
+            highest.append(seconds[merged > 0].min())
         limits = np.log(np.maximum(lowest, 1e-30)), np.log(highest)
-        found, squares = least_squares(p, (moved, work, seconds, weights), np.log(guess), limits)
+        data = (moved, work, seconds, weights, *merging)
+        found, squares = least_squares(p, data, np.log(guess), limits)
         if p not in best or squares < best[p][1] * (1 - 1e-9):
-            t0, per_byte, *per_work = (float(number) for number in np.exp(found))
-            rate = 1 / per_work[0] if per_work else None
+            t0, per_byte, *others = (float(number) for number in np.exp(found))
+            rate = 1 / others[0] if with_work else None
             form = {"t0_s": t0, "bandwidth_bytes_per_s": 1 / per_byte, "work_per_s": rate, "p": p}
+            if merging:
+                form["merge_s"] = others[-1]
             best[p] = form, squares
     return list(best.values())
 
@@ -191,10 +216,15 @@ def tile_weights(
         def squares(weight: float, head: str = head, some: Sequence[Measured] = some) -> float:
             tried = dict(constants) | {"tile_weight": {head: weight}}
             rows = [(features(one.point, tried), one.median_s) for one in some]
-            return sum(log(form_s(form, moved, work) / seconds) ** 2 for (moved, work, _), seconds in rows)
+            return sum(log(_form_s(form, *each) / seconds) ** 2 for each, seconds in rows)
 
         weights[head] = min(TILE_WEIGHTS, key=squares)
     return weights
+
+
+def _form_s(form: Mapping[str, Any], moved: float, work: float, place: Mapping[str, float]) -> float:
+    """Seconds of features by the form alone."""
+    return form_s(form, moved, work, place.get(MERGED, 0))
 
 
 def form_head(one: Measured) -> str:
@@ -221,13 +251,13 @@ def _main_table(
     ratios: dict[tuple, list[float]] = {}
     for one in grid:
         moved, work, place = features(one.point, part["constants"])
-        ratio = one.median_s / form_s(part["form"], moved, work)
+        ratio = one.median_s / _form_s(part["form"], moved, work, place)
         ratios.setdefault(tuple(one.point.cell[name] for name in names), []).append(log(ratio))
     known = {cell: exp(fmean(logs)) for cell, logs in ratios.items()}
     whole = list(product(*(axis["values"] for axis in axes)))
     filled = known | fill([cell for cell in whole if cell not in known], known, axes)
     part["tables"] = [{"axes": axes, "ratio": _nest(filled, axes, ())}]
-    part["base"] = {name: value for name, value in place.items() if name not in names}
+    part["base"] = {name: value for name, value in place.items() if name not in (*names, MERGED)}
     for i, name in enumerate(names):
         values = [cell[i] for cell in known]
         part["range"][name] = [min(values), max(values)]
@@ -265,7 +295,7 @@ def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
         for one in measured:
             if one.point.role == "grid" and one.point.table == name:
                 moved, work, place = features(one.point, part["constants"])
-                predicted = form_s(part["form"], moved, work) * interpolate(main, place)
+                predicted = _form_s(part["form"], moved, work, place) * interpolate(main, place)
                 ratios.setdefault(one.point.cell[name], []).append(log(one.median_s / predicted))
         values = sorted(ratios)
         if len(values) > 1:

@@ -1,15 +1,24 @@
 """The fitted forms: seconds of a part from what it moves and computes. Plain arithmetic, no torch.
 
-    seconds = (t0 + pnorm(bytes / bandwidth, work / rate)) * tables        pnorm(a, b) = (a^p + b^p)^(1/p)
+    seconds = (t0 + merged * merge + pnorm(bytes / bandwidth, work / rate)) * tables
+    pnorm(a, b) = (a^p + b^p)^(1/p)
 
-p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
+p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other). `merged` is 1 where a second
+kernel merges the pieces of decode attention, which takes `merge`; else 0.
 
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
-             work   tiles one after the other in the longest program. The kernel aims at `programs` programs
-                    and cuts no context into pieces shorter than `least_piece_tokens`:
-                        most   = max(round(programs / (sequences * kv_heads)), 1)      (half to even)
-                        pieces = max(min(most, floor(longest / least_piece_tokens)), 1)
-                        work   = max(longest / pieces, rounded * kv_heads / at_once) / tile * weight
+             work   tiles one after the other in the longest program
+                        work   = max(piece, rounded * kv_heads / at_once) / tile * weight
+                    The kernel cuts all contexts into pieces of one length, together about as many as the
+                    constant `pieces`, but none shorter than `least_piece_tokens` (or a tile):
+                        cuts   = min(round(longest * pieces / (sum * kv_heads)),       (half to even)
+                                     floor(longest / least_piece_tokens)), at least 1
+                        piece  = longest / cuts, rounded up to whole tiles; longest where cuts = 1
+                        merged = 1 where cuts > 1
+                    Earlier kernels aimed at `programs` programs, each context cut alone; so do profiles
+                    that have this constant instead:
+                        most   = max(round(programs / (sequences * kv_heads)), 1)
+                        piece  = longest / max(min(most, floor(longest / least_piece_tokens)), 1)
                     `at_once` programs run at the same time; constant, `programs` where it is not there.
                     `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
                     sum is known, sum + sequences * tile / 2, at least a tile each. `weight` is how long a
@@ -40,7 +49,11 @@ p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other).
                                  + 2 * rows * (2 * hidden + 3 * inner)
              work   flops of whole tiles of rows in each chosen expert
                         2 * matrices * hidden * inner * active * token_tile * ceil(rows / active / token_tile)
-    all_reduce      2 * (gpus - 1) / gpus * bytes of one GPU's input (a ring); the axis is that of the input
+    all_reduce      a ring, whose start and share of the links follow the number of GPUs: over PCIe all pairs
+                    may share a bridge
+             bytes  2 * (gpus - 1) / gpus * bytes of one GPU's input * share; the axis is that of the input
+             work   start (constants `shares` and `starts` by number of GPUs, of the next smaller one where
+                    it is not there; 1 and 0 without them)
     others   bytes  see profile.py; no work
 
 `pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 of each sequence;
@@ -57,6 +70,9 @@ Part = Mapping[str, Any]
 """A part of a profile, as in the JSON."""
 
 NORMS = (1, 1.5, 2, 3, 4, "max")
+
+MERGED = "merged"
+"""Of a place: 1 where pieces are merged. No table goes along it."""
 
 
 def pnorm(p: object, a: float, b: float) -> float:
@@ -76,11 +92,12 @@ def pnorm(p: object, a: float, b: float) -> float:
     raise ValueError(f"p must be a number from 1 on or 'max', got {p!r}")
 
 
-def form_s(form: Mapping[str, Any], moved: float, work: float) -> float:
+def form_s(form: Mapping[str, Any], moved: float, work: float, merged: float = 0) -> float:
     """Seconds by the form alone."""
     rate = form["work_per_s"]
     moving = moved / form["bandwidth_bytes_per_s"]
-    return form["t0_s"] + (moving if rate is None else pnorm(form["p"], moving, work / rate))
+    started = form["t0_s"] + merged * form.get("merge_s", 0.0)
+    return started + (moving if rate is None else pnorm(form["p"], moving, work / rate))
 
 
 def interpolate(table: Mapping[str, Any], place: Mapping[str, float]) -> float:
@@ -106,7 +123,7 @@ def _nested(axes: Sequence[Mapping[str, Any]], ratio: Any, place: Mapping[str, f
 
 def predict_s(part: Part, moved: float, work: float, place: Mapping[str, float]) -> float:
     """Seconds of one launch of a part: the form times its tables."""
-    seconds = form_s(part["form"], moved, work)
+    seconds = form_s(part["form"], moved, work, place.get(MERGED, 0))
     for table in part["tables"]:
         seconds *= interpolate(table, place)
     return seconds
@@ -137,17 +154,29 @@ def decode_features(
     kv_heads: int,
     head_dim: int,
     element_bytes: int,
-) -> tuple[float, float]:
-    """(bytes, work) of decode attention over contexts that sum to `total`."""
+) -> tuple[float, float, int]:
+    """(bytes, work, merged) of decode attention over contexts that sum to `total`."""
     tile = by_head_dim(constants["tile_tokens"], head_dim)
-    programs = constants["programs"]
     if rounded is None:
         rounded = max(total + sequences * tile / 2, sequences * tile)
-    most = max(round(programs / (sequences * kv_heads)), 1)
-    pieces = max(min(most, longest // constants["least_piece_tokens"]), 1)
-    work = max(longest / pieces, rounded * kv_heads / constants.get("at_once", programs)) / tile
+    merged = 0
+    if "pieces" in constants:
+        piece = even_piece(constants, longest, total * kv_heads, tile)
+        merged = int(piece < longest)
+    else:
+        most = max(round(constants["programs"] / (sequences * kv_heads)), 1)
+        piece = longest / max(min(most, longest // constants["least_piece_tokens"]), 1)
+    at_once = constants["at_once"] if "at_once" in constants else constants["programs"]
+    work = max(piece, rounded * kv_heads / at_once) / tile
     work *= by_head_dim(constants.get("tile_weight", {}), head_dim, 1.0)
-    return 2 * total * kv_heads * head_dim * element_bytes, work
+    return 2 * total * kv_heads * head_dim * element_bytes, work, merged
+
+
+def even_piece(constants: Mapping[str, Any], longest: float, token_heads: float, tile: int) -> float:
+    """Tokens of the longest program's piece, as kernels/launch.py cuts: one length over all contexts."""
+    most = longest // max(constants["least_piece_tokens"], tile)
+    cuts = min(round(longest * constants["pieces"] / max(token_heads, 1)), most)
+    return -(-longest // (cuts * tile)) * tile if cuts > 1 else longest
 
 
 def prefill_features(
@@ -187,6 +216,20 @@ def product_features(
     else:
         tiles = max(tiles, constants.get("least_wave", 0) * wave)
     return moved, 2 * inputs * rows * columns * tiles
+
+
+def by_count(values: Mapping[str, float] | None, count: int, default: float) -> float:
+    """A constant by the number of GPUs: of this one, else of the next smaller, else of the least."""
+    if not values:
+        return default
+    known = sorted(map(int, values))
+    return values[str(known[max(bisect_right(known, count) - 1, 0)])]
+
+
+def all_reduce_features(constants: Mapping[str, Any], *, gpus: int, size: float) -> tuple[float, float]:
+    """(bytes, work) of an all-reduce of `size` bytes on each of so many GPUs."""
+    share = by_count(constants.get("shares"), gpus, 1.0)
+    return 2 * (gpus - 1) / gpus * size * share, by_count(constants.get("starts"), gpus, 0.0)
 
 
 def expert_features(

@@ -1,6 +1,7 @@
 """Least squares on log(predicted / measured) for the numbers of a form, by Levenberg and Marquardt.
 
-The unknowns are logarithms of t0, seconds a byte and, where there is work, seconds a unit of work.
+The unknowns are logarithms of t0, seconds a byte, seconds a unit of work where there is work, and the seconds
+of merging where pieces are merged.
 """
 
 import numpy as np
@@ -9,14 +10,15 @@ STEPS = 60
 HOPELESS = 1e8
 """Damping from which on no step is small enough to be better."""
 
-Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""(bytes, work, measured seconds, weights), one number a point."""
+Data = tuple[np.ndarray, ...]
+"""(bytes, work, measured seconds, weights), one number a point; and where pieces are merged, if they are."""
 
 
 def residuals(p: float | str, data: Data, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weighted log(predicted / measured) at every point, and their slopes by each unknown."""
-    moved, work, seconds, weights = data
+    moved, work, seconds, weights, *merged = data
     t0, *per = np.exp(logs)
+    merging = [merged[0] * per.pop()] if merged else []
     both = a = moved * per[0]
     slopes = [a]
     if len(per) == 2:
@@ -27,8 +29,8 @@ def residuals(p: float | str, data: Data, logs: np.ndarray) -> tuple[np.ndarray,
         else:
             both = (a**p + b**p) ** (1 / p)
             slopes = [one**p * both ** (1 - p) for one in (a, b)]
-    predicted = t0 + both
-    slope = np.column_stack([np.full_like(both, t0), *slopes]) / predicted[:, None]
+    predicted = t0 + both + sum(merging)
+    slope = np.column_stack([np.full_like(both, t0), *slopes, *merging]) / predicted[:, None]
     return np.log(predicted / seconds) * weights, slope * weights[:, None]
 
 

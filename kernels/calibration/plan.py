@@ -12,6 +12,10 @@ from kvsim.kernels.calibration.points import Point, components, launches_of, use
 from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
 
+KERNELS = 2
+"""One more whenever a kernel works in another way, so that a journal is not continued with another kernel.
+2: decode attention cuts all contexts into pieces of one length."""
+
 GROUP = 6
 """Points of a part that take turns."""
 
@@ -67,9 +71,9 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The same for the same points."""
+        """The same for the same points and kernels."""
         text = "\n".join(f"{point.role} {point.table} {point.key}" for point in self.points)
-        return hashlib.sha256(f"{FORMAT} {self.quick}\n{text}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{FORMAT} {KERNELS} {self.quick}\n{text}".encode()).hexdigest()[:16]
 
     def estimated_s(self, points: list[Point] | None = None) -> float:
         """About how long these points take, or all of them; from the datasheet."""

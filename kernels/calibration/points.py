@@ -127,7 +127,7 @@ def _features(point: Point, constants: Mapping[str, Any]) -> Features:
     place = {"bytes": moved}
     if point.part == "all_reduce":
         place["gpus"] = x["gpus"]
-        return 2 * (x["gpus"] - 1) / x["gpus"] * moved, 0.0, place
+        return *form.all_reduce_features(constants, gpus=x["gpus"], size=moved), place
     return moved, 0.0, place
 
 
@@ -136,7 +136,7 @@ def _decode(x: Arguments, constants: Mapping[str, Any]) -> Features:
     geometry = {name: x[name] for name in ("kv_heads", "head_dim", "element_bytes")}
     tile = form.by_head_dim(constants["tile_tokens"], x["head_dim"])
     rounded = sum(-(-length // tile) * tile for length in lengths)
-    moved, work = form.decode_features(
+    moved, work, merged = form.decode_features(
         constants,
         sequences=len(lengths),
         total=sum(lengths),
@@ -146,6 +146,8 @@ def _decode(x: Arguments, constants: Mapping[str, Any]) -> Features:
     )
     place = {"sequence_heads": len(lengths) * x["kv_heads"], "context_tokens": sum(lengths) / len(lengths)}
     place |= {name: x[name] for name in ("block_size", "group", "head_dim", "element_bytes")}
+    if "pieces" in constants:
+        place[form.MERGED] = merged
     return moved, work, place
 
 

@@ -2,7 +2,8 @@
 
 A step of an engine is a sum of parts. The time of one launch of a part (or of the launches that make it up):
 
-    seconds = (t0_s + pnorm(bytes / bandwidth_bytes_per_s, work / work_per_s)) * product of its tables
+    seconds = (t0_s + merged * merge_s + pnorm(bytes / bandwidth_bytes_per_s, work / work_per_s))
+              * product of its tables
 
 with bytes and work as form.py computes them from tokens, heads and matrix sizes: never from a model's name.
 Everything is per GPU: with tensor parallelism give the heads and columns that one GPU has.
@@ -27,7 +28,8 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
 A part:
 
     form        {t0_s, bandwidth_bytes_per_s, work_per_s or null (no work term), p: 1, 1.5, 2, 3, 4 or "max"}
-    constants   numbers that form.py needs to compute the work (tile sizes, programs): see there
+                and merge_s, of kernels that merge pieces of contexts
+    constants   numbers that form.py needs to compute the work (tile sizes, pieces): see there
     base        the values of the axes of one-dimensional tables at which the main table was measured: ratio 1
     tables      [{axes [{name, offset, values}], ratio}]: nested lists, first axis outermost, measured / form.
                 A place between the values is found on log2(value + offset), and the ratio is linear there,

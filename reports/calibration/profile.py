@@ -110,7 +110,7 @@ class Fitted:
     Attributes
     ----------
     form : Mapping
-        t0_s, bandwidth_bytes_per_s, work_per_s, p.
+        t0_s, bandwidth_bytes_per_s, work_per_s, p; merge_s where pieces of contexts are merged.
     base : Mapping
         Where the main table was measured, on the axes of the others.
     ratios : tuple of float
@@ -261,6 +261,7 @@ def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
     """A point; of a composed step without a place."""
     predicted_s = _number(row["predicted_s"])
     moved, work = (_number(row[key], least=0.0) if form else 0.0 for key in ("bytes", "work"))
+    merging_ps = form.merge_ps * _number(row["place"].get("merged", 0), least=0.0) if form else 0.0
     return Timed(
         x={str(name): value for name, value in row["x"].items()},
         role=str(row["role"]),
@@ -269,7 +270,7 @@ def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
         p90_s=_number(row["p90_s"]),
         predicted_s=predicted_s,
         place={name: _number(value, least=0.0) for name, value in row["place"].items()} if form else {},
-        form_s=form.form_ps(moved, work) / PS_PER_S if form else predicted_s,
+        form_s=(form.form_ps(moved, work) + merging_ps) / PS_PER_S if form else predicted_s,
         moved=moved,
     )
 

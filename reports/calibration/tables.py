@@ -43,7 +43,7 @@ def report_of(found: Fit | Analytic | GpuSpec) -> RenderableType:
 def profile_report(fit: Fit) -> RenderableType:
     """All of a calibrated profile."""
     parts: list[RenderableType] = [Text(headline(fit), style="bold"), "", _facts(fit), ""]
-    parts += [ceilings_table(fit), "", _forms_table(fit), Text(_HOW, style="dim"), "", errors_table(fit)]
+    parts += [ceilings_table(fit), "", _forms_table(fit), Text(_how(fit), style="dim"), "", errors_table(fit)]
     if fit.composed:
         parts += ["", _composed_table(fit)]
     found = list(notes(fit))
@@ -54,6 +54,13 @@ _HOW = (
     "A launch takes (start + bytes and work) x ratio. Bytes and work are joined as a sum, as the longer of "
     "the two, or between them (norm p: the p-th root of the sum of p-th powers). Ratio: measured over form."
 )
+
+
+def _how(fit: Fit) -> str:
+    """How to read the table of forms."""
+    merging = [each.form["merge_s"] for each in fit.parts if each.form.get("merge_s")]
+    more = [f" Merging the pieces of contexts that are cut takes {duration(each)} more." for each in merging]
+    return _HOW + "".join(more)
 
 
 def headline(fit: Fit) -> str:

@@ -42,7 +42,7 @@ def check_profile(profile: Mapping[str, Any]) -> None:
 
 def _check_part(name: str, part: Mapping[str, Any]) -> None:
     form = part["form"]
-    _positive(form["t0_s"], least=0.0)
+    _positive(form["t0_s"], form.get("merge_s", 0.0), least=0.0)
     _positive(form["bandwidth_bytes_per_s"], *([] if form["work_per_s"] is None else [form["work_per_s"]]))
     if form["p"] != "max":
         _positive(form["p"], least=1.0)

@@ -101,16 +101,21 @@ class Integrals:
         self.internal += sum(map(mul, [span.internal for span in spans], totals))
         self.running += sum(map(mul, [span.running for span in spans], totals))
         for span in spans:
-            if span.rest is not None:
-                self.add_rest(span.ends[-1], *span.rest)
-            if span.grown is not None:
-                used, internal, evicted, left, idle = span.grown
-                self.idle += idle
-                self.used += used
-                self.internal += internal
-                self.cached -= evicted
-                for step, slots in left or ():
-                    self.token -= slots * (span.ends[-1] - span.ends[step - 1])
+            if span.rest is not None or span.grown is not None:
+                self.add_changes(span)
+
+    def add_changes(self, span: Span) -> None:
+        """Add what most allocators never have, and what growth within a span changed."""
+        if span.rest is not None:
+            self.add_rest(span.ends[-1], *span.rest)
+        if span.grown is not None:
+            used, internal, evicted, left, idle = span.grown
+            self.idle += idle
+            self.used += used
+            self.internal += internal
+            self.cached -= evicted
+            for step, slots in left or ():
+                self.token -= slots * (span.ends[-1] - span.ends[step - 1])
 
     def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""

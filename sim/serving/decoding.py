@@ -29,6 +29,8 @@ class Own:
     leaves_at: bool
     surplus: bool
     external_slots: bool
+    windows: bool
+    knows_prompts: bool
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,6 +65,8 @@ class Decoding:
             leaves_at=kind.leaves_at is not Allocator.leaves_at,
             surplus=kind.surplus is not Allocator.surplus,
             external_slots=kind.external_slots is not Allocator.external_slots,
+            windows=allocator.windows,
+            knows_prompts=allocator.knows_prompts,
         )
         self._granted_clock = -1  # of the last decode step whose memory was given
 
@@ -138,19 +142,25 @@ class Decoding:
 
         With `keeping_cached` there is none that might take a block whose text can still be found.
         """
-        progress = self.progress
+        progress, growth = self.progress, self._growth
         steps = progress.next_finish - progress.clock
         if steps > at_most:
             steps = at_most
+        if growth.leaving and self._anybody_waits():  # who may enter as soon as somebody leaves slots
+            steps = min(steps, min(growth.leaving) - progress.clock)
         if steps > 1:
             if self.works_in_spans:
                 return steps  # the allocator says later how far it can go
-            budget, unit = self.allocator.growth_budget() - self.margin, self._growth.unit
+            budget, unit = self.allocator.growth_budget() - self.margin, growth.unit
             if keeping_cached and self.allocator.cached_slots:
                 budget = 0  # which block goes first is the allocator's secret
             if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew at once
-                return self._growth.guaranteed_steps(progress.clock, steps, budget)
+                return growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
+
+    def _anybody_waits(self) -> bool:
+        """Whether anybody may enter when memory is free."""
+        return False
 
     def grow_within(self, ends: list[int]) -> Grown:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.

@@ -11,11 +11,18 @@ Between steady growths a sequence may *leave* slots behind a window: when next, 
 
 from bisect import insort
 from collections.abc import Iterator
+from typing import Final
+
+from mypy_extensions import i64
 
 Grown = tuple[int, int, int, list[tuple[int, int]] | None, int]
 """What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
 those never to be written, of those that were cached before; (step, slots) of what was left behind; and the
 integral of the slots that came to be idle."""
+
+
+SOON_PS: Final = 1 << 40
+"""A second: sums of times below fit into 64 bits."""
 
 
 class GrowthCalendar:
@@ -151,7 +158,7 @@ class GrowthCalendar:
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
         residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
-        before = 0  # sum over growths of the time before them
+        before, soon = 0, i64(0)  # sum over growths of the time before them, in two parts
         if unit:
             for start in ends[:-1]:
                 clock += 1
@@ -159,10 +166,14 @@ class GrowthCalendar:
                 if not due:
                     continue
                 grown += due
-                before += len(due) * start
+                if start < SOON_PS:
+                    start_ps: i64 = start
+                    soon += len(due) * start_ps
+                else:
+                    before += len(due) * start
                 if lefts is not None:
                     lefts.append((len(due), total - start))
                 if clock in last:
                     left = total - start
                     full += [(seq, clock, left) for seq in self.pop_full(clock)]
-        return grown, (len(grown) * total - before) * unit, full
+        return grown, (len(grown) * total - before - soon) * unit, full

@@ -97,6 +97,9 @@ class Replica:
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
         self._linear = server.progress.linear
+        # may it have slots that are external, cached, idle or shared, and any but cached and shared ones?
+        self._always_rests = server.own.external_slots or server.allocator.idles
+        self._rests = self._always_rests or server.allocator.caches or scheduler.forks
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
@@ -136,7 +139,7 @@ class Replica:
 
     def _serve(self) -> Process:
         """Plan, sleep, commit, until nobody comes any more."""
-        server, arrivals, plan_steps, commit = self.server, self._arrivals, self._plan, self._commit
+        server, arrivals = self.server, self._arrivals
         takes, wait = self._takes, self._wait
         while True:
             if arrivals.next_ps <= server.now_ps:
@@ -149,13 +152,13 @@ class Replica:
                 continue
             if wait:
                 wait(server.now_ps)
-            plan = plan_steps()
+            plan = self._plan()
             if plan is None:
                 yield from self._stall()
                 continue
             if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
                 plan = yield from self._sleep(plan)
-            commit(plan)
+            self._commit(plan)
 
     def _alarm(self, at_ps: int) -> simpy.Event:
         """What happens at that time, after all arrivals."""
@@ -299,12 +302,7 @@ class Replica:
             return None
         allocator, internal = server.allocator, server.internal
         rest: tuple[int, int, int, int] | None = None
-        if (
-            allocator.shared_tokens
-            or allocator.cached_slots
-            or server.own.external_slots
-            or allocator.idle_slots
-        ):
+        if self._rests and (allocator.shared_tokens or allocator.cached_slots or self._always_rests):
             rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
             self._log_start(held, ends[-1])

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "elsewhere"))
 from fill import relaxed
-from tables import GPUS, Sieve, Timed, drawn
+from tables import GPUS, Sieve, Timed, disturbed_of, drawn
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +45,33 @@ def test_what_is_faster_than_the_gpu_or_was_read_from_its_cache_is_refused():
         "more than the bandwidth of the datasheet": 1,
         "more than the peak": 1,
     }
+
+
+def products(*rows, matrix=(8192, 8192)):
+    """(tokens, microseconds) of a matrix."""
+    where = dict(zip(("inputs", "outputs"), matrix, strict=True))
+    return [
+        Timed({"tokens": n, **where}, None, 1e-6 * us, 0.0, 0.0, 0.0, held_out=False, new_shape=False)
+        for n, us in rows
+    ]
+
+
+def test_a_product_slower_than_with_fewer_and_with_more_tokens_was_disturbed():
+    """As the rows of a B200; the first row, and what only rises, is kept."""
+    rows = products(
+        (1, 33.4), (2, 38.4), (4, 18.7), (14, 38.5), (15, 18.6), (16, 38.1), (17, 18.5), (129, 24.0)
+    )
+    assert disturbed_of(rows) == {3, 5}
+    assert disturbed_of(products((4, 10), (8, 20), (16, 40), (17, 80), (32, 90))) == set()
+    assert disturbed_of(products((1, 10), (64, 38), (128, 12))) == set()  # nobody near has fewer tokens
+    assert disturbed_of([*products((8, 10), (16, 30)), *products((32, 10), matrix=(1024, 8192))]) == set()
+
+
+def test_what_is_disturbed_is_refused_and_counted():
+    sieve = Sieve(next(gpu for gpu in GPUS if gpu.name == "b200"))
+    rows = products((8, 18.6), (14, 38.5), (16, 18.6), (32, 19.0))
+    assert len(sieve.kept("product", iter(rows), 4500)) == 3
+    assert list(sieve.refused["product"].values()) == [1]
 
 
 def test_what_is_held_out_is_the_same_every_time_and_about_as_much_as_said():

@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from importlib import resources
+from statistics import median
 
 import pytest
 
@@ -90,7 +91,8 @@ def test_a_shipped_file_is_whole_small_and_says_where_it_is_from(gpu):
 
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize(
-    ("part", "most"), [("product", 0.06), ("decode", 0.07), ("prefill", 0.10), ("experts", 0.15)]
+    ("part", "most"),
+    [("product", 0.06), ("decode", 0.07), ("prefill", 0.10), ("experts", 0.15), ("all_reduce", 0.15)],
 )
 def test_the_error_on_rows_that_were_held_out_is_small(gpu, part, most):
     for name, content in find_profile(gpu).content["parts"].items():
@@ -169,6 +171,50 @@ def test_fp8_on_a_gpu_without_it_reads_less_and_counts_as_not_measured():
     cost.carried_out(shape, cost.step_ps(shape))
     assert decode_ps(scenario) < decode_ps(served("a100-80gb"))
     assert "weights of 8 bits" in cost.outside()
+
+
+FLASH_ATTENTION_2 = ("a100-80gb", "l40s", "rtx-pro-6000-server")
+
+
+def attention_beside_a_prompt_ps(scenario, seqs, context):
+    """What decoding sequences add to a step that has a prompt of 256 tokens, as they would be without it."""
+    found = cost_named(scenario.cost, scenario)
+    prompt = StepShape(256, 256 * 257 // 2, 1)
+    few = prompt._replace(decode_seqs=seqs, context_tokens=seqs)
+    return found.step_ps(few._replace(context_tokens=seqs * context)) - found.step_ps(few)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_beside_prompts_decoding_takes_longer_where_one_launch_does_both(gpu):
+    """Up to a group times, where the keys of a head do not stay in the cache; elsewhere as long as alone."""
+    scenario = served(gpu, host_time="none")
+    alone = decode_ps(scenario, 128, 8000) - decode_ps(scenario, 128, 1)
+    ratio = attention_beside_a_prompt_ps(scenario, 128, 8000) / alone
+    if gpu in FLASH_ATTENTION_2:
+        assert 2 < ratio < 5
+    else:
+        assert ratio == pytest.approx(1, abs=0.01)
+
+
+def test_only_vllm_v1_launches_both_at_once_and_not_with_an_fp8_cache():
+    usual = served("l40s", host_time="none")
+    v0 = replace(usual, engine=EngineConfig(scheduler="vllm-v0"))
+    apart = attention_beside_a_prompt_ps(v0, 64, 4000)
+    assert attention_beside_a_prompt_ps(usual, 64, 4000) > 1.3 * apart
+    eight = replace(usual, kv_cache_dtype="fp8")
+    assert attention_beside_a_prompt_ps(eight, 64, 4000) < 1.1 * apart
+
+
+def test_attention_beside_prompts_is_what_was_measured_on_an_rtx_pro_6000():
+    """LLMServingSim 5daddb2 (MIT): a layer of Llama-3.1-8B, vLLM 0.19, less what the prompt takes alone."""
+    scenario = served("rtx-pro-6000-server", host_time="none")
+    measured_us = {
+        (8, 4096): 179, (16, 2048): 147, (32, 1024): 158, (32, 4096): 571, (64, 1024): 314, (64, 4096): 1444,
+        (128, 1024): 688, (128, 4096): 4301,
+    }  # fmt: skip
+    off = [abs(attention_beside_a_prompt_ps(scenario, *at) / 32e6 / us - 1) for at, us in measured_us.items()]
+    assert median(off) < 0.12
+    assert max(off) < 0.25
 
 
 def test_few_tokens_choose_few_experts():

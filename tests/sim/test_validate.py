@@ -63,9 +63,9 @@ def test_a_4090_is_met_within_2_percent_request_by_request():
 
 def test_an_rtx_pro_6000_is_met_within_10_percent_but_for_its_ttft():
     compared, _ = compare_run(next(run for run in runs() if run.name.startswith("rtx-pro")))
-    assert abs(off(compared, "TPOT")) < 0.10
-    assert abs(off(compared, "throughput")) < 0.10
-    assert -0.25 < off(compared, "TTFT") < -0.15  # a miss: its KV pool is not known
+    for what in ("TPOT", "throughput", "E2E"):
+        assert abs(off(compared, what)) < 0.08, what
+    assert -0.15 < off(compared, "TTFT") < -0.10  # a miss: requests wait for seats, which free 7 % too early
 
 
 def test_the_requests_share_what_they_shared():

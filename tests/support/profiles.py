@@ -22,6 +22,15 @@ def settings(**ranges):
     return found
 
 
+def of_an_earlier_kernel():
+    """The settings of the example, had each context been cut alone, as kernels once did."""
+    found = settings()
+    decode = found["parts"]["decode"]
+    decode["constants"]["programs"] = decode["constants"].pop("pieces")
+    decode["form"].pop("merge_s")
+    return found
+
+
 def written(path, **facts):
     """A profile in a file, measured as far as anybody can tell."""
     path.parent.mkdir(parents=True, exist_ok=True)

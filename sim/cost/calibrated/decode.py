@@ -3,18 +3,39 @@
 The form, and a ratio by sequences x KV heads and by the mean context:
 
     bytes   2 * sum * kv_heads * head_dim * element_bytes
-    work    tiles one after the other in the longest program: a context is cut into as many pieces as give
-            each of the `programs` something to do, but into none shorter than `least_piece_tokens`, and
-            `at_once` programs run at the same time
+    work    tiles one after the other in the longest program, of which `at_once` run at the same time:
+                work   = max(piece, rounded * kv_heads / at_once) / tile * tile_weight
+            All contexts are cut into pieces of one length, together about `pieces` of them, but none shorter
+            than `least_piece_tokens` or a tile; a second kernel merges them, which takes `merge_s`:
+                cuts   = min(round(longest * pieces / (sum * kv_heads)), longest // least_piece_tokens)
+                piece  = longest / cuts, rounded up to whole tiles; of cuts below 2 longest, and no merging
+            Profiles with the constant `programs` are of kernels that cut each context alone:
                 most   = max(round(programs / (sequences * kv_heads)), 1)
-                pieces = max(min(most, longest // least_piece_tokens), 1)
-                work   = max(longest / pieces, rounded * kv_heads / at_once) / tile * tile_weight
+                piece  = longest / max(min(most, longest // least_piece_tokens), 1)
+
+Beside prompts FlashAttention 2 has one launch for all, made for prompts: in every query head a decoding
+sequence is a tile of ROWS queries, one of them its own, and no context is cut. A program computes as fast as
+one of a prompt, one a multiprocessor. The heads of a group read the same keys one after the other: again from
+memory, as far as the keys that one head has of all sequences do not stay in the L2 cache (constant
+`l2_bytes`; without it launches are apart).
+
+    flops   4 * ROWS * head_dim * max(sum * heads, longest * multiprocessors), at prefill attention's rate
+    reads   group * sequences / multiprocessors, from 1 to group, of those keys that the cache lost; else 1
+            lost = min(2 * (1 - l2_bytes / keys), 1), keys = sum * 2 * head_dim * element_bytes
+    time    sqrt((reads * alone)^2 + (flops / rate)^2)
+
+Of what LLMServingSim measured on two GPUs (batches of 1 to 128 beside a chunk of 256 tokens, medians) the sum
+of two launches is 38 to 61 % short; this is 10 to 12 % off, and nothing in it was fitted to them.
 """
 
 from collections.abc import Mapping
+from math import sqrt
 from typing import Any
 
 from kvsim.sim.cost.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
+
+ROWS = 64
+"""Queries of a tile of FlashAttention 2 where the cache is paged."""
 
 
 class DecodePart:
@@ -24,6 +45,8 @@ class DecodePart:
     ----------
     tile : int
         Tokens of a tile: contexts count as rounded up to whole ones.
+    one_launch : bool
+        Whether the kernel takes prompts and decoding sequences at once.
     limits : mapping
         What was measured: axis -> least and most.
     """
@@ -42,13 +65,22 @@ class DecodePart:
         fixed = {"block_size": block_size, "group": group, "head_dim": head_dim}
         self._part = Part("decode", part, **fixed, element_bytes=element_bytes)
         constants = self._part.constants
-        self._layers, self._kv_heads = layers, kv_heads
-        self._programs, self._least_piece = constants["programs"], constants["least_piece_tokens"]
+        self._layers, self._kv_heads, self._group = layers, kv_heads, group
+        self._l2_bytes: float = constants.get("l2_bytes", 0)
+        self.one_launch = bool(self._l2_bytes)
+        self._multiprocessors: int = constants.get("multiprocessors", 1)
+        self._tile_flops, self._key_bytes = 4 * ROWS * head_dim, 2 * head_dim * element_bytes
+        self._together: int = constants.get("pieces", 0)
+        self._programs: int = 0 if self._together else constants["programs"]
         self.tile: int = by_head_dim(constants["tile_tokens"], head_dim)
+        self._least_piece = constants["least_piece_tokens"]
+        if self._together and self._least_piece < self.tile:
+            self._least_piece = self.tile
         self._token_ps = 2 * kv_heads * head_dim * element_bytes * self._part.byte_ps
         weight: float = constants.get("tile_weight", {}).get(padded_head(head_dim), 1.0)
         self._tile_ps = self._part.work_ps / self.tile * weight
-        self._round_ps = self._tile_ps * kv_heads / constants.get("at_once", self._programs)
+        at_once = constants["at_once"] if "at_once" in constants else constants["programs"]
+        self._round_ps = self._tile_ps * kv_heads / at_once
         self._lines: dict[int, tuple[Line, int]] = {}
         self.limits = self._part.limits
 
@@ -68,24 +100,60 @@ class DecodePart:
     def ends_ps(
         self, seqs: int, total: int, longest: float, rounded: float, steps: int
     ) -> tuple[float, float]:
-        """Picoseconds of a step, and of the one so many steps later; a number of 0 is not known."""
+        """Picoseconds of a step, and of the one so many steps later; a number of 0 is not known.
+
+        Pieces are those of the steps between the two: where another piece or tile begins just at one of them,
+        it is not taken for theirs.
+        """
         if not longest:
             longest = total / seqs
         line, most = self._lines.get(seqs) or self._line(seqs)
-        t0_ps, norm, mean, further = self._part.t0_ps, self._part.norm, total / seqs, steps * seqs
+        part, mean, further = self._part, total / seqs, steps * seqs
+        start, norm = part.t0_ps, part.norm
+        end = start
         later = rounded + further
         if not rounded:
             half, least = total + seqs * self.tile / 2, seqs * self.tile
             rounded, later = max(half, least), max(half + further, least)
         length = longest + steps
-        if most > 1:
+        if self._together:
+            least, tile = self._least_piece, self.tile
+            if length >= 2 * least:  # else no context is cut
+                cuts: float = round(longest * self._together / (total * self._kv_heads or 1))
+                if cuts * least > longest:
+                    cuts = longest // least
+                if cuts > 1:
+                    longest = (longest // (cuts * tile) + 1) * tile
+                    start += part.merge_ps
+                cuts = round(length * self._together / ((total + further) * self._kv_heads))
+                if cuts * least >= length:
+                    cuts = -(-length // least) - 1
+                if cuts > 1:
+                    length = -(-length // (cuts * tile)) * tile
+                    end += part.merge_ps
+        elif most > 1:
             longest, length = longest / self._pieces(most, longest), length / self._pieces(most, length)
         working, throughout = longest * self._tile_ps, rounded * self._round_ps
         first = norm(total * self._token_ps, working if working > throughout else throughout)
         working, throughout = length * self._tile_ps, later * self._round_ps
         last = norm((total + further) * self._token_ps, working if working > throughout else throughout)
-        return (t0_ps + first) * line.at(mean), (t0_ps + last) * line.at(mean + steps)
+        return (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
+
+    def beside_prompts_ps(
+        self, alone_ps: float, seqs: int, total: int, longest: int, flop_ps: float
+    ) -> float:
+        """Of sequences that take `alone_ps` without prompts; `flop_ps`: an operation of prefill attention."""
+        if not self._l2_bytes:
+            return alone_ps
+        reads, keys = 1.0, total * self._key_bytes
+        if keys > self._l2_bytes:
+            again = min(max(self._group * seqs / self._multiprocessors, 1.0), self._group) - 1
+            reads += again * min(2 * (1 - self._l2_bytes / keys), 1.0)
+        tokens = total * self._kv_heads * self._group
+        serial = (longest or total / seqs) * self._multiprocessors
+        computing = self._layers * self._tile_flops * max(tokens, serial) * flop_ps
+        return sqrt((reads * alone_ps) ** 2 + computing**2)
 
     def _pieces(self, most: int, longest: float) -> int:
-        """Into how many the longest context is cut."""
+        """Into how many the longest context is cut, of contexts that are cut each alone."""
         return max(min(most, int(longest // self._least_piece)), 1)

@@ -110,7 +110,10 @@ class Calibrated(CostModel):
                 least = hidden
         elif seqs:
             duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
-        if seqs:
+        beside = self._parts.beside_prompts_ps(seqs, context, longest, rounded) if prompts and seqs else None
+        if beside is not None:
+            duration += int(beside)
+        elif seqs:
             since, start, more = self._line(seqs, context, longest, rounded)
             duration += start + more * since
         if duration < least:

@@ -74,8 +74,9 @@ class Part:
 
     Attributes
     ----------
-    t0_ps, byte_ps, work_ps : float
-        The form: at least, for each byte, for each unit of work (0 where the part has none).
+    t0_ps, byte_ps, work_ps, merge_ps : float
+        The form: at least, for each byte, for each unit of work, where pieces are merged (0 where the part
+        has no such term).
     """
 
     def __init__(self, name: str, part: Mapping[str, Any], **fixed: float) -> None:
@@ -85,6 +86,7 @@ class Part:
         self.t0_ps: float = form["t0_s"] * PS_PER_S
         self.byte_ps: float = PS_PER_S / form["bandwidth_bytes_per_s"]
         self.work_ps: float = PS_PER_S / form["work_per_s"] if form["work_per_s"] else 0.0
+        self.merge_ps: float = form.get("merge_s", 0.0) * PS_PER_S
         self.constants: Mapping[str, Any] = part.get("constants", {})
         self.limits: dict[str, tuple[float, float]] = {
             axis: (low, high) for axis, (low, high) in part["range"].items()
@@ -125,8 +127,8 @@ class Part:
     def outside(self, place: Mapping[str, float]) -> list[Place]:
         """(part, axis, value) of each axis on which a place lies outside what was measured.
 
-        A launch that moves less than the smallest measured is no extrapolation where no work counts: it takes
-        the latency that the smallest took.
+        A launch that moves less than the smallest measured, of a part that goes along its bytes, is no
+        extrapolation: it takes the latency that the smallest took.
         """
         found = []
         for axis, value in place.items():
@@ -138,7 +140,7 @@ class Part:
     def covered(self, axis: str) -> tuple[float, float]:
         """The least and the most of an axis that is no extrapolation."""
         low, high = self.limits.get(axis, (-inf, inf))
-        return -inf if axis == "bytes" and not self.work_ps else low, high
+        return -inf if axis == "bytes" else low, high
 
 
 class Along:
@@ -156,6 +158,26 @@ class Along:
         if self._least <= value <= self._most:
             return Priced(ps)
         return Priced.of(ps, (*self._outside, *self._part.outside({self._axis: value})))
+
+
+class AllReduce:
+    """An all-reduce of so many GPUs: a ring, with their own start and their own share of the links."""
+
+    def __init__(self, part: Part, gpus: int) -> None:
+        shares, starts = (part.constants.get(name, {}) for name in ("shares", "starts"))
+        self._along = Along(part, "bytes", gpus=gpus)
+        self._ring = 2 * (gpus - 1) / gpus * _by_count(shares, gpus, 1.0)
+        self._start = _by_count(starts, gpus, 0.0)
+
+    def priced(self, size: float) -> Priced:
+        """Of so many bytes on each GPU."""
+        return self._along.priced(self._ring * size, self._start, size)
+
+
+def _by_count(values: Mapping[str, float], gpus: int, default: float) -> float:
+    """Of so many GPUs, else of the next smaller number, else of the least."""
+    known = sorted(map(int, values))
+    return values[str(known[max(bisect_right(known, gpus) - 1, 0)])] if known else default
 
 
 class Product:

@@ -25,6 +25,7 @@ from kvsim.sim.cost.calibrated.layer import (
     layer_of,
 )
 from kvsim.sim.cost.calibrated.parts import (
+    AllReduce,
     Along,
     ExpertsPart,
     Part,
@@ -35,6 +36,7 @@ from kvsim.sim.cost.calibrated.parts import (
     total,
 )
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
+from kvsim.sim.cost.host import engine_of
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S, all_reduce_s
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.scenario.deployment import Deployment
@@ -46,6 +48,8 @@ BLOCK_SIZE = 16
 PROMPTS_KEPT = 1 << 16
 BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", "all_reduce")
 """Parts that only move bytes."""
+ONE_LAUNCH = ("vllm-v1",)
+"""Engines that launch attention of prompts and of decoding sequences at once, where the kernel can."""
 SKEW = 1.2
 """Of the routing of tokens to experts where nothing else is said: the exponent of a power law."""
 LATENT = ("multi-head latent attention", "", 0.0)
@@ -80,7 +84,7 @@ class StepParts:
         reduce = self._parts.pop("all_reduce", None)
         self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items()}
         together = [gpus for gpus in (tp, self._ranks) if gpus > 1]
-        self._reduce = {gpus: Along(reduce, "bytes", gpus=gpus) for gpus in together if reduce}
+        self._reduce = {gpus: AllReduce(reduce, gpus) for gpus in together if reduce}
         group = self._heads // self._kv_heads
         geometry = {
             "kv_heads": self._kv_heads,
@@ -101,6 +105,8 @@ class StepParts:
         self._recurrent = model.recurrent_layers > 0
         self.decode = self._decode(parts, full, geometry)
         self.windowed = self._decode(parts, model.window_layers, geometry)
+        tiled = self.decode or self.windowed
+        self._one_launch = engine_of(scenario) in ONE_LAUNCH and tiled is not None and tiled.one_launch
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
         self._products = self._layer_products(parts)
         head = self._part("lm_head", parts) if "lm_head" in parts else self._product
@@ -203,7 +209,7 @@ class StepParts:
         """Of the activations of n tokens; an all-gather and a reduce-scatter move the same."""
         model, size = self._model, 2 * n * self._model.hidden_size
         if gpus in self._reduce:
-            return self._reduce[gpus].priced(2 * (gpus - 1) / gpus * size, 0.0, size)
+            return self._reduce[gpus].priced(size)
         least_s, each_s = all_reduce_s(self._gpu, gpus)
         seconds = least_s + n * model.hidden_size * model.dtype_bytes * each_s
         return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {gpus} GPUs", "", 0.0)])
@@ -241,6 +247,22 @@ class StepParts:
             total, longest = min(total, window * seqs), min(longest, window)
             rounded = min(rounded, -(-window // tile) * tile * seqs)
             found += self.windowed.ends_ps(seqs, total, longest, rounded, 0)[0]
+        return found
+
+    def beside_prompts_ps(self, seqs: int, total: int, longest: int, rounded: int) -> float | None:
+        """Attention of decoding sequences in a step with prompts; None where prompts do not matter."""
+        if not self._one_launch:
+            return None
+        found, flop_ps, model = 0.0, self._prefill.part.work_ps, self._model
+        if self.decode is not None:
+            alone = self.decode.ends_ps(seqs, total, longest, rounded, 0)[0]
+            found += self.decode.beside_prompts_ps(alone, seqs, total, longest, flop_ps)
+        if self.windowed is not None and model.window:
+            window, tile = model.window, self.windowed.tile
+            total, longest = min(total, window * seqs), min(longest, window)
+            rounded = min(rounded, -(-window // tile) * tile * seqs)
+            alone = self.windowed.ends_ps(seqs, total, longest, rounded, 0)[0]
+            found += self.windowed.beside_prompts_ps(alone, seqs, total, longest, flop_ps)
         return found
 
     def decode_outside(self, seqs: int) -> list[Place]:
