@@ -119,6 +119,8 @@ class SglangServer(Server):
 
     def growing(self) -> int:
         """Sequences that need another unit of memory in this step; 0 where that is not known."""
+        if self.works_in_spans and self.allocator.block_slots == 1:  # rows have no pages to be counted
+            return 0
         if self._growth.unit:
             return len(self._growth.due(self.progress.clock))
         if self.windowed is None:
