@@ -69,6 +69,8 @@ class SglangServer(Server):
 
     waiting: WaitingList
 
+    may_work_in_spans = False
+
     def __init__(self, allocator: Allocator, bound: Callable[[Request], int]) -> None:
         super().__init__(allocator, bound, publishes_late=True)
         self.waiting = WaitingList()
@@ -119,8 +121,6 @@ class SglangServer(Server):
 
     def growing(self) -> int:
         """Sequences that need another unit of memory in this step; 0 where that is not known."""
-        if self.works_in_spans and self.allocator.block_slots == 1:  # rows have no pages to be counted
-            return 0
         if self._growth.unit:
             return len(self._growth.due(self.progress.clock))
         if self.windowed is None:
