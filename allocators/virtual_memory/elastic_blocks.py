@@ -107,15 +107,7 @@ class ElasticBlocks:
             if page == NONE:
                 self.give_back(blocks)
                 return None
-            free = self.part_free.pop(page)
-            taken = free[: count - len(blocks)]
-            del free[: len(taken)]
-            blocks += taken
-            self.free_blocks -= len(taken)
-            if free:
-                self.part_free[page] = free
-            else:
-                self.full[page] = None
+            blocks += self._lend_of(page, count - len(blocks))
         return blocks
 
     def lend_singly(self, count: int) -> list[int]:
@@ -130,16 +122,21 @@ class ElasticBlocks:
                 page = self._new_page()
             if page == NONE:
                 raise InvariantError(f"{count} blocks were to be had, {len(blocks)} are")
-            free = self.part_free.pop(page)
-            taken = free[: count - len(blocks)]
-            del free[: len(taken)]
-            blocks += taken
-            self.free_blocks -= len(taken)
-            if free:
-                self.part_free[page], self._least = free, page
-            else:
-                self.full[page] = None
+            blocks += self._lend_of(page, count - len(blocks))
+            self._least = page
         return blocks
+
+    def _lend_of(self, page: int, most: int) -> list[int]:
+        """The next free blocks of a page, so many at most; it becomes the last partly free one, or full."""
+        free = self.part_free.pop(page)
+        taken = free[:most]
+        del free[: len(taken)]
+        self.free_blocks -= len(taken)
+        if free:
+            self.part_free[page] = free
+        else:
+            self.full[page] = None
+        return taken
 
     def give_back(self, blocks: Sequence[int], order: Iterable[int] | None = None) -> None:
         """Take blocks back; `order` is that of their pages, by default the one that C++ gives them."""

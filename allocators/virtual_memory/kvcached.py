@@ -141,7 +141,8 @@ class Kvcached(Allocator):
         for seq, block in zip(seqs, self.blocks.lend_singly(len(seqs)), strict=True):
             self._table[seq].append(block)
         self._lent += len(seqs)
-        self._count()
+        self.used_slots += len(seqs) * self._block
+        self.idle_slots -= len(seqs) * self._block
         return True
 
     def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:

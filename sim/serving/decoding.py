@@ -47,8 +47,8 @@ class Decoding:
 
     margin: int = 0
     """Growth units that must stay free in every step."""
-    works_in_spans: bool = False
-    """Whether the allocator works after each step of a span (`grow_mapped`, `pass_steps`)."""
+    may_work_in_spans: bool = True
+    """Whether an allocator may work after each step of a span (`grow_mapped`, `pass_steps`)."""
 
     def __init__(self, allocator: Allocator, progress: Progress) -> None:
         self.allocator = allocator
@@ -59,6 +59,9 @@ class Decoding:
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
         unit = allocator.growth_unit or allocator.grows_by
+        self.works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
+        if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
+            unit = 0  # it lends more than its tokens take: what is left over is known growth by growth
         self._growth = GrowthCalendar(unit if progress.linear else 0)
         kind = type(allocator)
         self.own = Own(

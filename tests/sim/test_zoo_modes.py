@@ -52,6 +52,14 @@ def test_work_that_takes_longer_than_a_step_ends_a_span(allocator, cost):
     assert many["upkeep"].exceeded_ps
 
 
+@pytest.mark.parametrize("scheduler", ["static", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("allocator", ["vattention", "kvcached"])
+def test_under_other_schedulers_too(allocator, scheduler):
+    plain = {"enable_prefix_caching": False}
+    many, one = (outcome(allocator, span, 8.0, scheduler=scheduler, **plain) for span in (1 << 20, 1))
+    assert many == one
+
+
 def test_many_steps_are_taken_at_once_although_pages_are_mapped_behind_them():
     for allocator in ("vattention", "kvcached"):
         engine, planned = engine_of(allocator, 1 << 20, 3.0), []
