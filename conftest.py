@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +27,8 @@ def gpu_there() -> bool:
     return torch.cuda.is_available()
 
 
+settings.register_profile("untimed", deadline=None)  # machines are shared: no test is timed
+settings.load_profile("untimed")
 os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not those of who tests
 if not gpu_there():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -31,6 +31,7 @@ class Own:
     external_slots: bool
     windows: bool
     knows_prompts: bool
+    works_in_spans: bool
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -59,8 +60,8 @@ class Decoding:
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
         unit = allocator.growth_unit or allocator.grows_by
-        self.works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
-        if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
+        works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
+        if not works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
             unit = 0  # it lends more than its tokens take: what is left over is known growth by growth
         self._growth = GrowthCalendar(unit if progress.linear else 0)
         kind = type(allocator)
@@ -70,6 +71,7 @@ class Decoding:
             external_slots=kind.external_slots is not Allocator.external_slots,
             windows=allocator.windows,
             knows_prompts=allocator.knows_prompts,
+            works_in_spans=works_in_spans,
         )
         self._granted_clock = -1  # of the last decode step whose memory was given
 
@@ -113,7 +115,7 @@ class Decoding:
         leaving = growth.pop_leaving(clock) if clock in growth.leaving else ()
         if not (due or leaving):  # most often
             return
-        if self.works_in_spans and allocator.grow_mapped(due):
+        if self.own.works_in_spans and allocator.grow_mapped(due):
             pass
         elif len(due) <= allocator.growth_budget() and growth.unit:
             if leaving:
@@ -152,7 +154,7 @@ class Decoding:
         if growth.leaving and self._anybody_waits():  # who may enter as soon as somebody leaves slots
             steps = min(steps, min(growth.leaving) - progress.clock)
         if steps > 1:
-            if self.works_in_spans:
+            if self.own.works_in_spans:
                 return steps  # the allocator says later how far it can go
             budget, unit = self.allocator.growth_budget() - self.margin, growth.unit
             if keeping_cached and self.allocator.cached_slots:
@@ -276,7 +278,7 @@ class Decoding:
         if clock < request.finish_clock:
             finish = self._growth_finish(request)
             self._growth.add(request.seq, clock, finish)
-            if self.works_in_spans:
+            if self.own.works_in_spans:
                 surplus = allocator.surplus(request.seq, request.final_tokens)
                 self._growth.lend_more(request.seq, clock, finish, surplus, allocator.growth_slots)
             if unit:
@@ -285,7 +287,7 @@ class Decoding:
 
     def _growth_finish(self, request: Request) -> int:
         """The clock from which on a sequence does not grow: its finish, or when it has all it can have."""
-        if not self.works_in_spans:
+        if not self.own.works_in_spans:
             return request.finish_clock
         return min(request.finish_clock, self.progress.growth_clock(request, self.allocator.growth_end))
 

@@ -89,7 +89,7 @@ class Replica:
         self.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         works = server.allocator.works_after_steps
-        self._works_in_spans = server.works_in_spans
+        self._works_in_spans = server.own.works_in_spans
         self.max_span = 1 if step_log or (works and not self._works_in_spans) else max_span
         self.check: Callable[[], None] | None = server.check if check else None
         self._wait: Callable[[int], None] | None = None
