@@ -170,6 +170,8 @@ class Allocator:
     """Whether free slots may be `idle`: results then have one kind more."""
     works_after_steps: ClassVar[bool] = False
     """Whether `after_step` does anything: the engine then plans one step at a time."""
+    works_in_spans: ClassVar[bool] = False
+    """Whether many steps can be taken at once all the same: `grows_by`, `grow_mapped`, `pass_steps`."""
     moves_on_release: ClassVar[bool] = False
     """Whether `release` may copy slots, as a pool does that leaves no holes."""
     windows: ClassVar[bool] = False
@@ -323,6 +325,23 @@ class Allocator:
             if not self.grow(seq, tokens):
                 raise InvariantError(f"sequence {seq} was promised growth to {tokens} tokens and got none")
 
+    @property
+    def growth_slots(self) -> int:
+        """Slots that a growth by `growth_unit` or `grows_by` tokens lends."""
+        return (self.growth_unit or self.grows_by) * self.slots_per_token
+
+    @property
+    def growth_end(self) -> int:
+        """Tokens beyond which a sequence that grows by `grows_by` grows no more."""
+        return 1 << 62
+
+    def grow_mapped(self, seqs: Sequence[int]) -> bool:
+        """Grow full sequences by `grows_by` each, in this order, if that maps nothing; else nothing is done.
+
+        Needs `works_in_spans`, as `pass_steps` does.
+        """
+        return False
+
     @abstractmethod
     def release(self, seq: int) -> None:
         """Take back what the sequence holds (shared slots: only its claim to them)."""
@@ -362,6 +381,15 @@ class Allocator:
         What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
         step waits for it. It may give sequences room ahead, if `growth_unit` is 0. Needs `works_after_steps`.
         """
+
+    def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
+        """Steps pass: `after_step`, then `grow_mapped` by the sequences that the next one names, and so on.
+
+        Each step adds a token to each living sequence, the one that has begun already, too. Where the work
+        after a step might take longer than `most_ns`, or a growth have to map, neither is done any more.
+        Returns the idle slots in each step that was begun.
+        """
+        return []
 
     # -- keeping prefixes ---------------------------------------------------------------------
 

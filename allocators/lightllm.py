@@ -21,6 +21,7 @@ from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, 
 from kvsim.allocators.lightllm_pool import TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
 from kvsim.allocators.runs import cut
+from kvsim.allocators.shares import shares
 
 NAMELESS = 1 << 40
 """From here on, names of those that were placed without one and so find nothing when they come back."""
@@ -151,15 +152,19 @@ class LightLLM(Allocator):
         """As in the base; sequences in ascending order are one step, which takes its slots at once."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
-        growing = [self._held[seq].slots for seq in seqs]
         self.evicted_by = []
-        start = 0
-        for stop in range(1, len(seqs) + 1):
-            if stop < len(seqs) and seqs[stop] > seqs[stop - 1]:
-                continue
+        start, end = 0, len(seqs)
+        while start < end:
+            stop = min(end, start + self.pool.free)  # as many whole steps as the stack has slots for
+            while start < stop < end and seqs[stop] > seqs[stop - 1]:
+                stop -= 1
+            if stop <= start:  # or one, for which leaves go
+                stop = start + 1
+                while stop < end and seqs[stop] > seqs[stop - 1]:
+                    stop += 1
             found = self.tree.found
-            for slots, slot in zip(growing[start:stop], self._take(stop - start), strict=True):
-                slots.append(slot)
+            for seq, share in shares(seqs[start:stop], self._take(stop - start)):
+                self._held[seq].slots += share
             self.evicted_by += [start] * (found - self.tree.found)
             start = stop
         self._count()

@@ -43,8 +43,8 @@ class Pool:
     ) -> None:
         """As `lend`, one block to the table of each of these sequences, in their order."""
         free = self._free
-        for table in map(tables.__getitem__, seqs):
-            table.append(free.pop())
+        for seq in seqs:
+            tables[seq].append(free.pop())
         self.free -= len(seqs)
 
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:

@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from math import gcd
 from typing import ClassVar
 
-from kvsim.allocators.base import Region
+from kvsim.allocators.base import Allocator, Region
 from kvsim.allocators.hybrid.grouped import Grouped
 from kvsim.allocators.hybrid.large_pool import LargePageMemory
 from kvsim.allocators.hybrid.memory import Memory, SplitPools
+from kvsim.allocators.hybrid.one_kind import OneKindOfLargePages, is_one_kind
+from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
 
@@ -63,9 +65,11 @@ class OfKinds(Grouped):
 
     family = "layers"
     own_page_sizes = True
+    of_one_kind: ClassVar[type[Uncached]] = Uncached
+    """What it comes to where all layers are alike and no prefixes are kept."""
 
     @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> "OfKinds":
+    def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         size, half = options.block_size, max(1, options.block_size // 2)
         layers = options.hybrid or Layers(
             (
@@ -74,6 +78,8 @@ class OfKinds(Grouped):
             ),
             options.max_model_len,
         )
+        if options.cache is None and is_one_kind(layers):
+            return cls.of_one_kind(capacity_slots, layers, options.max_model_len)
         return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
 
     def __init__(self, capacity_slots: int, layers: Layers, caching: bool, max_model_len: int) -> None:
@@ -136,6 +142,7 @@ class Jenga(OfKinds):
     source = "Zhang et al., Jenga, SOSP 2025, arXiv 2503.18292"
 
     idles = True
+    of_one_kind = OneKindOfLargePages
     packs: ClassVar[bool] = False
     """Whether requests share large pages before they begin new ones"""
 
@@ -196,9 +203,9 @@ class Split(OfKinds):
         return self._starts[kind] + (page - 1) * self.sizes[kind]
 
     def external_slots(self, need: int) -> int:
-        """What is free while the request at the head of the queue finds one of the pools too short."""
+        """What is free while the request at the head of the queue finds one of several pools too short."""
         tokens = need // self.slots_per_token if self.slots_per_token else 0
-        if not tokens or self.can_admit(tokens, tokens):
+        if not tokens or len(self._pools) == 1 or self.can_admit(tokens, tokens):
             return 0
         return self.free_slots - self.cached_slots
 

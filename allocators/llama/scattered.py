@@ -9,10 +9,10 @@ masks what it does not want. That price is not modelled here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
 from kvsim.allocators.llama import search
+from kvsim.allocators.shares import shares
 
 UBATCH = 512
 """tokens that are placed by one search (llama.cpp's `--ubatch-size`)"""
@@ -72,9 +72,8 @@ class LlamaScattered(Allocator):
     def grow_many(self, seqs: Sequence[int]) -> None:
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were promised, {self.free_slots} cells are empty")
-        rows = self._rows
-        for seq, cell in zip(seqs, self._take(len(seqs)), strict=True):
-            rows[seq].append(cell)
+        for seq, share in shares(seqs, self._take(len(seqs))):
+            self._rows[seq] += share
 
     def release(self, seq: int) -> None:
         row, empty = self._rows[seq], self._empty
@@ -93,16 +92,14 @@ class LlamaScattered(Allocator):
         empty = self._empty
         for done in range(0, tokens, UBATCH):
             count = min(UBATCH, tokens - done)
-            found = search.anywhere(empty, count, search.begin(self._head, self.used_slots, count))
-            if found is None:
+            head = search.begin(self._head, self.used_slots, count)
+            found = search.cells(empty, count, head)
+            if len(found) < count:
                 raise InvariantError(f"no {count} empty cells where {self.free_slots} should be")
-            for run in found:
-                if len(run) == 1:
-                    empty[run.start] = 0
-                else:
-                    empty[run.start : run.stop] = bytes(len(run))
-            taken += chain.from_iterable(found)
-            self._head = found[-1].stop
+            for cell in found:
+                empty[cell] = 0
+            taken += found
+            self._head = found[-1] + 1
             self.used_slots += count
         return taken
 

@@ -16,6 +16,7 @@ Source: kvcached/kv_cache_manager.py, csrc/page_allocator.cpp of ovg-project/kvc
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.virtual_memory.hash_order import hash_order
@@ -61,6 +62,7 @@ class ElasticBlocks:
         self.set_aside: list[int] = []
         self.free_blocks = 0
         self.shrinks_to: int | None = None
+        self._least = NONE  # a page that is partly free and has fewer free blocks than any other, if known
         self._start()
 
     @property
@@ -97,6 +99,7 @@ class ElasticBlocks:
             return None
         blocks = self.set_aside[:count]
         del self.set_aside[:count]
+        self._least = NONE
         while len(blocks) < count:
             page = self._best(count - len(blocks))
             if page == NONE:
@@ -104,16 +107,36 @@ class ElasticBlocks:
             if page == NONE:
                 self.give_back(blocks)
                 return None
-            free = self.part_free.pop(page)
-            taken = free[: count - len(blocks)]
-            del free[: len(taken)]
-            blocks += taken
-            self.free_blocks -= len(taken)
-            if free:
-                self.part_free[page] = free
-            else:
-                self.full[page] = None
+            blocks += self._lend_of(page, count - len(blocks))
         return blocks
+
+    def lend_singly(self, count: int) -> list[int]:
+        """As `lend(1)` so many times, for which there is room: page by page, as one begun has the fewest."""
+        blocks: list[int] = []
+        while len(blocks) < count:
+            if self.set_aside:
+                blocks += self.lend(1) or ()
+                continue
+            page = self._least if self._least in self.part_free else self._fewest()
+            if page == NONE:
+                page = self._new_page()
+            if page == NONE:
+                raise InvariantError(f"{count} blocks were to be had, {len(blocks)} are")
+            blocks += self._lend_of(page, count - len(blocks))
+            self._least = page
+        return blocks
+
+    def _lend_of(self, page: int, most: int) -> list[int]:
+        """The next free blocks of a page, so many at most; it becomes the last partly free one, or full."""
+        free = self.part_free.pop(page)
+        taken = free[:most]
+        del free[: len(taken)]
+        self.free_blocks -= len(taken)
+        if free:
+            self.part_free[page] = free
+        else:
+            self.full[page] = None
+        return taken
 
     def give_back(self, blocks: Sequence[int], order: Iterable[int] | None = None) -> None:
         """Take blocks back; `order` is that of their pages, by default the one that C++ gives them."""
@@ -195,6 +218,13 @@ class ElasticBlocks:
                 most, largest = page, size
         return most if found == NONE else found
 
+    def _fewest(self) -> int:
+        """The same for one block: the first page with the fewest."""
+        if not self.part_free:
+            return NONE
+        sizes = list(map(len, self.part_free.values()))
+        return next(islice(self.part_free, sizes.index(min(sizes)), None))
+
     def _new_page(self) -> int:
         """A page from the pool that has a block; those that have none are parked as full."""
         while (page := self.pool.take()) != NONE:
@@ -209,6 +239,7 @@ class ElasticBlocks:
     def _give_back_to(self, page: int, blocks: list[int]) -> bool:
         """Add free blocks to a page, which becomes the last that is partly free; True: it is empty now."""
         free = self.part_free.pop(page, [])
+        self._least = NONE
         self.full.pop(page, None)
         free += blocks
         self.free_blocks += len(blocks)

@@ -7,7 +7,7 @@ empty goes to the front of the list, any other to the front of its bucket.
     reserve(7): 7 buckets; insert 3, 4, 2, 0, 9  ->  0 9 2 4 3      (9 and 2 share a bucket)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 
 FRONT = -1
 """What precedes the first key and follows the last."""
@@ -79,38 +79,29 @@ def _buckets(wanted: int) -> int:
     return next(prime for prime in _PRIMES if prime >= wanted)
 
 
-class _List:
-    """The keys, each with the next one, and the key before the first of each bucket."""
+def hash_order(keys: Iterable[int], reserved: int) -> list[int]:
+    """The keys in the order of the map, inserted one by one after `reserve(reserved)`."""
+    different, buckets = list(dict.fromkeys(keys)), _buckets(reserved)
+    found = _inserted(different[:buckets], buckets)
+    while buckets < len(different):  # a larger table: all are inserted anew, in their order
+        more, larger = different[buckets:], _buckets(2 * buckets)
+        found = _inserted([*found, *more[: larger - buckets]], larger)
+        buckets = larger
+    return found
 
-    def __init__(self, buckets: int) -> None:
-        self.buckets = buckets
-        self._next: dict[int, int] = {FRONT: FRONT}
-        self._before: dict[int, int] = {}
 
-    def insert(self, key: int) -> None:
-        """Put a key before those of its bucket, or first of all."""
-        following, before, bucket = self._next, self._before, key % self.buckets
-        place = before.setdefault(bucket, FRONT)
+def _inserted(keys: Iterable[int], buckets: int) -> list[int]:
+    """The list of a table: each key goes before those of its bucket, or first of all."""
+    following: dict[int, int] = {FRONT: FRONT}
+    before: dict[int, int] = {}  # of each bucket that has any: the key before its first
+    for key in keys:
+        place = before.setdefault(key % buckets, FRONT)
         following[key] = behind = following[place]
         following[place] = key
-        if place == FRONT and behind != FRONT and behind % self.buckets != bucket:
-            before[behind % self.buckets] = key
-
-    def __iter__(self) -> Iterator[int]:
-        key = self._next[FRONT]
-        while key != FRONT:
-            yield key
-            key = self._next[key]
-
-
-def hash_order(keys: Sequence[int], reserved: int) -> list[int]:
-    """The keys in the order of the map, inserted one by one after `reserve(reserved)`."""
-    found = _List(_buckets(reserved))
-    for count, key in enumerate(dict.fromkeys(keys)):
-        if count + 1 > found.buckets:
-            larger = _List(_buckets(max(count + 2, 2 * found.buckets)))
-            for each in found:
-                larger.insert(each)
-            found = larger
-        found.insert(key)
-    return list(found)
+        if place == FRONT and behind != FRONT and (behind - key) % buckets:
+            before[behind % buckets] = key
+    found, key = [], following[FRONT]
+    while key != FRONT:
+        found.append(key)
+        key = following[key]
+    return found

@@ -15,7 +15,7 @@ unmap and release it (table 3 of vAttention's paper, arXiv 2405.04437).
 Source: ovg-project/kvcached e8e6406; arXiv 2508.08448.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from typing import ClassVar, Self
 
@@ -42,6 +42,7 @@ class Kvcached(Allocator):
     pages = has_blocks = True
     idles: ClassVar[bool] = True
     works_after_steps: ClassVar[bool] = True
+    works_in_spans: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
 
     family = "virtual"
@@ -134,6 +135,27 @@ class Kvcached(Allocator):
             pool.map_ahead()
             self._count()
 
+    def grow_mapped(self, seqs: Sequence[int]) -> bool:
+        if not self._are_mapped(len(seqs)):
+            return False
+        for seq, block in zip(seqs, self.blocks.lend_singly(len(seqs)), strict=True):
+            self._table[seq].append(block)
+        self._lent += len(seqs)
+        self.used_slots += len(seqs) * self._block
+        self.idle_slots -= len(seqs) * self._block
+        return True
+
+    def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
+        pool, most, idles = self.blocks.pool, most_ns // (self.calls * self.map_ns), []
+        for due in growths:
+            if pool.least_reserved - len(pool.reserved) > most or not self._are_mapped(len(due)):
+                break
+            self.after_step({})
+            if due:
+                self.grow_mapped(due)
+            idles.append(self.idle_slots)
+        return idles
+
     def external_slots(self, need: int) -> int:
         return self.straddling
 
@@ -162,6 +184,11 @@ class Kvcached(Allocator):
 
     def _count_of(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
+
+    def _are_mapped(self, count: int) -> bool:
+        """Whether so many blocks are free in mapped pages."""
+        missing = count - self.blocks.free_blocks
+        return missing <= 0 or missing <= sum(map(self._blocks_in.__getitem__, self.blocks.pool.reserved))
 
     def _lend(self, count: int) -> list[int]:
         blocks = self.blocks.lend(count)

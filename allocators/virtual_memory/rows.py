@@ -1,171 +1,50 @@
-"""vAttention's bookkeeping: physical pages behind rows of virtual addresses, grown ahead of the tokens.
+"""What vAttention's thread does behind a step: kvblocks for the next one, and a little ahead.
 
-    virtual, per layer: K tensor, V tensor [rows, max_context]
-    row 0  |####|####|##..|    |    |    |      3 kvblocks mapped, 2.5 pages of tokens
-    row 1  |....|....|    |    |    |    |      2 mapped, no sequence: idle
-    pool   [page page page ...]                 physical, created at the start
+    tokens left in rows 0 to 3      7   0   3   0     the next step wants rows 1 and 3 longer
+    a kvblock of 12 for each        7  12   3  12
+    a step later                    6  11   2  11     it wants none: two ahead, rows 2 and 0
+    a kvblock for each             18  11  14  11
 
-A *kvblock* is one page in K and one in V of each layer (`2 * layers` pages of `P` bytes), mapped together;
-a page holds `P / bytes of a token in one layer's K` tokens, so a sequence wastes less than one kvblock: `2
-* layers * P` bytes.
+(1) Rows without room for a token more get a kvblock; where the pool is short, rows give up what they do not
+need, the highest first. (2) Where these were fewer than two, the rows that will be full within nine tokens,
+the first to be full first, until two are mapped. (3) Without deferred reclamation, and where (1) had nothing
+to do, a kvblock of a row without a sequence is unmapped.
 
-A row's pages stay mapped when its sequence ends (deferred reclamation) and serve the next one placed there.
-Before a step (`before_step`) what sequences lack is mapped, while the step waits; behind it (`after_step`)
-a thread maps what the next step will need, and up to two kvblocks ahead. When the pool is short, rows give
-up what they do not need, the highest first.
-
-`place` has two choices of a row. `literal` does what the code does: the first free row, unless a later one
-has enough pages and fewer than the candidate; so a first row with too few pages is never replaced. `best`
-takes the row with the fewest pages that suffice, else the one with the most.
+`pass_steps` does this for many steps, in which each sequence gets a token: rows stand in a calendar by the
+step after which they are full, so that the work is proportional to what is mapped.
 
 Source: microsoft/vattention ef3fff2 (arXiv 2405.04437).
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 
-NONE = -1
+from kvsim.allocators.virtual_memory.mapped_rows import NONE, MappedRows
+
+NEVER = 1 << 62
 EAGER_STEPS = 10
 """Pages are mapped ahead for lengths up to 9 tokens longer."""
 EAGER_KVBLOCKS = 2
 """Mapping ahead stops at so many kvblocks in one step."""
-CHOICES = ("literal", "best")
 
 
-def tokens_per_page(page_bytes: int, kv_heads: int, head_dim: int, dtype_bytes: int, layers: int = 1) -> int:
-    """Tokens whose keys (or values) of one layer fill a page; of `layers` layers in the one-tensor layout."""
-    return page_bytes // (kv_heads * head_dim * dtype_bytes * layers)
-
-
-def worst_waste_bytes(page_bytes: int, layers: int, tensor_parallel: int = 1) -> int:
-    """Bytes of a kvblock on all GPUs: what a sequence wastes less than."""
-    return 2 * layers * page_bytes * tensor_parallel
-
-
-def pool_pages(free_bytes: int, page_bytes: int, kvblock_pages: int) -> int:
-    """Physical pages that are created in so much memory: whole kvblocks only."""
-    pages = free_bytes // page_bytes
-    return pages - pages % kvblock_pages
-
-
-class Rows:
-    """Rows of virtual addresses, and the kvblocks mapped behind them.
-
-    Parameters
-    ----------
-    rows : int
-        Most sequences at a time.
-    kvblocks : int
-        Physical kvblocks.
-    page_tokens : int
-        Tokens of a kvblock.
-    most_mapped : int
-        Kvblocks that a row's addresses have room for.
-    deferred : bool
-        Whether rows keep their pages until they are wanted. If not, the thread unmaps one kvblock in a step
-        that needed none, from the highest row without a sequence; the lowest such row stays warm.
-    choice : "literal" or "best"
-        The row that a new sequence gets.
-
-    Attributes
-    ----------
-    blocks : list of list
-        Of each row: the numbers of its kvblocks, in the order of its tokens.
-    mapped, lengths : list of int
-        Of each row: how many they are, and tokens (0: no sequence).
-    maps, unmaps : int
-        Kvblocks mapped and unmapped since the start.
-    """
-
-    def __init__(
-        self,
-        rows: int,
-        kvblocks: int,
-        page_tokens: int,
-        most_mapped: int,
-        *,
-        deferred: bool = True,
-        choice: str = "literal",
-    ) -> None:
-        if choice not in CHOICES:
-            raise ValueError(f"choice must be literal or best, got {choice!r}")
-        self.count, self.kvblocks = rows, kvblocks
-        self._pool = list(range(kvblocks))  # the next one to map is the last
-        self.page_tokens = page_tokens
-        self.most_mapped = most_mapped
-        self.deferred = deferred
-        self.choice = choice
-        self.blocks: list[list[int]] = [[] for _ in range(rows)]
-        self.mapped = [0] * rows
-        self.lengths = [0] * rows
-        self._active: list[int] = []  # rows that have a sequence
-        self.maps = 0
-        self.unmaps = 0
-
-    @property
-    def pool(self) -> int:
-        """Kvblocks that are not mapped."""
-        return len(self._pool)
-
-    def unmapped(self) -> tuple[int, ...]:
-        """Their numbers, the next one to map last."""
-        return tuple(self._pool)
-
-    def needed(self, tokens: int) -> int:
-        """Kvblocks that hold so many tokens."""
-        return -(-tokens // self.page_tokens)
-
-    @property
-    def overcommitted(self) -> int:
-        """Kvblocks mapped beyond need; below 0: so many are yet to be mapped. The original wraps around."""
-        return sum(self.mapped) - sum(map(self.needed, self.lengths))
-
-    @property
-    def free(self) -> int:
-        """Kvblocks that the scheduler may count on."""
-        return self.pool + self.overcommitted
-
-    def place(self, tokens: int) -> int:
-        """Give a new sequence a row; `NONE` when none is free. Maps nothing yet."""
-        row = self.row_for(self.needed(tokens))
-        if row != NONE:
-            self.lengths[row] = tokens
-            insort(self._active, row)
-        return row
-
-    def row_for(self, need: int) -> int:
-        """The row that a sequence which needs so many kvblocks would get."""
-        chosen, mapped = NONE, self.mapped
-        for row, length in enumerate(self.lengths):
-            if length:
-                continue
-            candidate = 0 if chosen == NONE else mapped[chosen]
-            roomier = self.choice == "best" and candidate < need and mapped[row] > candidate
-            if chosen == NONE or need <= mapped[row] < candidate or roomier:
-                chosen = row
-        return chosen
-
-    def leave(self, row: int) -> None:
-        """The row's sequence is gone; its pages stay."""
-        self.lengths[row] = 0
-        self._active.remove(row)
-
-    def before_step(self, lengths: Sequence[int]) -> bool:
-        """Map what sequences of these lengths lack, row by row; False: out of memory on the way."""
-        self._set(lengths)
-        return all(self.map_for(row) for row in range(len(self.mapped)))
-
-    def map_for(self, row: int) -> bool:
-        """Map what a row lacks, from the pool or what other rows do not need; False: there is not so much."""
-        lacks = self.needed(self.lengths[row]) - self.mapped[row]
-        if lacks <= 0:
-            return True
-        if self.pool < lacks:
-            self.reclaim(lacks)
-        return self._map(row, lacks)
+class Rows(MappedRows):
+    """Rows behind which a thread maps ahead; parameters and attributes as of `MappedRows`."""
 
     def after_step(self) -> None:
         """Map ahead for the next step, as the thread does; then perhaps unmap one kvblock."""
+        full = self._full_within(EAGER_STEPS - 1)
+        wanted = full.pop(0, ())
+        if len(wanted) > len(self._pool) or min(full, default=1) < 0:
+            self._after_step_in_need()
+            return
+        self._map_soon(full, 0, wanted)
+        if not wanted and not self.deferred:
+            self._unmap_one()
+
+    def _after_step_in_need(self) -> None:
+        """The same where the pool is short, or rows have lengths that nothing is mapped for."""
         size, most = self.page_tokens, self.most_mapped
         mapped, lengths = self.mapped, self.lengths
         rows, left, wanted = [], [], 0
@@ -185,28 +64,104 @@ class Rows:
         if not wanted and not self.deferred:
             self._unmap_one()
 
-    def reclaim(self, wanted: int) -> None:
-        """Unmap what rows do not need, the highest row first, until the pool has so many kvblocks."""
-        size, mapped, lengths, pool = self.page_tokens, self.mapped, self.lengths, self._pool
-        for row in range(self.count - 1, -1, -1):
-            if len(pool) >= wanted:
+    def pass_steps(self, most: int, unmaps: bool) -> Iterator[int]:
+        """`after_step` again and again, each time with sequences one token longer, but for the first.
+
+        Yields how many kvblocks are mapped then; it ends before a step behind which more than `most` might
+        be mapped, pages taken from a row that has a sequence, or any unmapped where none may be (`unmaps`).
+        `lengths` stay as they are.
+        """
+        full = self._full_within(NEVER)
+        if min(full, default=0) < 0 or most <= EAGER_KVBLOCKS or not (unmaps or self.deferred):
+            return
+        for now in count():
+            wanted = full.pop(now, ())
+            short = len(wanted) > len(self._pool)
+            if len(wanted) >= most or (short and not (unmaps and self._take_idle(len(wanted), now))):
                 return
-            if mapped[row] * size >= lengths[row] + size:
-                self._unmap(row, mapped[row] + -lengths[row] // size)
+            self._map_soon(full, now, wanted)
+            if not wanted and not self.deferred:
+                self._unmap_one()
+            yield self.maps - self.unmaps
 
-    def step_at_once(self, lengths: Sequence[int]) -> bool:
-        """The mode without a thread: rows without a sequence give everything up, then `before_step`."""
-        self._set(lengths)
-        for row, length in enumerate(lengths):
-            if not length:
-                self._unmap(row, self.mapped[row])
-            elif not self.map_for(row):
-                return False
-        return True
+    def lengthen(self, tokens: int, but: Sequence[int] = ()) -> list[int]:
+        """Make all sequences so much longer, as far as their rows go, `but` some: returns the rows."""
+        lengths, longest = self.lengths, self.most_mapped * self.page_tokens
+        rows = [row for row in self._active if lengths[row] < longest and row not in but]
+        for row in rows:
+            lengths[row] += tokens
+        for row in rows if tokens > 1 else ():
+            lengths[row] = min(lengths[row], longest)
+        return rows
 
-    def _set(self, lengths: Sequence[int]) -> None:
-        self.lengths[:] = lengths
-        self._active = [row for row, length in enumerate(lengths) if length]
+    def shorten(self, rows: Sequence[int]) -> None:
+        """Make these sequences a token shorter."""
+        for row in rows:
+            self.lengths[row] -= 1
+
+    def _full_within(self, tokens: int) -> dict[int, list[int]]:
+        """Rows, in order, that have room for fewer tokens, by how many; but for those that are all mapped."""
+        size, most, mapped, lengths = self.page_tokens, self.most_mapped, self.mapped, self.lengths
+        full: dict[int, list[int]] = {}
+        for row in self._active:
+            left = mapped[row] * size - lengths[row]
+            if left < tokens and mapped[row] != most:
+                if left in full:
+                    full[left].append(row)
+                else:
+                    full[left] = [row]
+        return full
+
+    def _map_soon(self, full: dict[int, list[int]], now: int, wanted: Sequence[int]) -> None:
+        """Map a kvblock for each row that is full now; where that is one or none, for some that will be soon.
+
+        `full` has the others by the step after which they are full; they, and these, are entered anew. As the
+        original asks whether two are enough only after a row, row 0 gets what it lacks even then.
+        """
+        pool, mapped, blocks = self._pool, self.mapped, self.blocks
+        size, most, left = self.page_tokens, self.most_mapped, EAGER_KVBLOCKS - len(wanted)
+        for row in wanted:
+            blocks[row].append(pool.pop())
+            mapped[row] += 1
+            if mapped[row] != most:
+                insort(full.setdefault(now + size, []), row)
+        self.maps += len(wanted)
+        if left <= 0:
+            next_one = full.get(now + 1)
+            if not next_one or next_one[0]:
+                return
+            left = 1
+        for at in range(now + 1, now + EAGER_STEPS - 1):
+            rows = full.get(at)
+            while rows and left and pool:
+                row = rows.pop(0)
+                blocks[row].append(pool.pop())
+                mapped[row] += 1
+                self.maps += 1
+                left -= 1
+                if mapped[row] != most:
+                    insort(full.setdefault(at + size, []), row)
+            if not left:
+                return
+
+    def _take_idle(self, wanted: int, longer: int) -> bool:
+        """As `reclaim`, with sequences so much longer, but only from rows without one; else do nothing."""
+        size, mapped, chosen, have = self.page_tokens, self.mapped, [], len(self._pool)
+        for row in range(self._rows_used - 1, -1, -1):
+            if not mapped[row]:
+                continue
+            length = self.lengths[row]
+            if length:
+                if mapped[row] * size >= length + longer + size:
+                    return False
+                continue
+            chosen.append(row)
+            have += mapped[row]
+            if have >= wanted:
+                for each in chosen:
+                    self._unmap(each, mapped[each])
+                return True
+        return False
 
     def _map_ahead(self, rows: Sequence[int], left: Sequence[int]) -> None:
         """Map for lengths 1 to 9 tokens longer; these rows, which have so many tokens left, may need any.
@@ -232,26 +187,6 @@ class Rows:
         mapped = self.mapped[row]
         lacks = -(-(self.lengths[row] + ahead) // self.page_tokens) - mapped
         return 0 if lacks < 0 or mapped == self.most_mapped else lacks
-
-    def _map(self, row: int, count: int) -> bool:
-        """Map so many kvblocks, as far as the row's addresses go; False when the pool is short: none."""
-        if len(self._pool) < count:
-            return False
-        count = min(count, self.most_mapped - self.mapped[row])
-        if count > 0:
-            self.blocks[row] += self._pool[: -count - 1 : -1]
-            del self._pool[-count:]
-            self.mapped[row] += count
-            self.maps += count
-        return True
-
-    def _unmap(self, row: int, count: int) -> None:
-        if count > 0:
-            blocks = self.blocks[row]
-            self._pool += blocks[: -count - 1 : -1]
-            del blocks[-count:]
-            self.mapped[row] -= count
-            self.unmaps += count
 
     def _unmap_one(self) -> None:
         """Of rows without a sequence, unmap a kvblock of the highest that has any; not of the lowest row."""

@@ -21,13 +21,14 @@ Time per call, in microseconds (the paper's table, pages of 64, 128, 256 KiB and
 Source: microsoft/vattention ef3fff2; Prabhu et al., vAttention, ASPLOS 2025 (arXiv 2405.04437).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from typing import ClassVar, Self
 
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
-from kvsim.allocators.virtual_memory.rows import NONE, Rows
+from kvsim.allocators.virtual_memory.mapped_rows import NONE
+from kvsim.allocators.virtual_memory.rows import Rows
 
 KIB = 1 << 10
 MAP_NS = {64 * KIB: 8_000, 128 * KIB: 8_500, 256 * KIB: 9_000, 2048 * KIB: 40_000}
@@ -48,6 +49,7 @@ class VAttention(Allocator):
     scheduler = "vllm-v1"
     idles: ClassVar[bool] = True
     works_after_steps: ClassVar[bool] = True
+    works_in_spans: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
     family = "virtual"
     idea = "a row of virtual addresses each, pages of 64 KiB mapped ahead"
@@ -82,7 +84,7 @@ class VAttention(Allocator):
         self.most_sequences = model.max_sequences
         self.calls = tensors
         self.map_ns, self.unmap_ns = MAP_NS[self.page_bytes], UNMAP_NS.get(self.page_bytes, 0)
-        self.page_tokens = self.page_bytes // cell
+        self.page_tokens = self.grows_by = self.page_bytes // cell
         self.longest = model.max_model_len
         self.rows = Rows(
             model.max_sequences,
@@ -93,6 +95,7 @@ class VAttention(Allocator):
             choice=self.choice,
         )
         self._row: Holdings[int] = Holdings()
+        self._grown: list[int] = []  # rows whose lengths have the token of this step
 
     def slots_needed(self, tokens: int, bound: int) -> int:
         return self._need(tokens) * self.kvblock_slots
@@ -129,8 +132,51 @@ class VAttention(Allocator):
         if more <= 0:
             return True
         rows.lengths[row] = within
+        self._grown.append(row)
         self._map(row, more)
         return True
+
+    @property
+    def growth_slots(self) -> int:
+        return self.kvblock_slots
+
+    @property
+    def growth_end(self) -> int:
+        return self.rows.most_mapped * self.page_tokens
+
+    def grow_mapped(self, seqs: Sequence[int]) -> bool:
+        row_of, mapped, lengths, size = self._row, self.rows.mapped, self.rows.lengths, self.page_tokens
+        if any([mapped[row_of[seq]] * size <= lengths[row_of[seq]] for seq in seqs]):
+            return False
+        for seq in seqs:
+            lengths[row_of[seq]] += 1
+            self._grown.append(row_of[seq])
+        self.used_slots += len(seqs) * self.kvblock_slots
+        self._count()
+        return True
+
+    def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
+        rows, used, slots, idles = self.rows, self.used_slots, self.kvblock_slots, []
+        began = rows.lengthen(1, self._grown)
+        grown: Sequence[int] = ()
+        mapped = rows.pass_steps(most_ns // (self.calls * self.map_ns), not self.unmap_ns)
+        for due in growths:
+            kvblocks = next(mapped, None)
+            if kvblocks is None:
+                break
+            grown = due[:]
+            used += len(due) * slots
+            idles.append(kvblocks * slots - used)
+        if not idles:
+            rows.shorten(began)
+            return idles
+        self._grown = [self._row[seq] for seq in grown]
+        rows.lengthen(len(idles) - 1)
+        for row in self._grown:
+            rows.lengths[row] += 1
+        self.used_slots = used
+        self._count()
+        return idles
 
     def release(self, seq: int) -> None:
         row = self._row[seq]
@@ -145,6 +191,7 @@ class VAttention(Allocator):
             row = row_of[seq]
             if tokens > held[row]:
                 held[row] = tokens if tokens < most else most
+        self._grown.clear()
         self.rows.after_step()
         self._count()
 
@@ -182,47 +229,3 @@ class VAttention(Allocator):
         rows = self.rows
         self.maps, self.unmaps = rows.maps * self.calls, rows.unmaps * self.calls
         self.idle_slots = (rows.maps - rows.unmaps) * self.kvblock_slots - self.used_slots
-
-
-class VAttention128K(VAttention):
-    """Pages of 128 KiB."""
-
-    idea = "as vattention, with pages of 128 KiB"
-    wastes = "< 2 * layers pages: 8 MiB (Llama-3-8B); nothing between"
-
-    page_bytes = 128 * KIB
-
-
-class VAttention256K(VAttention):
-    """Pages of 256 KiB."""
-
-    idea = "as vattention, with pages of 256 KiB"
-    wastes = "< 2 * layers pages: 16 MiB (Llama-3-8B); nothing between"
-
-    page_bytes = 256 * KIB
-
-
-class VAttention2M(VAttention):
-    """Pages of 2 MiB, the only ones that CUDA's own driver has."""
-
-    idea = "as vattention, with pages of 2 MiB: no driver of its own"
-    wastes = "< 2 * layers pages: 128 MiB (Llama-3-8B); nothing between"
-
-    page_bytes = 2048 * KIB
-
-
-class VAttentionBestFit(VAttention):
-    """A new sequence gets the row that has just enough pages."""
-
-    idea = "as vattention; a new sequence gets the row that fits best"
-    used_by = "nobody: what vAttention's comment says"
-
-    choice = "best"
-
-
-class VAttentionEager(VAttention):
-    """Rows without a sequence give their pages up, one kvblock in a step."""
-
-    idea = "as vattention; rows of nobody are unmapped bit by bit"
-
-    deferred = False

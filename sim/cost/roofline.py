@@ -43,6 +43,9 @@ EIGHT_BIT_GPUS = (
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
 """Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
+FEW = 12
+"""Steps that a loop adds up faster than iterators, which take a while to begin."""
+
 TRANSFER_LATENCY_S = 5e-6
 """Start of one copy between GPU and host (cudaMemcpyAsync)."""
 
@@ -179,12 +182,23 @@ class Roofline(CostModel):
         delta = self._context_ps * decode_seqs
         if self._shaped or not delta:
             return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
-        first = self._first_ps(decode_seqs, context_tokens)
+        constant = self._decode_ps.get(decode_seqs)  # most often known: see `_first_ps`
+        if constant is None:
+            first = self._first_ps(decode_seqs, context_tokens)
+        else:
+            first = constant + self._context_ps * context_tokens
         most = limit_ps // first + 1
         if steps == 1 or most == 1:
             return [first]
         if most > steps:
             most = steps
+        if most <= FEW:
+            end, ends = first, [first]
+            while end < limit_ps and len(ends) < most:
+                first += delta
+                end += first
+                ends.append(end)
+            return ends
         ends = list(accumulate(range(first, first + most * delta, delta)))
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]

@@ -48,6 +48,13 @@ class Histogram:
         found = np.bincount(bins, weights=repeated)  # float64: exact, as the sums stay below 2**53
         self._weights[: len(found)] += found.astype(np.int64)
 
+    def add_bins(self, bins: list[int], weights: list[int], count: int, total: int, maximum: int) -> None:
+        """Count gaps that are in bins by now, each bin once: so many, which sum to `total`."""
+        self.count += count
+        self.total += total
+        self.maximum = max(self.maximum, maximum)
+        self._weights[bins] += np.array(weights, dtype=np.int64)
+
     def mean(self) -> float | None:
         """Exact mean; None when empty."""
         return self.total / self.count if self.count else None

@@ -13,6 +13,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
+from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
@@ -157,6 +158,7 @@ class Recorder:
         self.truncated = 0
         self.finished_count = 0
         self._spans: list[Span] = []  # not counted yet
+        self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
@@ -202,22 +204,34 @@ class Recorder:
         self._late_gaps.append((gap_ps, count))
 
     def flush(self) -> None:
-        """Count the spans and the late tokens collected so far."""
+        """Count the spans and the late tokens collected so far; a few of these wait for the last spans."""
         spans, self._spans = self._spans, []
+        counts_late = len(spans) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
+        if self._counting:
+            spans = self._count_each(self._counting, spans)
         if spans:
             self.token_gaps.add_spans([span.ends for span in spans], [span.decoding for span in spans])
             self.max_running = max(self.max_running, *[span.running for span in spans])
             more = self.slots_per_token
-            self.peak_used_slots = max(self.peak_used_slots, *[span.peak_slots(more) for span in spans])
+            at_most = [span.held + more * span.decoding * (len(span.ends) - 1) for span in spans]
+            if max(at_most) > self.peak_used_slots:
+                self.peak_used_slots = max(self.peak_used_slots, *[span.peak_slots(more) for span in spans])
             self.saturated.add_spans([span for span in spans if span.held_by], more)
             self.unsaturated.add_spans([span for span in spans if not span.held_by], more)
             for span in spans:
                 if span.held_by:
                     self.held_ps[span.held_by] += span.ends[-1]
-        if self._late_gaps:
+        if self._late_gaps and counts_late:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
             self._late_gaps.clear()
+
+    def _count_each(self, counting: Counting, spans: list[Span]) -> list[Span]:
+        """The same, compiled; returns those that are left."""
+        left = counting.count(spans, self.saturated, self.unsaturated, self.held_ps, self.token_gaps)
+        self.max_running = max(self.max_running, counting.max_running)
+        self.peak_used_slots = max(self.peak_used_slots, counting.peak_slots)
+        return left
 
     def sample(self, row: Instant) -> None:
         """Add a row to the timeline; thin it when it is full."""

@@ -100,11 +100,16 @@ class Integrals:
         self.used += sum(map(mul, [span.used for span in spans], totals))
         self.internal += sum(map(mul, [span.internal for span in spans], totals))
         self.running += sum(map(mul, [span.running for span in spans], totals))
+        self.add_changes(spans)
+
+    def add_changes(self, spans: list[Span]) -> None:
+        """Add what most allocators never have, and what growth within spans changed."""
         for span in spans:
             if span.rest is not None:
                 self.add_rest(span.ends[-1], *span.rest)
             if span.grown is not None:
-                used, internal, evicted, left = span.grown
+                used, internal, evicted, left, idle = span.grown
+                self.idle += idle
                 self.used += used
                 self.internal += internal
                 self.cached -= evicted

@@ -114,8 +114,8 @@ class VllmV1(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
-        allocator = server.allocator
-        if allocator.knows_prompts:
+        allocator, told = server.allocator, server.own.knows_prompts
+        if told:
             allocator.new_step()
         if allocator.ends_pieces:
             assert isinstance(server, PieceServer)
@@ -127,7 +127,7 @@ class VllmV1(Scheduler):
                 budget -= self._continue_last(server, budget)
         if budget > 0 and server.waiting and not server.step.evictions:
             self._admit(server, budget)
-        if allocator.knows_prompts:
+        if told:
             allocator.decided()
         if server.departed:
             server.release_departed()

@@ -8,6 +8,8 @@ somebody may have to make room.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import sub
 
 from mypy_extensions import mypyc_attr
 
@@ -17,6 +19,8 @@ from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
 
+PS_PER_NS = 1_000
+
 
 @dataclass(frozen=True)
 class Own:
@@ -25,6 +29,8 @@ class Own:
     leaves_at: bool
     surplus: bool
     external_slots: bool
+    windows: bool
+    knows_prompts: bool
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -41,6 +47,8 @@ class Decoding:
 
     margin: int = 0
     """Growth units that must stay free in every step."""
+    may_work_in_spans: bool = True
+    """Whether an allocator may work after each step of a span (`grow_mapped`, `pass_steps`)."""
 
     def __init__(self, allocator: Allocator, progress: Progress) -> None:
         self.allocator = allocator
@@ -51,12 +59,17 @@ class Decoding:
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
         unit = allocator.growth_unit or allocator.grows_by
+        self.works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
+        if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
+            unit = 0  # it lends more than its tokens take: what is left over is known growth by growth
         self._growth = GrowthCalendar(unit if progress.linear else 0)
         kind = type(allocator)
         self.own = Own(
             leaves_at=kind.leaves_at is not Allocator.leaves_at,
             surplus=kind.surplus is not Allocator.surplus,
             external_slots=kind.external_slots is not Allocator.external_slots,
+            windows=allocator.windows,
+            knows_prompts=allocator.knows_prompts,
         )
         self._granted_clock = -1  # of the last decode step whose memory was given
 
@@ -84,7 +97,7 @@ class Decoding:
 
     def _leave_decode(self, request: Request) -> None:
         """Write back the tokens of a sequence that stops decoding before its end."""
-        self._growth.remove(request.seq, self._full_clock(request), request.finish_clock)
+        self._growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))
         if self._growth.leaving:
             self._growth.stay(request.seq)
         self.progress.leave(request)
@@ -100,7 +113,9 @@ class Decoding:
         leaving = growth.pop_leaving(clock) if clock in growth.leaving else ()
         if not (due or leaving):  # most often
             return
-        if len(due) <= allocator.growth_budget() and growth.unit:
+        if self.works_in_spans and allocator.grow_mapped(due):
+            pass
+        elif len(due) <= allocator.growth_budget() and growth.unit:
             if leaving:
                 self._grow_and_leave(due, leaving, clock)
             else:
@@ -120,6 +135,8 @@ class Decoding:
             for seq in growth.pop_full(clock) if clock in growth.last else ():
                 request = running[seq]
                 self._set_internal(request, allocator.surplus(seq, request.final_tokens))
+            if clock in growth.unwritten:
+                self._leave_unwritten(clock)
         else:
             self._plan_growths(due)
 
@@ -128,17 +145,25 @@ class Decoding:
 
         With `keeping_cached` there is none that might take a block whose text can still be found.
         """
-        progress = self.progress
+        progress, growth = self.progress, self._growth
         steps = progress.next_finish - progress.clock
         if steps > at_most:
             steps = at_most
+        if growth.leaving and self._anybody_waits():  # who may enter as soon as somebody leaves slots
+            steps = min(steps, min(growth.leaving) - progress.clock)
         if steps > 1:
-            budget, unit = self.allocator.growth_budget() - self.margin, self._growth.unit
+            if self.works_in_spans:
+                return steps  # the allocator says later how far it can go
+            budget, unit = self.allocator.growth_budget() - self.margin, growth.unit
             if keeping_cached and self.allocator.cached_slots:
                 budget = 0  # which block goes first is the allocator's secret
             if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew at once
-                return self._growth.guaranteed_steps(progress.clock, steps, budget)
+                return growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
+
+    def _anybody_waits(self) -> bool:
+        """Whether anybody may enter when memory is free."""
+        return False
 
     def grow_within(self, ends: list[int]) -> Grown:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
@@ -157,7 +182,38 @@ class Decoding:
         if lefts and allocator.evicted_by:
             each = [left for count, left in lefts for _ in range(count)]
             evicted = sum([each[index] for index in allocator.evicted_by]) * self._growth.unit
-        return used * per_token, internal, evicted, None
+        return used * per_token, internal, evicted, None, 0
+
+    def work_within(self, ends: list[int]) -> Grown:
+        """As `grow_within`, with the allocator's work behind each step but the last.
+
+        What could not be hidden behind a step is not begun: the steps from there on are struck from `ends`.
+        """
+        growth, allocator, clock = self._growth, self.allocator, self.progress.clock
+        lent, idle_before = allocator.used_slots, allocator.idle_slots
+        counts: list[int] = []
+        most_ns = min(map(sub, ends[1:], ends)) // PS_PER_NS
+        idles = allocator.pass_steps(growth.growths(clock, len(ends) - 1, counts), most_ns)
+        del ends[len(idles) + 1 :]
+        total, slots = ends[-1], allocator.growth_slots
+        used = internal = idle = 0
+        for step, (start, end) in enumerate(pairwise(ends)):
+            used += counts[step] * slots * (total - start)
+            idle += (idles[step] - idle_before) * (end - start)
+            if clock + step + 1 in growth.unwritten:
+                internal += self._leave_unwritten(clock + step + 1) * (total - start)
+        if allocator.used_slots - lent != sum(counts[: len(idles)]) * slots:
+            raise InvariantError(f"{allocator.used_slots - lent} slots were lent in {len(idles)} steps")
+        return used, internal, 0, None, idle
+
+    def _leave_unwritten(self, clock: int) -> int:
+        """Some growths of this clock lend slots that will never be written: returns how many more."""
+        before = self.internal
+        for seq, slots in self._growth.unwritten.pop(clock):
+            request = self.running.get(seq)
+            if request is not None and request.state is State.DECODE:
+                self._set_internal(request, slots)
+        return self.internal - before
 
     def _full(self, full: list[tuple[int, int, int]]) -> int:
         """Some have their last slots since (sequence, clock, time left): the integral of what stays empty."""
@@ -193,7 +249,7 @@ class Decoding:
             if clock in growth.last:
                 full += [(seq, clock, total - start) for seq in growth.pop_full(clock)]
         allocator.grow_many(grown)
-        return used, self._full(full), 0, left
+        return used, self._full(full), 0, left, 0
 
     def _grow_and_leave(self, due: Sequence[int], leaving: Sequence[int], clock: int) -> None:
         """Give those that are due at `clock` their slots, as promised, and let others leave some."""
@@ -218,10 +274,20 @@ class Decoding:
                 capacity = min(capacity, leaves_at - 1)
         clock = self.progress.growth_clock(request, capacity)
         if clock < request.finish_clock:
-            self._growth.add(request.seq, clock, request.finish_clock)
+            finish = self._growth_finish(request)
+            self._growth.add(request.seq, clock, finish)
+            if self.works_in_spans:
+                surplus = allocator.surplus(request.seq, request.final_tokens)
+                self._growth.lend_more(request.seq, clock, finish, surplus, allocator.growth_slots)
             if unit:
                 return
         self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
+    def _growth_finish(self, request: Request) -> int:
+        """The clock from which on a sequence does not grow: its finish, or when it has all it can have."""
+        if not self.works_in_spans:
+            return request.finish_clock
+        return min(request.finish_clock, self.progress.growth_clock(request, self.allocator.growth_end))
 
     def _plan_growths(self, seqs: Sequence[int]) -> None:
         """The same for those that just grew one by one, where nothing is promised."""

@@ -27,6 +27,8 @@ class GroupServer(Server):
         Those in the host pool.
     """
 
+    may_work_in_spans = False
+
     def __init__(
         self,
         allocator: Allocator,

@@ -10,10 +10,19 @@ Between steady growths a sequence may *leave* slots behind a window: when next, 
 """
 
 from bisect import insort
+from collections.abc import Iterator
+from typing import Final
 
-Grown = tuple[int, int, int, list[tuple[int, int]] | None]
+from mypy_extensions import i64
+
+Grown = tuple[int, int, int, list[tuple[int, int]] | None, int]
 """What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
-those never to be written, of those that were cached before; and (step, slots) of what was left behind."""
+those never to be written, of those that were cached before; (step, slots) of what was left behind; and the
+integral of the slots that came to be idle."""
+
+
+SOON_PS: Final = 1 << 40
+"""A second: times below it, of eight million growths, add up within 64 bits."""
 
 
 class GrowthCalendar:
@@ -27,6 +36,9 @@ class GrowthCalendar:
         Clock -> sequences that need no more after it.
     leaving : dict of lists of int
         Clock -> sequences that leave slots then, in no order.
+    unwritten : dict of lists of (int, int)
+        Clock -> (sequence, slots of it that will never be written from then on), where a growth lends more
+        slots than its tokens take. Who is gone by then still stands there.
     """
 
     def __init__(self, unit: int) -> None:
@@ -34,6 +46,7 @@ class GrowthCalendar:
         self.residues: list[list[int]] = [[] for _ in range(unit)]
         self.last: dict[int, list[int]] = {}
         self.leaving: dict[int, list[int]] = {}
+        self.unwritten: dict[int, list[tuple[int, int]]] = {}
         self._irregular: dict[int, list[int]] = {}
         self._leaves_at: dict[int, int] = {}
 
@@ -85,6 +98,28 @@ class GrowthCalendar:
             last = self.last[self._last_growth(clock, finish_clock)]
             last[last.index(seq)] = later
 
+    def lend_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:
+        """Each growth from `clock` on lends so many slots: write down when more than 0 will be left over.
+
+        `surplus` is what a sequence has before, less what it will need.
+        """
+        first = max(-surplus // slots, 0)
+        for at in range(clock + first * self.unit, self._last_growth(clock, finish_clock) + 1, self.unit):
+            self.unwritten.setdefault(at, []).append((seq, surplus + (first + 1) * slots))
+            first += 1
+
+    def growths(self, clock: int, steps: int, counts: list[int]) -> Iterator[list[int]]:
+        """Who grows at each of so many clocks behind this one; asking for the next says that they did.
+
+        How many they are goes to `counts`.
+        """
+        for later in range(clock + 1, clock + 1 + steps):
+            due = self.residues[later % self.unit]
+            counts.append(len(due))
+            yield due
+            if later in self.last:
+                self.pop_full(later)
+
     def _last_growth(self, clock: int, finish_clock: int) -> int:
         """The last clock before the finish at which a sequence that is due at `clock` grows."""
         return finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
@@ -123,7 +158,8 @@ class GrowthCalendar:
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
         residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
-        before = 0  # sum over growths of the time before them
+        before = 0  # sum over growths of the time before them, in two parts
+        soon: i64 = 0
         if unit:
             for start in ends[:-1]:
                 clock += 1
@@ -131,10 +167,14 @@ class GrowthCalendar:
                 if not due:
                     continue
                 grown += due
-                before += len(due) * start
+                if start < SOON_PS:
+                    start_ps: i64 = start
+                    soon += len(due) * start_ps
+                else:
+                    before += len(due) * start
                 if lefts is not None:
                     lefts.append((len(due), total - start))
                 if clock in last:
                     left = total - start
                     full += [(seq, clock, left) for seq in self.pop_full(clock)]
-        return grown, (len(grown) * total - before) * unit, full
+        return grown, (len(grown) * total - before - soon) * unit, full

@@ -33,6 +33,7 @@ from kvsim.sim.record.span import Span
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.upkeep import Upkeep
@@ -87,13 +88,17 @@ class Replica:
         self.decide: Callable[[Server], None] = scheduler.schedule
         self.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
-        self.max_span = 1 if step_log or server.allocator.works_after_steps else max_span
+        works = server.allocator.works_after_steps
+        self._works_in_spans = server.works_in_spans
+        self.max_span = 1 if step_log or (works and not self._works_in_spans) else max_span
         self.check: Callable[[], None] | None = server.check if check else None
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
         self._linear = server.progress.linear
+        # may it have slots that are external, cached, idle or shared, and any but cached and shared ones?
+        self._always_rests = server.own.external_slots or server.allocator.idles
+        self._rests = self._always_rests or server.allocator.caches or scheduler.forks
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
-        works = server.allocator.works_after_steps
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
@@ -126,11 +131,13 @@ class Replica:
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
         self._looked_on = (self.check or self.events or self.memory_map) is not None
         self._step_log = self.recorder.step_log
+        if self._works_in_spans and not self._takes:
+            self.max_span = 1  # who comes could end a span whose work is done
         self._process = env.process(self._serve())
 
     def _serve(self) -> Process:
         """Plan, sleep, commit, until nobody comes any more."""
-        server, arrivals, plan_steps, commit = self.server, self._arrivals, self._plan, self._commit
+        server, arrivals = self.server, self._arrivals
         takes, wait = self._takes, self._wait
         while True:
             if arrivals.next_ps <= server.now_ps:
@@ -143,13 +150,13 @@ class Replica:
                 continue
             if wait:
                 wait(server.now_ps)
-            plan = plan_steps()
+            plan = self._plan()
             if plan is None:
                 yield from self._stall()
                 continue
             if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
                 plan = yield from self._sleep(plan)
-            commit(plan)
+            self._commit(plan)
 
     def _alarm(self, at_ps: int) -> simpy.Event:
         """What happens at that time, after all arrivals."""
@@ -285,20 +292,15 @@ class Replica:
         if decodes and progress.late:
             late = self._note_late(now_ps)
         due = self._upkeep is not None and self._upkeep.due
-        if decodes and not (step.changed or late or due):
-            ends = self._span_ends(now_ps, contexts)
+        if decodes and not (step.changed or late or (due and not self._works_in_spans)):
+            ends = self._span_ends(now_ps, contexts, due)
         elif decodes or step.chunks or step.moves_blocks:
             ends = [self._step_ps(contexts, due)]
         else:
             return None
         allocator, internal = server.allocator, server.internal
         rest: tuple[int, int, int, int] | None = None
-        if (
-            allocator.shared_tokens
-            or allocator.cached_slots
-            or server.own.external_slots
-            or allocator.idle_slots
-        ):
+        if self._rests and (allocator.shared_tokens or allocator.cached_slots or self._always_rests):
             rest, internal = server.rest(), server.internal_slots()
         if self._step_log:
             self._log_start(held, ends[-1])
@@ -315,14 +317,19 @@ class Replica:
             self.cost.carried_out(shape, duration)
         return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
-    def _span_ends(self, now_ps: int, contexts: int) -> list[int]:
-        """When the steps end, counted from now, that need no new decision; at least one."""
+    def _span_ends(self, now_ps: int, contexts: int, due: bool) -> list[int]:
+        """When the steps end, counted from now, that need no new decision; at least one.
+
+        The first has to pay for what the allocator did beside, where that is `due`.
+        """
         server, progress = self.server, self.server.progress
         at_most = self.max_span
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(progress.size))
         if server.step.repeats:
             at_most = min(at_most, server.step.repeats)
+        if self._works_in_spans and len(server.running) > progress.size:
+            at_most = 1
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
         seats, apart = progress.size + server.seats.count, progress.spread
         limit_ps = self.recorder.next_sample_ps
@@ -333,17 +340,17 @@ class Replica:
                 limit_ps = self._arrivals.next_ps
         if not self._linear:
             return self._unlike_ends(steps, limit_ps - now_ps)
-        if server.step.copies:
-            return self._copying_ends(steps, limit_ps - now_ps, seats, contexts)
+        if server.step.copies or self._works_in_spans:
+            return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
         spread = None if apart is None else apart.spread(progress.clock + 1, steps)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
         if self._hears:
             self._span_priced = seats, contexts
         return ends
 
-    def _copying_ends(self, steps: int, limit_ps: int, seats: int, contexts: int) -> list[int]:
-        """The same where the first step copies blocks beside."""
-        first, progress = self._step_ps(contexts, False), self.server.progress
+    def _unlike_first(self, steps: int, limit_ps: int, seats: int, contexts: int, due: bool) -> list[int]:
+        """The same where the first step copies blocks beside, or pays for what was done before."""
+        first, progress = self._step_ps(contexts, due), self.server.progress
         if steps == 1 or first >= limit_ps or self._hears:
             return [first]
         apart = progress.spread
@@ -390,12 +397,12 @@ class Replica:
         """The steps of a plan are over: memory, tokens, finishes."""
         server, step, recorder = self.server, self.server.step, self.recorder
         ends, progress = plan.ends, server.progress
+        if len(ends) > 1 and self._linear:
+            plan.grown = self._work_within(ends) if self._works_in_spans else server.grow_within(ends)
         if self.memory_map:
             decoded = 0 if step.paused else progress.added(len(ends))
             self.memory_map.passed(decoded + step.prefill_tokens)
         if self._linear:
-            if len(ends) > 1:
-                plan.grown = server.grow_within(ends)
             recorder.add(plan)
         else:
             self._record_unlike(plan)
@@ -417,6 +424,13 @@ class Replica:
             self._give_tokens()
         if self._after_each or self._turned_away:
             self._after_steps()
+
+    def _work_within(self, ends: list[int]) -> Grown:
+        """Let the allocator work behind each step of a span but the last, as long as nobody waits for it."""
+        grown = self.server.work_within(ends)
+        if self._upkeep:
+            self._upkeep.pass_steps()
+        return grown
 
     def _record_unlike(self, plan: Span) -> None:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""

@@ -97,12 +97,8 @@ class Server(Decoding):
         step.begin(self.allocator.copied_slots, self.allocator.cow_copies)
         return step
 
-    def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
-        """As in `Decoding`; who waits may enter as soon as somebody leaves slots behind a window."""
-        leaving = self._growth.leaving
-        if leaving and (self.waiting or self.swapped):
-            at_most = min(at_most, min(leaving) - self.progress.clock)
-        return super().guaranteed_steps(at_most, keeping_cached)
+    def _anybody_waits(self) -> bool:
+        return len(self.waiting) > 0 or self.swapped > 0
 
     def wait(self, until_ps: int) -> None:
         """Time passes without a step."""
@@ -134,7 +130,7 @@ class Server(Decoding):
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
         held += self.prefill_held
-        if allocator.shared_tokens or allocator.windows:
+        if allocator.shared_tokens or self.own.windows:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
         return held, contexts
@@ -224,7 +220,7 @@ class Server(Decoding):
             return None
         request = self.waiting[0]
         self._fill_streams(request)
-        if allocator.knows_prompts:
+        if self.own.knows_prompts:
             allocator.introduce(request.own, request.prompt_tokens)
         match = allocator.match(request.content, request.own, request.known_tokens - (not whole))
         self.step.asks_by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget

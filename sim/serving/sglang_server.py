@@ -69,6 +69,8 @@ class SglangServer(Server):
 
     waiting: WaitingList
 
+    may_work_in_spans = False
+
     def __init__(self, allocator: Allocator, bound: Callable[[Request], int]) -> None:
         super().__init__(allocator, bound, publishes_late=True)
         self.waiting = WaitingList()

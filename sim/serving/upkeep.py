@@ -75,7 +75,13 @@ class Upkeep:
         self._background_slots += allocator.copied_slots - copied
         self._maps += maps
         self._unmaps += unmaps
+        self.totals.maps, self.totals.unmaps = allocator.maps, allocator.unmaps
         self._copied += allocator.copied_slots - copied
+
+    def pass_steps(self) -> None:
+        """Steps have passed that hid all that was done beside them."""
+        self.totals.hidden_ps += self._calls_ps()
+        self._settle()
 
     def rest(self) -> None:
         """The server is idle: there is time for everything."""

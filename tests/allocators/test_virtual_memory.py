@@ -1,11 +1,15 @@
 """vAttention and kvcached as allocators: what they waste, keep mapped, and call the driver for."""
 
+from random import Random
+
 import pytest
 
 from kvsim.allocators.options import Options
 from kvsim.allocators.virtual_memory.kvcached import Kvcached
-from kvsim.allocators.virtual_memory.rows import NONE, Rows
-from kvsim.allocators.virtual_memory.vattention import VAttention, VAttention2M
+from kvsim.allocators.virtual_memory.mapped_rows import NONE
+from kvsim.allocators.virtual_memory.rows import Rows
+from kvsim.allocators.virtual_memory.vattention import VAttention
+from kvsim.allocators.virtual_memory.vattention_kinds import VAttention2M, VAttentionEager
 
 LLAMA = Options(max_sequences=8, max_model_len=8_192)
 """Llama-3-8B: 128 KiB a token, 2 KiB of it in one layer's K."""
@@ -118,3 +122,71 @@ def test_kvcached_loses_the_block_across_the_end_of_a_page():
 def test_memory_below_one_page_in_every_layer_is_refused(make):
     with pytest.raises(ValueError, match=r"of 134,217,728 bytes .* which has 4,849,664 bytes"):
         make(37, LLAMA)
+
+
+class Follower:
+    """Takes the steps that another allocator takes at once, one by one, and asks nothing that maps."""
+
+    def __init__(self, allocator, lengths):
+        self.allocator, self.lengths, self.idles = allocator, lengths, []
+
+    def due(self, longer):
+        """The sequences that grow when all are so many tokens longer."""
+        return [seq for seq, tokens in self.lengths.items() if self.allocator.capacity(seq) < tokens + longer]
+
+    def growths(self, steps, most_ns):
+        """Who grows in each of the next steps; each was taken when the next is asked for."""
+        allocator = self.allocator
+        for step in range(steps):
+            due = self.due(step + 1)
+            yield due
+            maps, unmaps = allocator.maps, allocator.unmaps
+            allocator.after_step({seq: tokens + step for seq, tokens in self.lengths.items()})
+            maps, unmaps = allocator.maps - maps, allocator.unmaps - unmaps
+            assert maps * allocator.map_ns + unmaps * allocator.unmap_ns <= most_ns
+            maps = allocator.maps
+            assert allocator.grow_mapped(due)
+            assert allocator.maps == maps
+            self.idles.append(allocator.idle_slots)
+
+
+@pytest.mark.parametrize("options", [LLAMA, OPT])
+@pytest.mark.parametrize(
+    ("make", "slots"),
+    [(VAttention, 1_500), (VAttentionEager, 1_500), (VAttention2M, 9_000), (Kvcached, 3_000)],
+)
+def test_many_steps_are_as_one_after_the_other(make, slots, options):
+    """As far as none would take longer beside than it may, or have to wait for a map."""
+    begun = asked = 0
+    for seed in range(40):
+        random, lengths = Random(seed), {}
+        most_ns = random.choice((10**9, 2 * 10**6, 10**5))
+        many, one = make(slots, options), make(slots, options)
+        for seq in range(60):
+            tokens = random.randint(1, 400)
+            if random.random() < 0.7 and many.admit(seq, tokens, tokens):
+                assert one.admit(seq, tokens, tokens)
+                lengths[seq] = tokens
+            elif lengths:
+                gone = random.choice(sorted(lengths))
+                del lengths[gone]
+                many.release(gone)
+                one.release(gone)
+            many.after_step(lengths)
+            one.after_step(lengths)
+            due, lengths = (
+                [seq for seq, tokens in lengths.items() if one.capacity(seq) < tokens + 1],
+                {seq: tokens + 1 for seq, tokens in lengths.items()},
+            )
+            if not one.grow_mapped(due):
+                assert not many.grow_mapped(due)
+                break
+            assert many.grow_mapped(due)
+            steps, follower = random.randint(1, 20), Follower(one, lengths)
+            found = many.pass_steps(follower.growths(steps, most_ns), most_ns)
+            assert found == follower.idles
+            begun, asked = begun + len(found), asked + steps
+            lengths = {seq: tokens + len(found) for seq, tokens in lengths.items()}
+            assert (many.maps, many.unmaps, many.used_slots) == (one.maps, one.unmaps, one.used_slots)
+        assert list(many.regions()) == list(one.regions())
+    assert asked / 9 < begun < asked

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 TRIED = (
-    *("tests/sim/test_modes_agree.py", "tests/sim/test_windows.py"),
+    *("tests/sim/test_modes_agree.py", "tests/sim/test_windows.py", "tests/sim/test_counting.py"),
     *("tests/sim/test_goldens.py", "tests/sim/test_goldens_async.py"),
     *("tests/sim/test_contract.py", "tests/sim/test_fleet.py", "tests/sim/test_capabilities.py"),
     *("tests/sim/test_growth.py", "tests/sim/test_progress.py", "tests/sim/test_cost_calibrated.py"),

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from support.serving import everything
 
 from kvsim.allocators.contract import check_allocator
+from kvsim.allocators.hybrid import kinds
 from kvsim.allocators.hybrid.groups import Hybrid
+from kvsim.allocators.hybrid.one_kind import OneKindOfLargePages
 from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup
@@ -41,6 +43,7 @@ def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engin
     memory = HybridMemory(layers, (), 1, capacity)
     monkeypatch.setattr(build, "hybrid_groups", lambda _: memory)
     monkeypatch.setattr(Uncached, "serves", lambda *_: promised)
+    monkeypatch.setattr(kinds, "is_one_kind", lambda _: promised)
     server = Deployment(
         model=model_named("llama-3.1-8b"),
         gpu=gpu_named("h100"),
@@ -102,6 +105,51 @@ def test_the_books_are_equal_page_by_page(kind, which, size, reach, spare, late,
             assert type(engine.replica.server.allocator) is (Uncached if promised else Hybrid)
             runs.append(told(engine))
     assert runs[0] == runs[1] == runs[2]
+
+
+ONE_KIND = {
+    "jenga": (kinds.Jenga, OneKindOfLargePages),
+    "jenga-packed": (kinds.JengaPacked, OneKindOfLargePages),
+    "split": (kinds.Split, Uncached),
+}
+
+
+@pytest.mark.parametrize("allocator", ONE_KIND)
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from((1, 4, 16)),
+    st.integers(0, 40),
+    st.booleans(),
+    st.sampled_from((4, 16, 100)),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 80), st.integers(1, 60)), min_size=1, max_size=10),
+)
+def test_one_kind_has_the_pages_that_many_would(allocator, size, spare, late, budget, rows):
+    layers = Layers((FULL._replace(block_size=size, page_bytes=2 * size),), budget * (1 + late), late)
+    gaps, prompts, outputs = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    work = Workload("test", np.cumsum(gaps) * PS_PER_S, prompts, outputs)
+    settings = {"block_size": size, "max_num_seqs": 4, "max_num_batched_tokens": budget}
+    runs = []
+    with pytest.MonkeyPatch.context() as patch:
+        for promised, max_span in ((False, 1), (True, 1), (True, 1 << 20)):
+            engine = engine_over(
+                layers,
+                -(-80 // size) + spare,
+                work,
+                patch,
+                promised=promised,
+                max_span=max_span,
+                allocator=allocator,
+                **settings,
+            )
+            assert type(engine.replica.server.allocator) is ONE_KIND[allocator][promised]
+            runs.append(told(engine))
+    assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize("kind", [OneKindOfLargePages, Uncached])
+def test_the_contract_holds_of_one_kind(kind):
+    make = partial(kind, layers=Layers((FULL,), 1 << 20), max_model_len=1 << 20)
+    check_allocator(make, seed=3, arenas=[37, 1_000], calls=150)
 
 
 def test_which_groups_it_serves():

@@ -1,8 +1,10 @@
 """Virtual memory, size classes and predicted lengths: spans of steps end as steps one by one, books kept."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
+from support.serving import everything
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine
@@ -15,7 +17,7 @@ CASES = [
 ]
 
 
-def outcome(allocator, max_span, rate, **settings):
+def engine_of(allocator, max_span, rate, cost=None, **settings):
     workload = workloads.build(
         "sharegpt",
         num_prompts=60,
@@ -26,16 +28,45 @@ def outcome(allocator, max_span, rate, **settings):
         beam_width=1,
         beam_process="uniform",
     )
-    scenario = Scenario(allocator=allocator, **settings).deployed()
-    result = build_engine(scenario, workload, max_span=max_span, check=True).run()
-    columns = {name: column.tolist() for name, column in result.requests.items()}
-    return columns, result.copied_slots, result.step_count
+    scenario = replace(
+        Scenario(allocator=allocator, **settings).deployed(), **({"cost": cost} if cost else {})
+    )
+    return build_engine(scenario, workload, max_span=max_span, check=True)
+
+
+def outcome(*choices, **settings):
+    return everything(engine_of(*choices, **settings).run())
 
 
 @pytest.mark.parametrize("rate", [3.0, inf])
 @pytest.mark.parametrize("allocator", CASES)
 def test_spans_end_as_single_steps(allocator, rate):
     assert outcome(allocator, 1 << 20, rate) == outcome(allocator, 1, rate)
+
+
+@pytest.mark.parametrize("cost", ["constant:0.004", "constant:0.0005"])
+@pytest.mark.parametrize("allocator", ["vattention", "vattention-2m", "vattention-eager", "kvcached"])
+def test_work_that_takes_longer_than_a_step_ends_a_span(allocator, cost):
+    many, one = (outcome(allocator, span, 40.0, cost=cost) for span in (1 << 20, 1))
+    assert many == one
+    assert many["upkeep"].exceeded_ps
+
+
+@pytest.mark.parametrize("scheduler", ["static", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("allocator", ["vattention", "kvcached"])
+def test_under_other_schedulers_too(allocator, scheduler):
+    plain = {"enable_prefix_caching": False}
+    many, one = (outcome(allocator, span, 8.0, scheduler=scheduler, **plain) for span in (1 << 20, 1))
+    assert many == one
+
+
+def test_many_steps_are_taken_at_once_although_pages_are_mapped_behind_them():
+    for allocator in ("vattention", "kvcached"):
+        engine, planned = engine_of(allocator, 1 << 20, 3.0), []
+        engine.replica.recorder.timeline_rows = 4  # few, as a span ends at each
+        engine.replica.recorder.add = planned.append
+        result = engine.run()
+        assert sum(len(span.ends) for span in planned) == result.step_count > 2 * len(planned)
 
 
 @pytest.mark.parametrize("fit", ["next", "worst"])

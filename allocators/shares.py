@@ -1,0 +1,24 @@
+"""Slots for sequences that grow one after the other, and again: each one's share, in the order of its tokens.
+
+    seqs     3 7 9 3 7 9 3 7 9      three steps of the same three
+    slots    0 1 2 3 4 5 6 7 8      3 gets 0 3 6, 7 gets 1 4 7, 9 gets 2 5 8
+
+Many steps at once are mostly such rounds: the work is then proportional to sequences, not to tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+
+
+def shares(seqs: Sequence[int], slots: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    """(sequence, its next slots): what giving `slots[i]` to `seqs[i]`, one after the other, comes to."""
+    try:
+        each = seqs.index(seqs[0], 1)
+    except (IndexError, ValueError):
+        each = len(seqs)
+    rounds = each < len(seqs) and seqs[each:] == seqs[:-each]
+    if rounds and len(set(seqs[:each])) == each:
+        for at in range(each):
+            yield seqs[at], slots[at::each]
+        return
+    for seq, slot in zip(seqs, slots, strict=True):
+        yield seq, (slot,)
