@@ -36,20 +36,25 @@ from kvsim.sim.workload import PS_PER_S, Clients, Workload
 Floats = npt.NDArray[np.float64]
 
 ASSUMED = (
-    "lengths are drawn evenly from 0.8 to 1 of the nominal ones",
+    "lengths are drawn evenly from 0.8 to 1 of the nominal ones; ten requests a client, of Qwen six",
     "measured TTFT and TPOT are means",
     "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
     "releases from 0.14 on, and those that are not told, schedule asynchronously",
     "with data-parallel attention, tp counts all GPUs of the server",
-    "the cache is 16-bit; of fp8 and fp4 models all layers are quantised",
+    "the cache is 16-bit, of Llama-70B on a B200 fp8; of fp8 and fp4 models all layers are quantised",
 )
 RANGE = 0.8
-ROUNDS = 6
-"""Requests of each client, as far as MOST_TOKENS allow."""
-MOST_TOKENS = 4_000_000
+ROUNDS, INFERENCEMAX_ROUNDS = 6, 10
+"""Requests of each client, as far as MOST_TOKENS allow: nobody says how many; InferenceMAX's scripts do."""
+INFERENCEMAX = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
+"""Models whose points are from there."""
+MOST_TOKENS = 8_000_000
 SEQS, TOKENS = 1024, 8192
 ASYNCHRONOUS_SINCE = (0, 14)
 PRECISIONS = {"fp8": ("fp8", 8.0), "fp4": ("nvfp4", 4.5)}
+EIGHT_BIT_CACHES = (("meta-llama/Llama-3.1-70B", "b200_sxm"),)
+"""(model, GPU) of servers with `--kv-cache-dtype fp8`, by the scripts of InferenceMAX that launched them
+(70b_fp8_b200_slurm.sh and 70b_fp4_b200_slurm.sh, October 2025)."""
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
@@ -128,6 +133,7 @@ def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
+    specs["kv_cache_dtype"] = "fp8" if (point.model, point.gpu) in EIGHT_BIT_CACHES else "auto"
     gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]
 
@@ -142,7 +148,8 @@ def workload_of(point: Point, seed: int = 0) -> Workload:
     """Its clients' requests."""
     rng = np.random.default_rng(seed)
     most = MOST_TOKENS // (point.input_tokens + point.output_tokens)
-    n = max(min(ROUNDS * point.clients, most), 2 * point.clients, 16)
+    rounds = INFERENCEMAX_ROUNDS if point.model in INFERENCEMAX else ROUNDS
+    n = max(min(rounds * point.clients, most), 2 * point.clients, 16)
     lengths = [
         rng.integers(max(int(RANGE * nominal), 1), nominal + 1, n)
         for nominal in (point.input_tokens, point.output_tokens)

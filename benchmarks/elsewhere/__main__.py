@@ -2,7 +2,8 @@
 
     python benchmarks/elsewhere ../shared/data/kernel_tables [--out sim/profiles] [--gpu h100 ...]
 
-The fit is that of `sim calibrate` (kernels/calibration/fit.py). What this adds: the rows of the tables as
+The fit is that of `sim calibrate` (kernels/calibration/fit.py). One GPU has no tables but a model's layers
+(layers.py). What this adds: the rows of the tables as
 its points (parts.py), which rows are refused (tables.py), how gaps in a table are bridged (fill.py), and what
 the tables lack, from datasheets, marked as such. Errors are those of a fit without 15 of 100 rows, 15 of 100
 shapes (heads, experts) and every row between the cells of a table; what ships is the same fit with the first
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
+import layers
 import parts as tabled
 from fill import relaxed
 from tables import GPUS, Gpu, Sieve, Timed, release
@@ -97,17 +99,44 @@ def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
             every = [whole_grid(one) for one in measured]
             shipped = fit_part([one.point for one in every], every, constants, bounds, relaxed)
             found[name] = slim(shipped, fitted)
+    refused = [
+        {"part": part, "x": {}, "median_s": None, "reason": f"{count:,} rows: {reason}"}
+        for part, reasons in sieve.refused.items()
+        for reason, count in reasons.items()
+    ]
+    return whole_profile(gpu, found, (SOURCE, LICENCE), engines(gpu, tables), refused)
+
+
+def profile_of_layers(tables: Path) -> dict[str, object]:
+    """The profile of the GPU of which a model's layers were measured."""
+    found = {}
+    for part, measured, bounds, constants in layers.wanted(tables):
+        fitted = fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
+        every = [whole_grid(one) for one in measured]
+        shipped = fit_part([one.point for one in every], every, constants, bounds, relaxed)
+        found[part] = slim(shipped, fitted)
+    return whole_profile(layers.GPU, found, (layers.SOURCE, layers.LICENCE), layers.ENGINE, [])
+
+
+def whole_profile(
+    gpu: Gpu,
+    found: dict[str, object],
+    origin: tuple[str, str],
+    engine: Mapping[str, str],
+    refused: list[dict[str, object]],
+) -> dict[str, object]:
+    """A profile of these parts, with source and licence; what they lack comes from the datasheet."""
     bandwidth = DATASHEET_SHARE * gpu.gb_per_s * 1e9
     for name in ("sampling", "elementwise", "kv_write", "block_copy"):
-        found[name] = by_datasheet(bandwidth)
+        found.setdefault(name, by_datasheet(bandwidth))
     return {
         "format": FORMAT,
         "kind": "elsewhere",
         "name": f"{gpu.name}-vllm",
         "gpu": gpu.name,
-        "source": SOURCE,
-        "licence": LICENCE,
-        "engine": engines(gpu, tables),
+        "source": origin[0],
+        "licence": origin[1],
+        "engine": engine,
         "device": {
             "name": gpu.table,
             "memory_bytes": gpu.memory_gib * 2**30,
@@ -123,11 +152,7 @@ def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
         "launch": {"eager_s": 4e-6, "replay_s": 0.0},
         "parts": found,
         "composed": {"points": [], "error": None},
-        "refused": [
-            {"part": part, "x": {}, "median_s": None, "reason": f"{count:,} rows: {reason}"}
-            for part, reasons in sieve.refused.items()
-            for reason, count in reasons.items()
-        ],
+        "refused": refused,
     }
 
 
@@ -218,10 +243,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("sim/profiles"), help="directory of the profiles")
     parser.add_argument("--gpu", nargs="*", help="names, as in sim gpus; all")
     given = parser.parse_args()
-    for gpu in GPUS:
+    for gpu in (*GPUS, layers.GPU):
         if given.gpu and gpu.name not in given.gpu:
             continue
-        profile = profile_of(gpu, given.tables)
+        by_layers = gpu is layers.GPU
+        profile = profile_of_layers(given.tables) if by_layers else profile_of(gpu, given.tables)
         path = given.out / f"{profile['name']}.json"
         path.write_text(text_of(profile), encoding="utf-8")
         print(f"{path}  {path.stat().st_size / 1e3:.0f} kB")

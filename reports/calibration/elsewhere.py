@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.calibration.profile import Fit
+from kvsim.reports.calibration.profile import Fit, shown_form
 from kvsim.reports.calibration.words import duration, percent, rate
 
-BY_DATASHEET = "by the datasheet"
+BY_DATASHEET = "datasheet"
 
 
 def elsewhere_report(fit: Fit) -> RenderableType:
@@ -34,13 +34,13 @@ def elsewhere_report(fit: Fit) -> RenderableType:
 
 
 def _parts_table(parts: Mapping[str, Any]) -> RenderableType:
-    columns = ("start", "bytes at", "held out", "median", "mean", "new shapes", "median")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("a launch of", overflow="fold")
+    columns = ("start", "bytes at", "held out", "median", "mean", "shapes", "median")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("a launch of", overflow="fold", min_width=11)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, part in parts.items():
-        form, errors = part["form"], part["error"]
+        form, errors = shown_form(part), part["error"]
         cells = [duration(form["t0_s"]), rate(form["bandwidth_bytes_per_s"], "B/s")]
         apart, shapes = errors["held_out"], errors.get("new_shapes")
         if part.get("measured", True):
@@ -59,4 +59,11 @@ def _notes(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"{one['part'].replace('_', ' ')}: refused were {one['reason']}."
     yield "Whole steps were not measured: see the page How true is it for whole servers."
     yield "Errors are of rows, and of shapes, that entered no fit; then the same was fitted to these too."
-    yield "Nothing was cached before any prompt that was measured: chunks behind a prefix follow the form."
+    if not _behind_prefixes(content["parts"]):
+        yield "Nothing was cached before any measured prompt: chunks behind a prefix follow the form."
+
+
+def _behind_prefixes(parts: Mapping[str, Any]) -> bool:
+    """Whether prompts behind a prefix were measured."""
+    axes = [axis["name"] for table in parts["prefill"]["tables"] for axis in table["axes"]]
+    return "prefix_tokens" in axes

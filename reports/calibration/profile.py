@@ -247,7 +247,7 @@ def _fitted(name: str, part: Mapping[str, Any]) -> Fitted:
     form = Part(name, part)
     return Fitted(
         name=name,
-        form=part["form"],
+        form=shown_form(part),
         base={axis: _number(value, least=0.0) for axis, value in part["base"].items()},
         ratios=_extent(part["tables"][0]["ratio"] if part["tables"] else 1.0),
         points=[_timed(row, form) for row in part["points"]],
@@ -255,6 +255,14 @@ def _fitted(name: str, part: Mapping[str, Any]) -> Fitted:
         fitted_error=Error.stated(part["error"]["fitted"]),
         held_out_error=Error.stated(part["error"]["held_out"]),
     )
+
+
+def shown_form(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The form of a part; of all-reduces with the start of the number of GPUs that starts soonest."""
+    form, starts = part["form"], part.get("constants", {}).get("starts")
+    if not starts:
+        return dict(form)
+    return {**form, "t0_s": form["t0_s"] + min(starts.values()) / form["work_per_s"], "work_per_s": None}
 
 
 def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:

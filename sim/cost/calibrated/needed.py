@@ -42,6 +42,8 @@ def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
         name: {"inputs": [one[0] for one in some], "outputs": [one[1] for one in some]}
         for name, some in matrices.items()
     }
+    if "lm_head" in parts:
+        used["lm_head"] = {"inputs": [head[0]], "outputs": [head[1]]}
     used |= {in_precision(parts, name, element): attention for name in ("decode", "prefill")}
     used |= {name: attention for name in ("decode", "prefill")} if not element else {}
     used |= {name: {} for name in BY_SIZE if name != "all_reduce"}
