@@ -8,6 +8,7 @@ from kvsim.allocators.base import InvariantError, Ledger
 from kvsim.allocators.contract import check_allocator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sound", [Mapped, Forward, Packed])
 def test_the_contract_holds(sound):
     for seed in range(3):

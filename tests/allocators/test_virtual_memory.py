@@ -150,6 +150,7 @@ class Follower:
             self.idles.append(allocator.idle_slots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [LLAMA, OPT])
 @pytest.mark.parametrize(
     ("make", "slots"),

@@ -156,6 +156,7 @@ def utilisation_runs():
             yield pytest.param(kind, row, id=f"{kind}-{name}", marks=[pytest.mark.slow] if slow else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "row"), list(utilisation_runs()))
 def test_benchmark_fills_the_store_as_recorded(kind, row):
     outcome, samples, objects = benchmark(kind, row)

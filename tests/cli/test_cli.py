@@ -220,6 +220,7 @@ def test_json_is_the_summary_and_nothing_else(sim):
     assert summary["simulation"] == {"cpu_s": 1.0, "wall_s": 1.0, "requests_per_cpu_s": 20.0}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(sim):
     for out in ("first", "second"):
         assert sim("run", *SMALL, "--step-log", "--out", out)[0] == 0
@@ -307,6 +308,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", NAMES)
 def test_a_directory_that_was_not_named_says_what_differs_from_the_defaults(sim, monkeypatch, line):
     @contextmanager
@@ -328,6 +330,7 @@ def test_what_a_config_repeats_has_the_same_name(sim):
 # -- several runs ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_comparison_reports_in_80_columns_and_leaves_a_whole_directory(sim):
     assert sim("compare", *SMALL, "--allocator", "contiguous,buddy,paged", "--request-rate", "inf") == (
         0,
@@ -642,6 +645,7 @@ def test_a_bug_is_called_one_with_its_place_and_its_traceback_where_asked_for(si
 # -- as a process ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_leaves_nothing():
     Path("slow.py").write_text(
         "from pathlib import Path\nfrom allocators.paged import Paged\n"
@@ -659,6 +663,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing():
     assert {path.name for path in Path().iterdir()} <= {"slow.py", "started", "__pycache__"}
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error():
     process = start("models")
     process.stdout.close()
@@ -666,6 +671,7 @@ def test_a_reader_that_goes_away_is_no_error():
     assert process.wait(timeout=30) == 1
 
 
+@pytest.mark.slow
 def test_the_exit_code_reaches_the_shell():
     process = start("run", "--block-size", "24")
     assert process.communicate(timeout=30) == ("", "error: block_size must be a power of two, got 24\n")

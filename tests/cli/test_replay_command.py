@@ -37,6 +37,7 @@ def test_it_prints_json(capsys):
     assert first.keys() == {"what", "statistic", "measured", "simulated"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -179,6 +179,7 @@ def test_what_was_not_recorded_says_what_would_record_it():
         run.events  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["memory", "waste", "requests", "latency", "lengths", "map"])
 def test_a_figure_is_returned_and_shows_in_a_notebook(recorded, figure):
     drawn = recorded.plot(figure)

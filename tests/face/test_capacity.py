@@ -6,6 +6,8 @@ import pytest
 import kvsim
 from kvsim.cli import main
 
+pytestmark = pytest.mark.slow
+
 SLO = "ttft:p99=1s,tpot:p99=50ms"
 FEW = {"num_prompts": 300, "seeds": 2, "jobs": 1, "tolerance": 0.1}
 FLAGS = ["--num-prompts", "300", "--seeds", "2", "--jobs", "1", "--tolerance", "0.1", "--no-plots"]
@@ -35,7 +37,6 @@ def test_the_command_says_the_same(found, tmp_path, capsys):
     assert (tmp_path / "out/runs.jsonl").read_bytes() == before, "nothing is sought twice"
 
 
-@pytest.mark.slow
 def test_the_answer_holds_when_it_is_simulated(found):
     """A little below it the SLO is met over the whole run, a little above it is not, in the mean."""
     rate = found.requests_per_s[1]
@@ -46,7 +47,6 @@ def test_the_answer_holds_when_it_is_simulated(found):
     assert sum(run.summary.slo.met for run in above) == 0
 
 
-@pytest.mark.slow
 def test_clients_are_whole_and_a_looser_limit_carries_more():
     few = kvsim.capacity(slo="tpot:p90=26ms", find="clients", **FEW)
     more = kvsim.capacity(slo="tpot:p90=32ms", find="clients", **FEW)
@@ -83,7 +83,6 @@ def test_a_dry_run_says_how_many_searches_there_are(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_more_memory_carries_more_where_memory_is_the_limit():
     found = kvsim.capacity(slo="ttft:p99=1s", kv_tokens=4000, more_kv=4, **{**FEW, "seeds": 1})
     assert found.more_kv_gain_percent[0] > 20

@@ -52,6 +52,7 @@ def test_several_gpus_share_the_goodput():
     assert slo.goodput_requests_per_s_per_gpu == slo.goodput_requests_per_s / 4
 
 
+@pytest.mark.slow
 def test_a_config_repeats_the_goals(tmp_path, capsys):
     flags = ["--num-prompts", "40", "--slo", SLO, "--gpu-price", "2", "--no-plots"]
     assert main(["run", *flags, "--out", str(tmp_path / "one")]) == 0

@@ -15,6 +15,8 @@ import kvsim
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.cli import main
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--num-prompts", "40", "--jobs", "1", "--no-plots"]
 
 
@@ -150,7 +152,6 @@ def test_runs_of_any_kind_make_one_table(tmp_path, capsys):
     assert main(["table", str(tmp_path)]) == 2
 
 
-@pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path):
     flags = ["--request-rate", "1:12:1", "--num-prompts", "400", "--jobs", "2", "--no-plots"]
     command = [sys.executable, "-m", "kvsim", "sweep", *flags, "--out"]

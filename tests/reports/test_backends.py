@@ -21,6 +21,8 @@ from kvsim.reports.sweeps.table import write_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.sweeps import Where
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(kvsim.__file__).resolve().parents[1]
 GIVEN = {"request_rate": "1:6:1", "allocator": ["paged", "contiguous"], "num_prompts": 300, "seeds": 2}
 RUNS = 24
@@ -183,12 +185,10 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-@pytest.mark.slow
 def test_two_processes_give_the_same_table(local, tmp_path):
     assert swept(tmp_path / "out", Where(jobs=2)) == local
 
 
-@pytest.mark.slow
 def test_dask_gives_the_same_table_also_when_a_worker_is_killed(local, tmp_path, importable):
     distributed = pytest.importorskip("distributed")
     pytest.importorskip("joblib")
@@ -200,7 +200,6 @@ def test_dask_gives_the_same_table_also_when_a_worker_is_killed(local, tmp_path,
         assert not Path(f"/proc/{pids[0]}/exe").exists()
 
 
-@pytest.mark.slow
 def test_ray_on_two_nodes_gives_the_same_table_also_when_one_is_killed(local, tmp_path, importable):
     ray = pytest.importorskip("ray")
     pytest.importorskip("joblib")
@@ -223,7 +222,6 @@ def test_ray_on_two_nodes_gives_the_same_table_also_when_one_is_killed(local, tm
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["dask", "ray"])
 def test_a_call_that_ends_its_process_has_its_reason_on_a_cluster_too(backend, importable):
     pytest.importorskip({"dask": "distributed"}.get(backend, backend))

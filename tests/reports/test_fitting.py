@@ -35,6 +35,7 @@ def test_what_does_not_fit_follows_in_another_with_the_names_again():
     assert "beta  one-very-long-name-of-somethin" in lines and "      g" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["models", "gpus", "allocators", "schedulers", "traces"])
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_no_list_cuts_a_name_or_is_a_column_of_letters(command, width, monkeypatch, capsys, tmp_path):

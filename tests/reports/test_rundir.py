@@ -39,6 +39,7 @@ def test_an_empty_run_reads_back(tmp_path):
     assert read_run(tmp_path / "out").columns.requests["status"].size == 0
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes(tmp_path):
     steps = {"step": np.arange(5), "start_s": np.linspace(0, 1, 5)}
     for name in ("first", "second"):

@@ -139,6 +139,7 @@ NOBODY_IN_PARTICULAR = ("sglang", "lightllm", "past-future", "tensorrt-llm")
 """Engines that evict because memory is short for all, before they ask who grows: no arrows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_whatever_happens_keeps_the_format_and_the_times(scheduler, tmp_path):
     happened = set()

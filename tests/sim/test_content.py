@@ -170,6 +170,7 @@ def in_common(one, other):
     return differ[0] if differ else min(len(one), len(other))
 
 
+@pytest.mark.slow
 @given(REQUESTS)
 @settings(max_examples=500, deadline=None)
 def test_contents_are_the_longest_prefixes_of_brute_force(requests):

@@ -188,6 +188,7 @@ def attention_beside_a_prompt_ps(scenario, seqs, context):
     return found.step_ps(few._replace(context_tokens=seqs * context)) - found.step_ps(few)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", GPUS)
 def test_beside_prompts_decoding_takes_longer_where_one_launch_does_both(gpu):
     """Up to a group times, where the keys of a head do not stay in the cache; elsewhere as long as alone."""

@@ -61,6 +61,7 @@ def test_under_round_robin_what_happens_to_a_request_is_what_happens_on_a_server
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("router", ROUTERS)
 def test_events_and_maps_are_the_same_in_spans_and_in_steps(scheduler, router):

@@ -58,6 +58,7 @@ def test_every_step_and_every_request_is_as_in_the_engine(name):
     assert differences(golden(name), answer(name)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLED)
 def test_fast_forward_leaves_the_same_files(name):
     steps, spans = dict(answer(name).files), dict(answer(name, step_log=False).files)

@@ -49,6 +49,7 @@ def test_an_overlapped_host_hides_behind_the_gpu_until_it_is_longer(cost):
         assert step_ps(overlapped("80+500"), shape) == 80 * MS + sequences * 500 * US
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("text", ["0.8+41", "7.1+0", "9+900"])

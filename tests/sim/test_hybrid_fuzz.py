@@ -83,6 +83,7 @@ def random_case(seed, asynchronous=False):
     return case, starved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_cases_are_decided_as_by_the_plain_loop(seed, asynchronous, monkeypatch):
@@ -90,6 +91,7 @@ def test_random_cases_are_decided_as_by_the_plain_loop(seed, asynchronous, monke
     assert list(differences(case, engine_of(case, monkeypatch, step_log=True, check=True).run())) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("seed", range(0, 40, 2))
 def test_spans_of_steps_end_as_single_steps(seed, asynchronous, monkeypatch):

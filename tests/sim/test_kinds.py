@@ -12,6 +12,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import prepare
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("hybrid", "jenga", "jenga-packed", "split")
 CASES = {"gpt-oss-20b": 500, "jamba-1.5-mini": 400, "llama-4-scout": 800, "qwen3-next-80b-a3b": 80}
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -98,7 +100,6 @@ def documented():
         yield model, int(tp), gpu, tokens, dict(zip(NAMES, counts, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", list(documented()), ids=lambda row: f"{row[0]}-{row[3]}")
 def test_as_many_requests_fit_as_the_documents_say(row):
     model, tp, gpu, tokens, counts = row

@@ -14,6 +14,8 @@ from kvsim.allocators.paged import Paged
 from kvsim.sim.cost.named import Constant
 from kvsim.sim.workload import PS_PER_S, Workload
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(8)
 REQUESTS = 6_000
 MAX_LEN = 4096

@@ -6,6 +6,7 @@ from support.sglang_runs import RUNS, WRITTEN, busy, inside, rows, written
 pytestmark = pytest.mark.golden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_step_log_of_the_command_is_as_in_sglang(name):
     steps, _ = written(name)
@@ -45,6 +46,7 @@ def test_every_request_is_served_as_in_sglang(name):
         assert admitted[row["id"]] == each["admissions"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_spans_of_steps_serve_every_request_in_the_same_way(name):
     assert written(name, step_log=False)[1] == written(name)[1]

@@ -60,6 +60,7 @@ def run(chosen, max_span=1 << 20, check=False, workload=work):
     return engine.run(), engine.replica.server.allocator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOICES)
 def test_spans_equal_steps_with_the_memory_recounted(name):
     fast, _ = run(CHOICES[name])
@@ -76,6 +77,7 @@ PREFIXES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PREFIXES)
 def test_with_prefixes_spans_equal_steps_with_the_memory_recounted(name):
     chosen = {"allocator": "sglang-dual", **PREFIXES[name]}

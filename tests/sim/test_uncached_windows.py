@@ -25,6 +25,8 @@ from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S, Workload
 
+pytestmark = pytest.mark.slow
+
 STATE = LayerGroup("state", 1 << 20)
 WINDOW, CHUNK, FULL = LayerGroup("window", 4, 10), LayerGroup("chunk", 4, 6), LayerGroup("full", 4)
 

@@ -49,6 +49,7 @@ def run(case, allocator, max_span):
     return engine.run(), engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocator", [Mapped, Forward, Packed])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_fast_forward_equals_step_mode(scheduler, allocator):

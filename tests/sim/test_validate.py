@@ -25,6 +25,8 @@ from kvsim.sim.validate import (
     workload_of,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def nobody_has_calibrated(tmp_path, monkeypatch):

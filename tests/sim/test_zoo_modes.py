@@ -38,12 +38,14 @@ def outcome(*choices, **settings):
     return everything(engine_of(*choices, **settings).run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [3.0, inf])
 @pytest.mark.parametrize("allocator", CASES)
 def test_spans_end_as_single_steps(allocator, rate):
     assert outcome(allocator, 1 << 20, rate) == outcome(allocator, 1, rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", ["constant:0.004", "constant:0.0005"])
 @pytest.mark.parametrize("allocator", ["vattention", "vattention-2m", "vattention-eager", "kvcached"])
 def test_work_that_takes_longer_than_a_step_ends_a_span(allocator, cost):

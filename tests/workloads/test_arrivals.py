@@ -103,6 +103,7 @@ def test_a_flat_diurnal_curve_is_the_plain_process():
     assert times_s("diurnal:60:1", 1000) == pytest.approx(times_s("gamma", 1000), rel=1e-9, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["gamma", "onoff:10:30", "diurnal:100:1.5"])
 def test_burstier_gaps_make_any_process_burstier(process):
     def dispersion(burstiness):

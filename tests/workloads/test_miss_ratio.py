@@ -118,6 +118,7 @@ def test_only_whole_blocks_count_and_a_size_for_a_share_is_the_smallest(tmp_path
     assert miss_ratio(bailian(tmp_path, [1], [2]), 16).tokens_for(0.5) is None
 
 
+@pytest.mark.slow
 def test_agents_hit_nearly_all():
     curve = miss_ratio(workloads.load("agents"), 1024)
     assert 0.94 < curve.ceiling < 0.98 and curve.overcount == 0
@@ -132,6 +133,7 @@ def test_a_trace_that_does_not_say_what_is_shared(capsys):
     assert len(told) == 2 and "block_size must be left out without miss_ratio" in told[1]
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_curve_in_80_columns_and_draws_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     asked = ["traces", "show", "agents", "--miss-ratio", "--block-size", "1024"]

@@ -405,18 +405,21 @@ def loads_or_complains(content):
         str(error).encode()
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 @CAREFUL
 def test_random_bytes_are_a_trace_or_one_line_of_complaint(content):
     loads_or_complains(content)
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, min_size=1, max_size=3))
 @CAREFUL
 def test_random_values_are_a_trace_or_one_line_of_complaint(rows):
     loads_or_complains("\n".join(json.dumps(PLAIN | row) for row in rows).encode())
 
 
+@pytest.mark.slow
 @given(st.data())
 @CAREFUL
 def test_a_damaged_trace_is_a_trace_or_one_line_of_complaint(data):
@@ -426,6 +429,7 @@ def test_a_damaged_trace_is_a_trace_or_one_line_of_complaint(data):
     loads_or_complains(bytes(content))
 
 
+@pytest.mark.slow
 @given(st.data())
 @CAREFUL
 def test_a_damaged_parquet_file_is_a_trace_or_one_line_of_complaint(data):

@@ -291,6 +291,7 @@ CHOSEN = st.one_of(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(["input_len", "output_len", "shared_prefix", "arrivals", "think_time"]), CHOSEN)

@@ -256,6 +256,7 @@ def test_what_is_no_result_is_refused_with_file_and_place(tmp_path, text, words)
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [VLLM, GUIDELLM, INFERENCE_PERF, AIPERF / "profile_export_aiperf.json"])
 def test_a_wrong_value_is_told_with_its_line(tmp_path, file):
     """One number after the other becomes a text; the complaint names the line that it is on."""
@@ -275,6 +276,7 @@ def test_a_wrong_value_is_told_with_its_line(tmp_path, file):
     assert len(found) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file",
     [VLLM, GUIDELLM, INFERENCE_PERF, AIPERF / "profile_export.jsonl", AIPERF / "profile_export_aiperf.json"],
