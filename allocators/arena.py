@@ -12,7 +12,7 @@
 Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -59,6 +59,21 @@ class Region(NamedTuple):
         """Slots from `start` on that hold a token, when each living sequence has `lengths` of them."""
         longest = max([lengths.get(seq, 0) for seq in self.owners], default=0)
         return max(0, min((longest - self.first) * self.per_token, self.size))
+
+
+def regions_of_tables(
+    tables: Mapping[int, Sequence[int]], blocks: range, size: int, is_cached: Callable[[int], bool]
+) -> Iterator[Region]:
+    """A region of `size` for each of `blocks`, the first at 0, where sequences have tables of blocks."""
+    owners: dict[int, tuple[int, ...]] = {}
+    firsts: dict[int, int] = {}
+    for seq in sorted(tables):
+        for index, block in enumerate(tables[seq]):
+            owners[block] = (*owners.get(block, ()), seq)
+            firsts[block] = index * size
+    for place, block in enumerate(blocks):
+        held = owners.get(block, ())
+        yield Region(place * size, size, held, firsts.get(block, 0), not held and is_cached(block))
 
 
 class Layout(NamedTuple):

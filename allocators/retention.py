@@ -10,6 +10,7 @@ As `LRUEvictionPolicy` of cpp/tensorrt_llm/batch_manager/evictionPolicy.cpp; tim
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import islice
 
 from kvsim.allocators.base import InvariantError
 
@@ -73,6 +74,18 @@ class Retention:
         if first is None:
             raise InvariantError(f"a block must go, {self.free} are free")
         return self._taken(first)
+
+    def take_first(self, count: int) -> list[int]:
+        """The next blocks to go, where all are leaves, in their order; they must be there."""
+        blocks: list[int] = []
+        for _, level in sorted(self._levels.items()):
+            blocks += islice(level, count - len(blocks))
+        for block in blocks:
+            del self._levels[self.priority[block]][block]
+            self._until[block] = self._lasts[block] = None
+            self.priority[block] = DEFAULT
+        self.free -= count
+        return blocks
 
     def refresh(self, now: int) -> None:
         """Time has passed: priorities that are over go back to the default, as if just freed."""

@@ -17,25 +17,25 @@ and evictionPolicy.cpp, read, not recorded.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
-from kvsim.allocators.arena import Region
+from kvsim.allocators.arena import Region, regions_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Match
 from kvsim.allocators.block_texts import BlockNode, BlockTexts, TextMatch
 from kvsim.allocators.options import Options
 from kvsim.allocators.retention import Retention
+from kvsim.allocators.shares import shares
 
 
+@dataclass(slots=True, repr=False)
 class Holding:
     """A sequence: its blocks, of which the first `entered` stand in the tree or are known there already."""
 
-    __slots__ = ("entered", "match", "node", "table")
-
-    def __init__(self, table: list[int], node: BlockNode, entered: int, match: TextMatch) -> None:
-        self.table = table
-        self.node = node  # behind which its next block enters
-        self.entered = entered
-        self.match = match
+    table: list[int]
+    node: BlockNode  # behind which its next block enters
+    entered: int
+    match: TextMatch
 
     def __repr__(self) -> str:
         return f"{len(self.table)} blocks, {self.entered} of them in the tree"
@@ -86,16 +86,8 @@ class TensorRTLLM(Allocator):
         return tuple(self._held[seq].table)
 
     def regions(self) -> Iterator[Region]:
-        owners: dict[int, tuple[int, ...]] = {}
-        firsts: dict[int, int] = {}
-        for seq in sorted(self._held):
-            for index, block in enumerate(self._held[seq].table):
-                owners[block] = (*owners.get(block, ()), seq)
-                firsts[block] = index * self.block_size
-        for block in range(self.num_blocks):
-            cached = not self._users[block] and self.texts.can_be_found(block)
-            start = block * self.block_size
-            yield Region(start, self.block_size, owners.get(block, ()), firsts.get(block, 0), cached)
+        tables = {seq: held.table for seq, held in self._held.items()}
+        return regions_of_tables(tables, range(self.num_blocks), self.block_size, self.texts.can_be_found)
 
     def retain(self, seq: int, tokens: int, priority: int, lasts: int | None = None) -> None:
         """Keep the blocks of a sequence's first tokens with this priority, 0 to 100, once they are free.
@@ -144,7 +136,7 @@ class TensorRTLLM(Allocator):
         if match.source is not None:
             table.append(self._partial(match.source, match.partial))
         missing = -(-tokens // self.block_size) - len(table)
-        table += [self._take() for _ in range(missing)]
+        table += self._take_many(missing)
         self._held[seq] = Holding(table, match.node, len(match.blocks), match)
         self._count()
         return True
@@ -170,7 +162,7 @@ class TensorRTLLM(Allocator):
         if missing > self.retention.free:
             return False
         if missing > 0:
-            table += [self._take() for _ in range(missing)]
+            table += self._take_many(missing)
             self._count()
         return True
 
@@ -181,10 +173,14 @@ class TensorRTLLM(Allocator):
         if len(seqs) > self.retention.free:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.retention.free} promised")
         self.evicted_by = []
-        for index, seq in enumerate(seqs):
-            found = self.texts.found
-            self._held[seq].table.append(self._take())
-            self.evicted_by += [index] * (found - self.texts.found)
+        if self.caches:
+            for index, seq in enumerate(seqs):
+                found = self.texts.found
+                self._held[seq].table.append(self._take())
+                self.evicted_by += [index] * (found - self.texts.found)
+        else:
+            for seq, blocks in shares(seqs, self._take_many(len(seqs))):
+                self._held[seq].table += blocks
         self._count()
 
     def fill(self, seq: int, tokens: int) -> None:
@@ -239,6 +235,14 @@ class TensorRTLLM(Allocator):
         self._forget(block)
         self._users[block] = 1
         return block
+
+    def _take_many(self, count: int) -> list[int]:
+        if self.caches:
+            return [self._take() for _ in range(count)]
+        blocks = self.retention.take_first(count)  # no text is kept: all are leaves
+        for block in blocks:
+            self._users[block] = 1
+        return blocks
 
     def _forget(self, block: int) -> None:
         """Nobody finds the text of a free block any more, nor what follows it."""

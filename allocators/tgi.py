@@ -19,6 +19,7 @@ that TGI finds a whole prompt and computes its last token again, where here that
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
+from kvsim.allocators.arena import regions_of_tables
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import cut
@@ -117,18 +118,10 @@ class Tgi(Allocator):
         return tuple(self._held[seq].blocks)
 
     def regions(self) -> Iterator[Region]:
-        size = self.block_size
-        owners: dict[int, tuple[int, ...]] = {}
-        firsts: dict[int, int] = {}
-        for seq in sorted(self._held):
-            for index, block in enumerate(self._held[seq].blocks):
-                owners[block] = (*owners.get(block, ()), seq)
-                firsts[block] = index * size
+        tables = {seq: held.blocks for seq, held in self._held.items()}
         unheld = (node for node in self.tree.nodes() if not node.holders)
         cached = {block for node in unheld for block in node.blocks[: node.findable]}
-        for block in range(1, self.num_blocks + 1):
-            start = (block - 1) * size
-            yield Region(start, size, owners.get(block, ()), firsts.get(block, 0), block in cached)
+        return regions_of_tables(tables, range(1, self.num_blocks + 1), self.block_size, cached.__contains__)
 
     # -- placing ------------------------------------------------------------------------------
 

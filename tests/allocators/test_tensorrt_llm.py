@@ -38,6 +38,22 @@ def test_the_lowest_priority_goes_first_then_the_block_freed_first():
     assert order.priority == [35, 35, 35, 35]
 
 
+def test_blocks_are_taken_at_once_as_one_by_one_where_all_are_leaves():
+    orders = [Retention(9), Retention(9)]
+    for order in orders:
+        lent = order.take_first(7)
+        order.retain(4, 80)
+        order.retain(1, 20, lasts=5)
+        for block in reversed(lent):
+            order.give_back(block)
+    one, other = orders
+    assert one.take_first(8) == [other.take(lambda _: True) for _ in range(8)] == [1, 7, 8, 6, 5, 3, 2, 0]
+    for order in orders:
+        assert (order.order(), order.free, order.priority) == ([4], 1, [35] * 4 + [80] + [35] * 4)
+        order.refresh(99)
+        assert order.order() == [4]
+
+
 def test_a_priority_that_is_over_goes_back_to_the_default_as_if_just_freed():
     order = Retention(3)
     for _ in range(3):
