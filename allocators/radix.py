@@ -23,6 +23,9 @@ Where private text follows text that nobody else has asked for yet, the two are 
 
 from collections.abc import Iterator, Sequence
 from itertools import count, groupby
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.radix_tree import Node, RadixTree
@@ -57,6 +60,7 @@ class RadixMatch(Match):
         self.accesses = accesses
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Radix(Allocator):
     """Slots of one token, a radix tree of what can be shared, eviction of the least recently used leaf."""
 
@@ -66,12 +70,13 @@ class Radix(Allocator):
     used_by = "SGLang"
     source = "RadixAttention, arXiv 2312.07104; SGLang, radix_cache.py"
 
-    growth_unit = 1
-    pages = keeps_prefixes = True
+    pages: ClassVar[bool] = True
+    keeps_prefixes: ClassVar[bool] = True
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots)
         self.caches = True
+        self.growth_unit = 1
         self.tree = RadixTree()
         self._free = list(range(capacity_slots - 1, -1, -1))  # the next one to lend is the last
         self._held: Holdings[Holding] = Holdings()
