@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.hybrid_engine import HybridEngine
-from support.shared_data import shared
+from support.shared_data import goldens
 
 from kvsim.allocators.hybrid import GroupSpec, HybridCache
 
@@ -151,5 +151,5 @@ def test_every_step_group_request_and_table_is_as_in_vllm(name):
 
 
 def test_the_recordings_hold_every_kind_of_layer():
-    shared("goldens")
+    goldens("hybrid")
     assert {name[:3] for name in names()} == {"swa", "chk", "mam"}

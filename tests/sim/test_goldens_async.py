@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from support import golden
-from support.shared_data import shared
+from support.shared_data import golden_names, goldens
 
 from kvsim import cli
 
@@ -21,20 +21,17 @@ STEP_COLUMNS = (
 
 
 def _names():
-    try:
-        return sorted(path.name for path in shared("goldens/v033_async").glob("*.json.gz"))
-    except (pytest.skip.Exception, pytest.fail.Exception):
-        return []
+    return golden_names("v033_async")
 
 
 def unzipped(path):
-    return json.loads(gzip.decompress(shared(path).read_bytes()))
+    return json.loads(gzip.decompress(goldens(path).read_bytes()))
 
 
 def case_named(name):
     stem = name.partition("__")[0]
-    case = unzipped(f"goldens/v033_async/{name}") | {"engine": "v033"}
-    return case | unzipped(f"goldens/workloads/{stem}.json.gz")
+    case = unzipped(f"v033_async/{name}") | {"engine": "v033"}
+    return case | unzipped(f"workloads/{stem}.json.gz")
 
 
 def answer_to(case):
@@ -47,7 +44,7 @@ def answer_to(case):
 
 
 def test_there_are_goldens_of_the_asynchronous_scheduler():
-    shared("goldens")
+    goldens("v033_async")
     names = _names()
     assert len(names) >= 16
     assert sum(case_named(name)["totals"]["preemptions"] > 0 for name in names) > len(names) // 2

@@ -2,12 +2,10 @@
 
 import gzip
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from support.shared_data import shared
+from support.shared_data import goldens
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -38,9 +36,7 @@ def model_of_row(row):
 
 @pytest.mark.golden
 def test_every_gpu_use_and_switch_starts_as_the_genuine_0_33_0_does():
-    given = os.environ.get("KVSIM_GOLDENS")
-    folder = Path(given) if given else shared("goldens")
-    with gzip.open(folder / "fit" / "defaults.json.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(goldens("fit/defaults.json.gz"), "rt", encoding="utf-8") as file:
         gpus = json.load(file)["gpus"]
     wrong, rows = [], 0
     for gpu in gpus:

@@ -24,6 +24,12 @@ def goldens(path: str = "") -> Path:
     return shared(f"goldens/{path}")
 
 
+def golden_names(folder: str) -> list[str]:
+    """Every recording of a folder, to draw tests from; none where they are missing."""
+    chosen = Path(os.environ.get("KVSIM_GOLDENS") or BESIDE / "goldens")
+    return sorted(path.name for path in (chosen / folder).glob("*.json.gz"))
+
+
 def _there(path: Path, reason: str) -> Path:
     if not path.exists():
         if os.environ.get("CI"):

@@ -2,11 +2,9 @@
 
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
-from support.shared_data import shared
+from support.shared_data import golden_names, goldens
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fitted
@@ -20,17 +18,9 @@ pytestmark = pytest.mark.golden
 GPUS = {"H100": "h100", "A100": "a100-80gb"}
 
 
-def folder():
-    given = os.environ.get("KVSIM_GOLDENS")
-    return (Path(given) if given else shared("goldens")) / "fit"
-
-
 def names():
     """Every file of a model; none where the reference data is not here."""
-    given = os.environ.get("KVSIM_GOLDENS")
-    place = (Path(given) if given else Path(__file__).resolve().parents[4] / "shared/goldens") / "fit"
-    files = sorted(place.glob("*.json.gz"))
-    return [file.name for file in files if not file.name.startswith(("_", "defaults"))]
+    return [name for name in golden_names("fit") if not name.startswith(("_", "defaults"))]
 
 
 def asked(variant, kv_memory):
@@ -100,7 +90,7 @@ THEIRS = (
 
 def differences(name):
     """(variant, what differs) of a file."""
-    with gzip.open(folder() / name, "rt", encoding="utf-8") as file:
+    with gzip.open(goldens("fit") / name, "rt", encoding="utf-8") as file:
         case = json.load(file)
     model, wrong = model_of(case["hf_config"], case["model"]), []
     for variant in case["variants"]:
@@ -137,7 +127,7 @@ def in_order(groups, stages):
 
 def pipeline_differences(name):
     """The same of two pipeline stages, cut as the recording cut them, with unequal memories."""
-    with gzip.open(folder() / name, "rt", encoding="utf-8") as file:
+    with gzip.open(goldens("fit") / name, "rt", encoding="utf-8") as file:
         case = json.load(file)
     model, wrong = model_of(case["hf_config"], case["model"]), []
     for variant in case["variants"]:
@@ -174,5 +164,5 @@ def test_a_model_is_grouped_paged_sized_and_refused_as_in_vllm(name):
 
 
 def test_the_recordings_hold_models_of_every_kind():
-    shared("goldens")
+    goldens("fit")
     assert len(names()) >= 30

@@ -2,11 +2,9 @@
 
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
-from support.shared_data import shared
+from support.shared_data import goldens
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.capacity import capacity_of, request_blocks
@@ -26,9 +24,7 @@ KINDS = {
 
 
 def cases(name):
-    given = os.environ.get("KVSIM_GOLDENS")
-    folder = Path(given) if given else shared("goldens")
-    with gzip.open(folder / "fit" / name, "rt", encoding="utf-8") as file:
+    with gzip.open(goldens(f"fit/{name}"), "rt", encoding="utf-8") as file:
         return json.load(file)["cases"]
 
 
