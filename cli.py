@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -423,7 +424,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop:
             any_output()
-            code = app(completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
+            code = command()(completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -440,6 +441,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # -- pieces -------------------------------------------------------------------------------------
+
+
+@cache
+def command() -> Front:
+    """All commands with their options, made from the signatures above; made once, as it takes a while."""
+    return typer.main.get_command(app)
 
 
 def _repeated(
