@@ -22,7 +22,8 @@ integral of the slots that came to be idle."""
 
 
 SOON_PS: Final = 1 << 40
-"""A second: times below it, of eight million growths, add up within 64 bits."""
+MANY: Final = 1 << 22
+"""A second, and growths: times below the one, of fewer than the other, add up within 64 bits."""
 
 
 class GrowthCalendar:
@@ -167,7 +168,7 @@ class GrowthCalendar:
                 if not due:
                     continue
                 grown += due
-                if start < SOON_PS:
+                if start < SOON_PS and len(grown) < MANY:
                     start_ps: i64 = start
                     soon += len(due) * start_ps
                 else:
