@@ -342,7 +342,7 @@ class Replica:
             return self._unlike_ends(steps, limit_ps - now_ps)
         if server.step.copies or self._works_in_spans:
             return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
-        spread = None if apart is None else apart.spread(progress.clock + 1, steps)
+        spread = None if apart is None else apart.at(progress.clock + 1)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
         if self._hears:
             self._span_priced = seats, contexts
@@ -354,7 +354,7 @@ class Replica:
         if steps == 1 or first >= limit_ps or self._hears:
             return [first]
         apart = progress.spread
-        spread = None if apart is None else apart.spread(progress.clock + 2, steps - 1)
+        spread = None if apart is None else apart.at(progress.clock + 2)
         rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
         return [first, *[first + end for end in rest]]
 
