@@ -6,6 +6,7 @@ Triton reads TRITON_INTERPRET when a kernel is defined, so it is set here, befor
 Torch, which takes seconds to import, is asked only where a driver is there.
 """
 
+import gc
 import os
 import re
 from pathlib import Path
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first; the others stay in their order."""
     place = {name: at for at, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """Python's search for reference cycles passes over the thousands of tests from here on."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
