@@ -112,10 +112,9 @@ def texts(lengths):
 
 def common(one, other):
     """Tokens that two texts begin with both, token by token."""
-    places = [[(s, f + i) for s, f, n in text for i in range(n)] for text in (one, other)]
-    return next(
-        (i for i, pair in enumerate(zip(*places, strict=False)) if pair[0] != pair[1]), min(map(len, places))
-    )
+    places = [((s, f + i) for s, f, n in text for i in range(n)) for text in (one, other)]
+    shorter = min(sum(n for *_, n in text) for text in (one, other))
+    return next((i for i, pair in enumerate(zip(*places, strict=False)) if pair[0] != pair[1]), shorter)
 
 
 def prompts_in_common(lengths, rows=24):
