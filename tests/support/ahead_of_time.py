@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -72,21 +72,32 @@ def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=12
     return plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
 
 
-def report(launch: Launch, capability: int) -> dict:
-    """Registers, stack, shared memory and the loads of one compiled kernel."""
-    target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(sources(launch), target=target, options=dict(launch.options))
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+@cache
+def read(cubin: bytes) -> tuple[dict, dict]:
+    """Registers and stack, and how often each load, store and product occurs; several launches share some.
+
+    Without the analysis of the data flow (`-ndf`), which takes longer than the rest.
+    """
+    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
+    options = {"capture_output": True, "text": True}
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
+        file.write(cubin)
         file.flush()
-        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
-        sass = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True)
+        usage = subprocess.run([tools / "cuobjdump", "-res-usage", file.name], check=True, **options)
+        sass = subprocess.run([tools / "nvdisasm", "-ndf", "-c", file.name], check=True, **options)
     text = usage.stdout + usage.stderr
     found = {name.lower(): int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}
     loads = {}
     for name in re.findall(r"\b(?:LDG|LDGSTS|STG|UBLKCP|HMMA|HGMMA|UTCHMMA|LDL|STL)[.A-Z0-9_]*", sass.stdout):
         loads[name] = loads.get(name, 0) + 1
+    return found, loads
+
+
+def report(launch: Launch, capability: int) -> dict:
+    """Registers, stack, shared memory and the loads of one compiled kernel."""
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(sources(launch), target=target, options=dict(launch.options))
+    found, loads = read(compiled.asm["cubin"])
     return found | {"shared": compiled.metadata.shared, "instructions": loads}
 
 
