@@ -35,7 +35,17 @@ from kvsim.cli_calibrate import calibrate_app
 from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
-from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
+from kvsim.flags import (
+    NO_SERVER,
+    NO_TRAFFIC,
+    ScenarioTexts,
+    TrafficTexts,
+    completed,
+    flat,
+    given,
+    names_of,
+    shortened,
+)
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
@@ -423,7 +433,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop:
             any_output()
-            code = app(completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
+            words = completed(sys.argv[1:] if argv is None else argv)
+            code = shortened(app, words)(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
