@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,7 @@ from kvsim.flags import (
     NO_TRAFFIC,
     ScenarioTexts,
     TrafficTexts,
+    called,
     completed,
     flat,
     given,
@@ -434,7 +436,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with stop:
             any_output()
             words = completed(sys.argv[1:] if argv is None else argv)
-            code = shortened(app, words)(words, standalone_mode=False) or 0
+            code = command(called(words))(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -451,6 +453,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # -- pieces -------------------------------------------------------------------------------------
+
+
+@cache
+def command(called: str) -> Front:
+    """The commands, with the options of the one that is called; made once, as it takes a while."""
+    return typer.main.get_command(shortened(app, called))
 
 
 def _repeated(

@@ -84,12 +84,16 @@ def completed(argv: Sequence[str]) -> list[str]:
     ]
 
 
-def shortened(app: typer.Typer, argv: Sequence[str]) -> typer.Typer:
+def called(argv: Sequence[str]) -> str:
+    """The command of a command line, or ""."""
+    return next((word for word in argv if not word.startswith("-")), "")
+
+
+def shortened(app: typer.Typer, called: str) -> typer.Typer:
     """The same commands, without the options of those that are not called: making them takes long.
 
     Completion of a command line wants them all.
     """
-    called = next((word for word in argv if not word.startswith("-")), "")
     found = copy(app)
     found.registered_commands = [_shortened(each, called) for each in app.registered_commands]
     return app if any(name.endswith("_COMPLETE") for name in os.environ) else found

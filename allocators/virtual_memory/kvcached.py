@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from typing import ClassVar, Self
 
+from kvsim.allocators.arena import as_regions
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.virtual_memory.elastic_blocks import ElasticBlocks
@@ -160,27 +161,29 @@ class Kvcached(Allocator):
         return self.straddling
 
     def regions(self) -> Iterator[Region]:
-        owner = {block: (seq, at) for seq, table in self._table.items() for at, block in enumerate(table)}
+        return as_regions(self._rows())
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        """A value for each field of each region."""
+        block_slots, size, per_token = self._block, self.block_size, self.slots_per_token
+        owner: dict[int, tuple[tuple[int, ...], int]] = {}
+        for seq, table in self._table.items():
+            mine = (seq,)
+            for first, block in zip(range(0, len(table) * size, size), table, strict=True):
+                owner[block] = mine, first
         mapped = {*self.blocks.part_free, *self.blocks.full, *self.blocks.pool.reserved}
         end = 0
         for page in range(self.blocks.pool.total):
+            is_mapped = page in mapped
             for block in self.blocks.blocks_of(page):
-                if block * self._block > end:
-                    yield Region(end, block * self._block - end, ())
-                end = (block + 1) * self._block
-                seq, at = owner.get(block, (None, 0))
-                held = () if seq is None else (seq,)
-                idle = seq is None and page in mapped
-                yield Region(
-                    end - self._block,
-                    self._block,
-                    held,
-                    at * self.block_size,
-                    idle=idle,
-                    per_token=self.slots_per_token,
-                )
+                start = block * block_slots
+                if start > end:
+                    yield end, start - end, (), 0, False, False, 1
+                held, first = owner.get(block, ((), 0))
+                yield start, block_slots, held, first, False, is_mapped and not held, per_token
+                end = start + block_slots
         if end < self.capacity_slots:
-            yield Region(end, self.capacity_slots - end, ())
+            yield end, self.capacity_slots - end, (), 0, False, False, 1
 
     def _count_of(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
