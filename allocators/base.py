@@ -10,7 +10,7 @@ What holds for every allocator (`kvsim.allocators.contract.check_allocator` trie
 1. "No room" is a return value. A refused call changes nothing.
 2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
 3. `can_admit` foretells `admit`; once it says no, it says no until something is released, moved,
-   evicted or left behind a window.
+   evicted or left behind a window. Where `moves_in_part`, a loan may end the no, and nothing is promised.
 4. Releasing every sequence gives back the whole arena.
 5. No hidden randomness: the same calls give the same addresses.
 6. A promise in `growth_budget` is kept whatever the order of the growths. Such growths cost no time and
@@ -174,6 +174,8 @@ class Allocator:
     """Whether many steps can be taken at once all the same: `grows_by`, `grow_mapped`, `pass_steps`."""
     moves_on_release: ClassVar[bool] = False
     """Whether `release` may copy slots, as a pool does that leaves no holes."""
+    moves_in_part: ClassVar[bool] = False
+    """Whether only so much is moved for a refused sequence: a token in a hole may save the move it lacks."""
     windows: ClassVar[bool] = False
     """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
