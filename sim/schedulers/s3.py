@@ -3,10 +3,11 @@
     waiting, by what they reserve   |######  |####  |###  |##  |#  |     free memory  |.......|
     enter                            ######                     #        one bin, filled anew in each step
 
-A request's size is its reservation: the prompt and what a predictor says of the answer (`--reserve
-predicted:MODEL`). At every step the pool is gone through from the largest to the smallest, and each that fits
-enters: Orca's steps, but one that does not fit blocks nobody behind it. An answer that outgrows its
-reservation leaves, and comes back into the pool with twice as much (sim/serving/reservation.py).
+A request's size is what the allocator would lend it: its reservation, the prompt and what a predictor says of
+the answer (`--reserve predicted:MODEL`); of an allocator that grows, what it has by now. At every step the
+pool is gone through from the largest to the smallest, and each that fits enters: Orca's steps, but one that
+does not fit blocks nobody behind it. An answer that outgrows its reservation leaves, and comes back into the
+pool with twice as much (sim/serving/reservation.py).
 
 Where nobody arrives and nobody ends early, the batches are the bins of first-fit decreasing: at most 11/9 of
 the fewest possible, plus 6/9. A small request may wait as long as larger ones come: nothing hinders that.
@@ -20,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from kvsim.allocators.base import Allocator
-from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Request
@@ -28,7 +28,7 @@ from kvsim.sim.serving.server import Rules, Server
 
 
 class Pool:
-    """What waits, the largest reservation first; of equals the one that arrived first.
+    """What waits, the largest first; of equals the one that arrived first.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Pool:
     appendleft = append
 
     def pass_larger(self, slots: int) -> None:
-        """The head is the first, of those not passed, that reserves no more than so many slots."""
+        """The head is the first, of those not passed, that takes no more than so many slots."""
         self.passed = bisect_left(self._sorted, (-slots,), lo=self.passed)
 
     def popleft(self) -> Request:
@@ -71,15 +71,11 @@ class S3(Scheduler):
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """The server, whose queue is a pool; its allocator must reserve."""
-        if not allocator.reserves:
-            raise KvsimError(
-                f"allocator must reserve for scheduler {self.config.scheduler}, got {self.config.allocator}"
-            )
+        """The server, whose queue is a pool."""
         server = super().new_server(allocator, bound)
         # not "fcfs": who comes may enter before those that wait
         server.rules = Rules("largest", self.publishes_late, known_late=False)
-        server.waiting = Pool(bound)
+        server.waiting = Pool(lambda request: allocator.slots_needed(request.known_tokens, bound(request)))
         return server
 
     def schedule(self, server: Server) -> None:

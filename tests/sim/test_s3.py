@@ -12,7 +12,6 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_engine
 from kvsim.sim.cost.named import Constant
-from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.record.metrics import request_table
 from kvsim.sim.scenario.engine import EngineConfig
@@ -85,16 +84,20 @@ def test_a_small_request_waits_while_larger_ones_come():
     assert small > max(larger)
 
 
-def test_it_needs_an_allocator_that_reserves():
-    with pytest.raises(KvsimError, match="allocator must reserve for scheduler"):
-        served([(0.0, 5, 5)], Paged(64, 16))
+def test_over_an_allocator_that_grows_the_largest_prompt_comes_first():
+    # blocks of 16: 2, 4, 3 and 1 of 6
+    result = served([(0.0, prompt, ANSWER) for prompt in (30, 59, 44, 10)], Paged(96, 16))
+    first = request_table(result)["first_scheduled_step"]
+    assert [index for index, step in enumerate(first) if step == 0] == [0, 1]
+    assert len(result.finished) == 4
 
 
-def engine(rate, max_span, predictor):
+def engine(rate, max_span, predictor, **settings):
     work = workloads.build(
         "sharegpt", num_prompts=80, request_rate=rate, burstiness=1.0, seed=0, n=1, beam_width=1
     )
-    scenario = Scenario(allocator="contiguous", reserve=f"predicted:{predictor}", scheduler="s3").deployed()
+    given = {"allocator": "contiguous", "reserve": predictor and f"predicted:{predictor}"} | settings
+    scenario = Scenario(scheduler="s3", **given).deployed()
     return build_engine(scenario, work, max_span=max_span, check=True)
 
 
@@ -102,6 +105,12 @@ def engine(rate, max_span, predictor):
 @pytest.mark.parametrize("predictor", ["s3", "noise-0.7"])
 def test_spans_end_as_single_steps(rate, predictor):
     many, one = (everything(engine(rate, span, predictor).run()) for span in (1 << 20, 1))
+    assert many == one
+
+
+@pytest.mark.parametrize("allocator", ["paged", "dynamic", "slab"])
+def test_spans_end_as_single_steps_over_other_allocators_too(allocator):
+    many, one = (everything(engine(inf, span, None, allocator=allocator).run()) for span in (1 << 20, 1))
     assert many == one
 
 
