@@ -176,6 +176,8 @@ class Allocator:
     """Whether `release` may copy slots, as a pool does that leaves no holes."""
     moves_in_part: ClassVar[bool] = False
     """Whether only so much is moved for a refused sequence: a token in a hole may save the move it lacks."""
+    reads_holes: ClassVar[bool] = False
+    """Whether decoding reads `read_slots`, whatever the contexts are: each step is then priced by itself."""
     windows: ClassVar[bool] = False
     """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
@@ -457,6 +459,10 @@ class Allocator:
     def memory_stats(self) -> Mapping[str, int]:
         """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
         return {}
+
+    def read_slots(self) -> int:
+        """Slots that attention reads in a step in which somebody decodes; needs `reads_holes`."""
+        return self.used_slots
 
     def external_slots(self, need: int) -> int:
         """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""

@@ -50,7 +50,7 @@ class LlamaContiguous(Allocator):
     used_by = "llama.cpp until August 2025"
     source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
 
-    moves_on_release = moves_in_part = True
+    moves_on_release = moves_in_part = reads_holes = True
     grows_by = 1
 
     @classmethod
@@ -111,6 +111,9 @@ class LlamaContiguous(Allocator):
         self.used_slots -= len(row)
         if worth_moving(self.used_slots, empty.rfind(0) + 1, self.threshold, PADDING):
             self._move()
+
+    def read_slots(self) -> int:
+        return search.read(self._empty, PADDING)
 
     def external_slots(self, need: int) -> int:
         return self.free_slots - sum(map(len, search.rows(self._empty, max(1, min(need, UBATCH)))))
