@@ -1,4 +1,4 @@
-"""llama.cpp's attention reads all cells up to the last one in use: that is what a decode step is priced by."""
+"""llama.cpp's attention reads all cells up to the last one in use: decode steps are priced by that."""
 
 import pytest
 from support.serving import everything, serve, workload
