@@ -6,7 +6,8 @@ states.py    those of recurrent layers: states at block ends
 cache.py     all groups of a sequence together: hits, fit, placing, release
 """
 
-from kvsim.allocators.hybrid.cache import GroupSpec, HybridCache
+from kvsim.allocators.hybrid.cache import HybridCache
+from kvsim.allocators.hybrid.specs import GroupSpec
 from kvsim.allocators.hybrid.tables import Text
 
 __all__ = ["GroupSpec", "HybridCache", "Text"]

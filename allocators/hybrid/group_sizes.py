@@ -12,9 +12,10 @@ with the pages stands in grouped.py.
 from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Match
-from kvsim.allocators.hybrid.cache import GroupSpec, HybridCache
+from kvsim.allocators.hybrid.cache import HybridCache
 from kvsim.allocators.hybrid.memory import Memory
 from kvsim.allocators.hybrid.pool import NULL
+from kvsim.allocators.hybrid.specs import GroupSpec, specs
 from kvsim.allocators.hybrid.tables import Text
 from kvsim.allocators.hybrid.texts import NOT_PLACED, Holding, HybridMatch
 from kvsim.allocators.options import Hybrid as Layers
@@ -216,16 +217,3 @@ class GroupSizes(Allocator):
                         first = 0 if tables.of_state else place * tables.block_size
                         found.setdefault((0 if one else at, page), ([], first, per_token))[0].append(seq)
         return found
-
-
-def specs(layers: Layers) -> list[GroupSpec]:
-    """The groups as the tables know them."""
-    return [
-        GroupSpec(
-            kind=group.kind,
-            block_size=group.block_size,
-            reach=group.reach,
-            checkpoint_grid=group.checkpoint_grid,
-        )
-        for group in layers.groups
-    ]

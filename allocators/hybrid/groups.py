@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from math import lcm
 
 from kvsim.allocators.base import Allocator, Region
-from kvsim.allocators.hybrid.group_sizes import specs
 from kvsim.allocators.hybrid.grouped import Grouped
 from kvsim.allocators.hybrid.memory import OnePool
+from kvsim.allocators.hybrid.specs import specs
 from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
