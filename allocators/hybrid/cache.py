@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from kvsim.allocators.hybrid.memory import Memory, OnePool
+from kvsim.allocators.hybrid.pieces import aligned_piece
 from kvsim.allocators.hybrid.pool import NULL, Blocks
 from kvsim.allocators.hybrid.specs import GroupSpec, alike, most_blocks
-from kvsim.allocators.hybrid.states import StateTables, aligned_piece
-from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, WindowTables
+from kvsim.allocators.hybrid.states import StateTables
+from kvsim.allocators.hybrid.tables import GroupTables, Text
+from kvsim.allocators.hybrid.window_tables import ChunkTables, WindowTables
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class HybridCache:
     caching : bool
         Whether prefixes are kept.
     retention : int or None
-        Which ends of windows and states are kept (tables.py).
+        Which ends of windows and states are kept (window_tables.py).
     match_tokens : int or None
         Where hits may end inside a block of states (vLLM's prefix_match_unit); None: at block ends.
     max_model_len, in_flight_tokens : int
