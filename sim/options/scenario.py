@@ -404,7 +404,16 @@ class Scenario:
         default=None,
         value="SECONDS",
         shown="the engine's, beside measured GPU times",
-        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E; 0: the engine alone",
+        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E, and nothing else; "
+        "0: the engine alone",
+    )
+    frontend_load: str = option(
+        "Front end: us a prompt token + us a request in flight; auto: the engine's.",
+        panel=HARDWARE,
+        default=Deployment.frontend_load,
+        value="auto|none|US+US",
+        doc="what the [front end](cost.md#the-host) takes beside `--frontend-latency`: microseconds for each "
+        "prompt token, and for each request in flight; `auto`: the engine's, unless a latency is given",
     )
     quantization: str | None = option(
         "Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",

@@ -50,6 +50,9 @@ class Deployment:
         the engine's where the GPU's times are measured (sim/cost/host.py).
     frontend_latency : float or None
         Seconds that a request spends outside of the engine; None means the engine's, as above.
+    frontend_load : str
+        What comes to that: "none", "US+US" (microseconds for each prompt token, and for each request in
+        flight), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
     expert_skew : float or None
         How uneven tokens choose their experts, the exponent of a power law; None means even in the
         roofline, 1.2 in measured profiles.
@@ -73,6 +76,7 @@ class Deployment:
     profile: Mapping[str, Any] | None = None
     host_time: str = "auto"
     frontend_latency: float | None = None
+    frontend_load: str = "auto"
     expert_skew: float | None = None
     enable_expert_parallel: bool = False
     time_scale: float = 1.0

@@ -184,7 +184,8 @@ class Product:
     """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
 
     `weight_bytes` is given where the weights are smaller than what the part computes with; that was never
-    measured, and counts as outside.
+    measured, and counts as outside. Where the constant `real_data` is there, the weights measured were all
+    alike, or never set: computing with real ones takes so many times as long (benchmarks/elsewhere).
     """
 
     def __init__(self, part: Part, inputs: int, outputs: int, weight_bytes: float | None = None) -> None:
@@ -198,6 +199,7 @@ class Product:
         self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
         self._wave = constants.get("multiprocessors", 0)
         self._idle, self._least = constants.get("whole_waves", 0), constants.get("least_wave", 0) * self._wave
+        self._real_work = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # a token
 
     def priced(self, tokens: int) -> Priced:
         """The product with so many tokens."""
@@ -207,7 +209,8 @@ class Product:
         elif tiles < self._least:
             tiles = self._least
         moved = self._weight_bytes + tokens * self._token_bytes
-        found = self._along.priced(moved, tiles * self._tile_work, tokens)
+        work = tiles * self._tile_work + tokens * self._real_work
+        found = self._along.priced(moved, work, tokens)
         return Priced.of(found.ps, self._never) if self._never else found
 
 
