@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.allocators.base import Content
-from kvsim.sim.bench.assumed import asynchronous, cache_of, of_release
+from kvsim.sim.bench.assumed import asynchronous, cache_of, fused, of_release
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
@@ -123,6 +123,8 @@ def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
+    if cost == "measured-elsewhere":
+        specs["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.precision)
     specs["kv_cache_dtype"] = cache_of(point.model, point.gpu, point.version)
     gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]

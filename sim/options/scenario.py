@@ -430,6 +430,13 @@ class Scenario:
         default=False,
         doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
     )
+    fuse_allreduce_rms: bool = option(
+        "All-reduces that end in the norm behind them, as FlashInfer's.",
+        panel=HARDWARE,
+        default=False,
+        doc="all-reduces of FlashInfer, which vLLM joins with the norm behind them "
+        "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once where that is shorter",
+    )
     expert_skew: float | None = option(
         "How uneven tokens choose experts: a power law.",
         panel=HARDWARE,

@@ -58,6 +58,8 @@ class Deployment:
         roofline, 1.2 in measured profiles.
     enable_expert_parallel : bool
         Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
+    fuse_allreduce_rms : bool
+        Whether all-reduces are FlashInfer's, fused with norms: one shot where that is shorter.
     time_scale : float
         By what every step's time is multiplied.
     """
@@ -79,6 +81,7 @@ class Deployment:
     frontend_load: str = "auto"
     expert_skew: float | None = None
     enable_expert_parallel: bool = False
+    fuse_allreduce_rms: bool = False
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class Deployment:
                 f"got {self.tensor_parallel_size}"
             )
         self._check_ranks()
+        self._check_all_reduces()
         if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
             raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
@@ -112,6 +116,16 @@ class Deployment:
             raise KvsimError(
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
                 f"got {self.num_gpu_blocks} and {self.kv_tokens}"
+            )
+
+    def _check_all_reduces(self) -> None:
+        if not self.fuse_allreduce_rms:
+            return
+        if self.cost not in ("calibrated", "measured-elsewhere"):
+            raise KvsimError(f"fuse_allreduce_rms must be left out for cost {self.cost}, which measures none")
+        if self.gpu.link_bytes_per_s is None:
+            raise KvsimError(
+                f"fuse_allreduce_rms must be left out for gpu {self.gpu.name}, which has no links"
             )
 
     def _check_ranks(self) -> None:

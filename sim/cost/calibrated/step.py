@@ -84,7 +84,9 @@ class StepParts:
         reduce = self._parts.pop("all_reduce", None)
         self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items()}
         together = [gpus for gpus in (tp, self._ranks) if gpus > 1]
-        self._reduce = {gpus: AllReduce(reduce, gpus) for gpus in together if reduce}
+        link = self._gpu.link_bytes_per_s
+        one_shot_s = 1 / link if link and scenario.fuse_allreduce_rms else None
+        self._reduce = {gpus: AllReduce(reduce, gpus, one_shot_s) for gpus in together if reduce}
         group = self._heads // self._kv_heads
         geometry = {
             "kv_heads": self._kv_heads,
