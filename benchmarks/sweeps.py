@@ -2,14 +2,11 @@
 
     python benchmarks/sweeps.py [--runs 1000] [--jobs 2] [--backend local]
 
-Ideal is what the same runs take one after the other in a warm process. Three efficiencies are printed:
+Ideal is what the same runs take in as many warm processes that do nothing else, side by side, as cores share
+caches and clocks. Printed are
 
-    by the clock    ideal / (jobs * wall time)              on an idle machine
-    by CPU time     ideal / CPU time of all processes       says the same on a busy machine, too
-    in the runs     CPU time of the runs as they were carried out / (jobs * wall time)
-
-Two runs side by side may each take longer than one alone, as cores share caches and clocks: the first two
-count that as lost, the last does not.
+    by the clock    wall time of the ideal / wall time of the sweep, on an idle machine
+    in the runs     CPU time of the runs within the sweep / (jobs * wall time), on a busy one, too
 
 Starting the workers, reading the trace in each, checking the plan, the journal and the table are all in it.
 """
@@ -19,6 +16,7 @@ import resource
 import sys
 import tempfile
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,23 +26,30 @@ from kvsim.reports.sweeps.place import sweep_directory
 from kvsim.reports.sweeps.table import write_table
 from kvsim.sim.options.sweeps import Where
 
-WARM_RUNS = 20
 REQUESTS = 2000
 
 
-def ideal_s(plan):
-    """CPU time of one run in a warm process: the mean over some of the plan, spread evenly."""
-    runs = list(plan.keys.values())
-    chosen = runs[:: max(len(runs) // WARM_RUNS, 1)]
-    sweep_runs.carried_out(chosen[0].point.settings, 0, plan.goals)
-    took = [sweep_runs.carried_out(run.point.settings, run.seed, plan.goals)[1] for run in chosen]
-    return sum(took) / len(took)
+def given_for(runs):
+    """The settings of a sweep of so many runs."""
+    return {"num_prompts": REQUESTS, "request_rate": [1.0, 1.5, 2.0, 2.5], "seeds": max(runs // 4, 1)}
 
 
-def cpu_s():
-    """Of this process and of its children that have ended."""
-    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in found)
+def share_s(share):
+    """Wall time of every `jobs`-th run from the `first` on, in this process once it is warm."""
+    runs, first, jobs = share
+    plan = sweeping.planned(given_for(runs))
+    mine = list(plan.keys.values())[first::jobs]
+    sweep_runs.carried_out(mine[0].point.settings, 0, plan.goals)
+    begun_s = time.perf_counter()
+    for run in mine:
+        sweep_runs.carried_out(run.point.settings, run.seed, plan.goals)
+    return time.perf_counter() - begun_s
+
+
+def ideal_s(runs, jobs):
+    """Wall time of the runs in plain processes, side by side."""
+    with get_context("spawn").Pool(jobs) as pool:
+        return max(pool.map(share_s, [(runs, first, jobs) for first in range(jobs)], chunksize=1))
 
 
 def main():
@@ -54,21 +59,18 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--backend", default="local")
     chosen = parser.parse_args()
-    given = {"num_prompts": REQUESTS, "request_rate": [1.0, 1.5, 2.0, 2.5], "seeds": max(chosen.runs // 4, 1)}
-    one_s = ideal_s(sweeping.planned({**given, "seeds": 5}))
-    begun_s, spent_s = time.perf_counter(), cpu_s()
+    plain_s = ideal_s(chosen.runs, chosen.jobs)
+    begun_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as home, sweep_directory(Path(home) / "out") as journal:
-        plan = sweeping.planned(given)
+        plan = sweeping.planned(given_for(chosen.runs))
         sweeping.carry_out(plan, journal, Where(jobs=chosen.jobs, backend=chosen.backend))
         write_table(plan.rows(journal), Path(home) / "table.parquet")
         runs, inside_s = len(plan.runs), sum(each.cpu_s for each in journal.done.values())
-    wall_s, spent_s = time.perf_counter() - begun_s, cpu_s() - spent_s
+    wall_s = time.perf_counter() - begun_s
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"{runs:,} runs of {REQUESTS:,} requests, {chosen.jobs} processes, backend {chosen.backend}")
-    print(f"ideal           {runs * one_s:8.1f} CPU s ({1000 * one_s:.0f} ms a run)")
-    print(f"spent           {spent_s:8.1f} CPU s, {wall_s:.1f} s by the clock")
-    print(f"by the clock    {100 * runs * one_s / (chosen.jobs * wall_s):8.1f} %")
-    print(f"by CPU time     {100 * runs * one_s / spent_s:8.1f} %")
+    print(f"ideal           {plain_s:8.1f} s by the clock, the sweep {wall_s:.1f} s")
+    print(f"by the clock    {100 * plain_s / wall_s:8.1f} %")
     print(f"in the runs     {100 * inside_s / (chosen.jobs * wall_s):8.1f} %")
     print(f"largest worker  {largest:8.1f} MiB")
 

@@ -121,10 +121,10 @@ class Ranks(CostModel):
             largest = shape
         if decoding:
             most = -(-decoding // count)
-            largest = largest._replace(
-                decode_seqs=most,
-                context_tokens=shape.context_tokens * most // decoding,
-                rounded_context=shape.rounded_context * most // decoding,
-            )
+            spread = shape.spread
+            if spread is not None:
+                spread = spread._replace(rounded=spread.rounded * most // decoding)
+            context = shape.context_tokens * most // decoding
+            largest = largest._replace(decode_seqs=most, context_tokens=context, spread=spread)
         self._last = shape, largest
         return largest

@@ -14,6 +14,21 @@ from typing import NamedTuple
 from mypy_extensions import mypyc_attr
 
 
+class Spread(NamedTuple):
+    """How the contexts of decoding sequences differ, beyond their sum."""
+
+    longest: int
+    """the longest"""
+    rounded: int
+    """their sum, each rounded up to whole `context_tile`s (sim/serving/spread.py)"""
+
+    def later(self, steps: int, seqs: int) -> "Spread":
+        """So many steps later: each context is a token a step longer, and so is what it is rounded up to."""
+        return tuple.__new__(
+            Spread, (self.longest + steps, self.rounded + steps * seqs)
+        )  # as Contexts.at does
+
+
 class StepShape(NamedTuple):
     """What one engine step computes."""
 
@@ -37,20 +52,8 @@ class StepShape(NamedTuple):
     """KV blocks that go to the host"""
     swapped_out_tokens: int = 0
     """KV slots in these blocks"""
-    longest_context: int = 0
-    """the longest of the contexts; 0: not known, all alike"""
-    rounded_context: int = 0
-    """sum of the contexts, each rounded up to whole `context_tile`s (sim/serving/spread.py); 0: not known,
-    half a tile more each, at least a tile"""
-
-
-class Spread(NamedTuple):
-    """How the contexts of a span differ, beyond their sum."""
-
-    longest: int
-    """the longest in the first step; one more in each later one"""
-    rounded: int
-    """their sum in the first step, each rounded up to whole tiles; then a token a sequence more in each"""
+    spread: Spread | None = None
+    """how the contexts differ; None: all are alike"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -106,8 +109,8 @@ class CostModel:
     ) -> list[int]:
         """When these steps end, from the start of the first, up to the first that ends at or after the limit.
 
-        The contexts are as in `span_ps`; `spread` is given to models with a `context_tile`. As contexts grow,
-        no later step may be shorter than the first.
+        The contexts are as in `span_ps`; the `spread` of the first step is given to models with a
+        `context_tile`. As contexts grow, no later step may be shorter than the first.
         """
         return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
 

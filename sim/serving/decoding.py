@@ -137,7 +137,7 @@ class Decoding:
             for seq in growth.pop_full(clock) if clock in growth.last else ():
                 request = running[seq]
                 self._set_internal(request, allocator.surplus(seq, request.final_tokens))
-            if clock in growth.unwritten:
+            if growth.unwritten and clock in growth.unwritten:
                 self._leave_unwritten(clock)
         else:
             self._plan_growths(due)

@@ -21,8 +21,9 @@ those never to be written, of those that were cached before; (step, slots) of wh
 integral of the slots that came to be idle."""
 
 
-SOON_PS: Final = 1 << 40
-"""A second: times below it, of eight million growths, add up within 64 bits."""
+SOON_PS: Final = 1 << 42
+MANY: Final = 1 << 20
+"""Four seconds, and growths: times up to the one, of up to the other, add up within 64 bits."""
 
 
 class GrowthCalendar:
@@ -47,12 +48,14 @@ class GrowthCalendar:
         self.last: dict[int, list[int]] = {}
         self.leaving: dict[int, list[int]] = {}
         self.unwritten: dict[int, list[tuple[int, int]]] = {}
+        self._steady = 0  # sequences in `residues`
         self._irregular: dict[int, list[int]] = {}
         self._leaves_at: dict[int, int] = {}
 
     def add(self, seq: int, clock: int, finish_clock: int) -> None:
         """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
         if self.unit:
+            self._steady += 1
             insort(self.residues[clock % self.unit], seq)
             self.last.setdefault(self._last_growth(clock, finish_clock), []).append(seq)
         else:
@@ -64,6 +67,7 @@ class GrowthCalendar:
         if seq in due:
             due.remove(seq)
             if self.unit:
+                self._steady -= 1
                 last = self._last_growth(clock, finish_clock)
                 self.last[last].remove(seq)
                 if not self.last[last]:
@@ -131,6 +135,7 @@ class GrowthCalendar:
     def pop_full(self, clock: int) -> list[int]:
         """The sequences that grew for the last time at `clock`."""
         full = self.last.pop(clock, [])
+        self._steady -= len(full)
         for seq in full:
             self.residues[clock % self.unit].remove(seq)
         return full
@@ -158,8 +163,9 @@ class GrowthCalendar:
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
         residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
-        before = 0  # sum over growths of the time before them, in two parts
-        soon: i64 = 0
+        before = 0  # sum over growths of the time before them, in 64 bits where that is enough
+        before_ps: i64 = 0
+        short = total <= SOON_PS and self._steady * len(ends) <= MANY
         if unit:
             for start in ends[:-1]:
                 clock += 1
@@ -167,9 +173,9 @@ class GrowthCalendar:
                 if not due:
                     continue
                 grown += due
-                if start < SOON_PS:
+                if short:
                     start_ps: i64 = start
-                    soon += len(due) * start_ps
+                    before_ps += len(due) * start_ps
                 else:
                     before += len(due) * start
                 if lefts is not None:
@@ -177,4 +183,4 @@ class GrowthCalendar:
                 if clock in last:
                     left = total - start
                     full += [(seq, clock, left) for seq in self.pop_full(clock)]
-        return grown, (len(grown) * total - before - soon) * unit, full
+        return grown, (len(grown) * total - before - before_ps) * unit, full

@@ -95,10 +95,12 @@ class Replica:
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
         self._linear = server.progress.linear
+        self._alike = self._linear and not self._works_in_spans  # are the steps of a span priced together?
         # may it have slots that are external, cached, idle or shared, and any but cached and shared ones?
         self._always_rests = server.own.external_slots or server.allocator.idles
         self._rests = self._always_rests or server.allocator.caches or scheduler.forks
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
+        self._plain = self._linear and not (self._hears or memory_map)  # is a span only to be recorded?
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
@@ -324,12 +326,10 @@ class Replica:
         """
         server, progress = self.server, self.server.progress
         at_most = self.max_span
-        if self.memory_map:
-            at_most = min(at_most, self.memory_map.steps(progress.size))
         if server.step.repeats:
             at_most = min(at_most, server.step.repeats)
-        if self._works_in_spans and len(server.running) > progress.size:
-            at_most = 1
+        if self.memory_map:
+            at_most = min(at_most, self.memory_map.steps(progress.size))
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
         seats, apart = progress.size + server.seats.count, progress.spread
         limit_ps = self.recorder.next_sample_ps
@@ -338,11 +338,13 @@ class Replica:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
-        if not self._linear:
-            return self._unlike_ends(steps, limit_ps - now_ps)
-        if server.step.copies or self._works_in_spans:
+        if not self._alike or server.step.copies:
+            if not self._linear:
+                return self._unlike_ends(steps, limit_ps - now_ps)
+            if self._works_in_spans and len(server.running) > progress.size:
+                steps = 1
             return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
-        spread = None if apart is None else apart.spread(progress.clock + 1, steps)
+        spread = None if apart is None else apart.at(progress.clock + 1)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
         if self._hears:
             self._span_priced = seats, contexts
@@ -354,7 +356,7 @@ class Replica:
         if steps == 1 or first >= limit_ps or self._hears:
             return [first]
         apart = progress.spread
-        spread = None if apart is None else apart.spread(progress.clock + 2, steps - 1)
+        spread = None if apart is None else apart.at(progress.clock + 2)
         rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
         return [first, *[first + end for end in rest]]
 
@@ -399,20 +401,14 @@ class Replica:
         ends, progress = plan.ends, server.progress
         if len(ends) > 1 and self._linear:
             plan.grown = self._work_within(ends) if self._works_in_spans else server.grow_within(ends)
-        if self.memory_map:
-            decoded = 0 if step.paused else progress.added(len(ends))
-            self.memory_map.passed(decoded + step.prefill_tokens)
-        if self._linear:
+        if self._plain:
             recorder.add(plan)
         else:
-            self._record_unlike(plan)
-        if self._span_priced is not None:
-            self.cost.span_carried_out(*self._span_priced, ends)
-            self._span_priced = None
+            self._pass_on(plan)
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATEST_PS:
             self._on_the_clock(now_ps)
-        if progress.size and not plan.decoding and not step.paused:
+        if not plan.decoding and progress.size and not step.paused:
             for last_ps, count in self._late:
                 recorder.late(now_ps - last_ps, count)
         server.end_steps(len(ends), now_ps)
@@ -431,6 +427,20 @@ class Replica:
         if self._upkeep:
             self._upkeep.pass_steps()
         return grown
+
+    def _pass_on(self, plan: Span) -> None:
+        """Let the recorder, the memory map and the cost model hear of a plan."""
+        step, progress = self.server.step, self.server.progress
+        if self.memory_map:
+            decoded = 0 if step.paused else progress.added(len(plan.ends))
+            self.memory_map.passed(decoded + step.prefill_tokens)
+        if self._linear:
+            self.recorder.add(plan)
+        else:
+            self._record_unlike(plan)
+        if self._span_priced is not None:
+            self.cost.span_carried_out(*self._span_priced, plan.ends)
+            self._span_priced = None
 
     def _record_unlike(self, plan: Span) -> None:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""

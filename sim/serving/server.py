@@ -156,9 +156,9 @@ class Server(Decoding):
         """What the decided step computes, for the cost model: made here and nowhere else."""
         step, unit, progress = self.step, self.allocator.growth_unit, self.progress
         seats = 0 if step.paused else progress.size + self.seats.count
-        longest = rounded = 0
+        spread = None
         if progress.spread is not None and seats:
-            longest, rounded = progress.spread.at(progress.clock + 1)
+            spread = progress.spread.at(progress.clock + 1)
         fields = (
             step.prefill_tokens,
             step.prefill_pairs,
@@ -170,8 +170,7 @@ class Server(Decoding):
             step.swapped_in_blocks * unit,
             step.swapped_out_blocks,
             step.swapped_out_blocks * unit,
-            longest,
-            rounded,
+            spread,
         )
         return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 

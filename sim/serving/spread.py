@@ -55,8 +55,8 @@ class Contexts:
             if not left[base]:
                 del left[base]
 
-    def at(self, at: int) -> tuple[int, int]:
-        """(longest, sum of the rounded) when each context is its base plus `at`.
+    def at(self, at: int) -> Spread:
+        """The spread when each context is its base plus `at`.
 
         Never of an earlier step than was asked for before.
         """
@@ -66,8 +66,5 @@ class Contexts:
             self._counted += whole
             self._rounded += whole * self._count
             steps -= whole
-        return at - self._longest[0], self._rounded + steps * self._count
-
-    def spread(self, at: int, steps: int) -> Spread:
-        """The same of a span that begins with that step and has at most so many."""
-        return tuple.__new__(Spread, self.at(at))  # what Spread(...) does, at a quarter of its price
+        found = at - self._longest[0], self._rounded + steps * self._count
+        return tuple.__new__(Spread, found)  # what Spread(*found) does, at a quarter of its price

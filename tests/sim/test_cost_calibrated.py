@@ -14,7 +14,7 @@ from kvsim.kernels.calibration import form
 from kvsim.sim.build import build_engine
 from kvsim.sim.cost.calibrated.model import GRAPH_SEQS, STRETCH, step_shapes
 from kvsim.sim.cost.named import cost_named
-from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named, model_names
 from kvsim.sim.models.spec import can_split
@@ -71,12 +71,12 @@ COSTS = {
 }
 
 
-def spread_of(contexts, tile, steps):
+def spread_of(contexts, tile):
     """What the server would tell of these contexts, counted one by one."""
     found = Contexts(tile)
     for context in contexts:
         found.add(context)
-    return found.spread(0, steps)
+    return found.at(0)
 
 
 def shape_of(contexts, tile, steps=0):
@@ -84,8 +84,10 @@ def shape_of(contexts, tile, steps=0):
     return StepShape(
         decode_seqs=len(contexts),
         context_tokens=sum(contexts),
-        longest_context=max(contexts),
-        rounded_context=sum(-((context - steps) // -tile) * tile + steps for context in contexts),
+        spread=Spread(
+            longest=max(contexts),
+            rounded=sum(-((context - steps) // -tile) * tile + steps for context in contexts),
+        ),
     )
 
 
@@ -105,7 +107,7 @@ def test_a_span_is_its_steps_one_by_one(name, contexts, steps):
     cost = COSTS[name]
     tile = cost.context_tile or 64
     each = [cost.step_ps(shape_of([c + i for c in contexts], tile, i)) for i in range(steps)]
-    spread = spread_of(contexts, tile, steps)
+    spread = spread_of(contexts, tile)
     shapes = list(step_shapes(len(contexts), sum(contexts), steps, spread))
     assert shapes == [shape_of([c + i for c in contexts], tile, i) for i in range(steps)]
     assert cost.durations_ps(len(contexts), sum(contexts), steps, spread) == each
@@ -128,7 +130,7 @@ def test_a_span_of_unknown_contexts_is_its_steps_too(name, seqs, contexts, steps
 def test_a_span_ends_at_the_first_step_that_reaches_the_limit(name, contexts, steps, limit):
     """Whether or not a later step is shorter."""
     cost = COSTS[name]
-    spread = spread_of(contexts, cost.context_tile or 64, steps)
+    spread = spread_of(contexts, cost.context_tile or 64)
     ends, now = [], 0
     for duration in cost.durations_ps(len(contexts), sum(contexts), steps, spread):
         now += duration
@@ -162,8 +164,8 @@ def form_decode_s(shape, kv_heads, group, head_dim, block_size=16, profile=PROFI
         part["constants"],
         sequences=n,
         total=shape.context_tokens,
-        longest=shape.longest_context,
-        rounded=shape.rounded_context,
+        longest=shape.spread.longest,
+        rounded=shape.spread.rounded,
         kv_heads=kv_heads,
         head_dim=head_dim,
         element_bytes=2,
@@ -182,12 +184,9 @@ def form_decode_s(shape, kv_heads, group, head_dim, block_size=16, profile=PROFI
 
 def later(shape, steps, longer=0):
     """The same sequences so many steps later, the longest of them longer by so much."""
-    more = steps * shape.decode_seqs
-    return shape._replace(
-        context_tokens=shape.context_tokens + more,
-        longest_context=shape.longest_context + steps + longer,
-        rounded_context=shape.rounded_context + more,
-    )
+    seqs, spread = shape.decode_seqs, shape.spread.later(steps, shape.decode_seqs)
+    spread = spread._replace(longest=spread.longest + longer)
+    return shape._replace(context_tokens=shape.context_tokens + steps * seqs, spread=spread)
 
 
 def form_product_s(name, tokens, inputs, outputs):
@@ -260,7 +259,7 @@ def test_between_multiples_of_64_tokens_the_straight_line_is_close_to_the_forms(
     found, errors = COSTS["llama"], []
     for seqs, context in product((1, 2, 4, 8, 16, 33, 64, 100, 200, 256, 400), range(1, 4000, 37)):
         shape = shape_of([context] * seqs, 64)
-        since, start, more = found._line(seqs, context * seqs, context, shape.rounded_context)
+        since, start, more = found._line(seqs, context * seqs, shape.spread)
         line_s = (start + more * since) / 1e12 / 32
         errors.append(abs(line_s / form_decode_s(shape, 8, 4, 128) - 1))
     assert max(errors) < 0.04
@@ -381,7 +380,7 @@ def test_what_no_calibration_measures_counts_with_its_own_time():
     duration = found.step_ps(shape)
     found.carried_out(shape, duration)
     parts = found._parts
-    unmeasured = parts._unmeasured_products(8).ps * 61 + parts.decode_ends_ps(8, 8000, 0, 0, 0)[0]
+    unmeasured = parts._unmeasured_products(8).ps * 61 + parts.decode_ends_ps(8, 8000, None, 0)[0]
     assert found.extrapolated_share == pytest.approx(unmeasured / duration, rel=1e-3)
     assert found.outside()[:2] == ["mixture of experts", "multi-head latent attention"]
 

@@ -21,6 +21,7 @@ from kvsim.sim.record.slo import Slo
 
 _MOST_WRITTEN = 150  # cells with a number
 _ALIKE = 0.02  # shares that a headline does not tell apart
+_THE_MOST = 0.995  # a share that is written as 100 %
 _TRAFFIC = {"case", *(field.name for field in fields(Traffic))} - {*LOADS, "num_prompts"}
 
 
@@ -147,7 +148,7 @@ def _headline_of_shares(
     each, what = _named(across), "Goodput per GPU" if slo else "Output tokens/s per GPU"
     if least[best] - least[worst] < _ALIKE:
         return f"{what}: all give the same in every {each}, within {100 * (1 - least[worst]):.0f} %"
-    gives = "the most" if least[best] > 1 - _ALIKE else f"at least {100 * least[best]:.0f} % of the most"
+    gives = f"at least {100 * least[best]:.0f} % of the most" if least[best] < _THE_MOST else "the most"
     little = f"as little as {100 * least[worst]:.0f} % of it" if least[worst] else "nothing"
     where = f"{_said(rows[worst])} {little}, in {_said(columns[int(shares[worst].argmin())])}"
     return f"{what}: {_said(rows[best])} gives {gives} in every {each}; {where}"

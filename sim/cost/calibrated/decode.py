@@ -33,6 +33,7 @@ from math import sqrt
 from typing import Any
 
 from kvsim.sim.cost.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
+from kvsim.sim.cost.step_cost import Spread
 
 ROWS = 64
 """Queries of a tile of FlashAttention 2 where the cache is paged."""
@@ -97,23 +98,26 @@ class DecodePart:
         known = self._lines[seqs] = line, max(round(self._programs / heads), 1)
         return known
 
-    def ends_ps(
-        self, seqs: int, total: int, longest: float, rounded: float, steps: int
-    ) -> tuple[float, float]:
-        """Picoseconds of a step, and of the one so many steps later; a number of 0 is not known.
+    def ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
+        """Picoseconds of a step, and of the one so many steps later.
+
+        Contexts that are all alike end half a tile after a whole one in the mean, and have at least a tile.
 
         Pieces are those of the steps between the two: where another piece or tile begins just at one of them,
         it is not taken for theirs.
         """
-        if not longest:
-            longest = total / seqs
         line, most = self._lines.get(seqs) or self._line(seqs)
         part, mean, further = self._part, total / seqs, steps * seqs
         start, norm = part.t0_ps, part.norm
         end = start
-        later = rounded + further
-        if not rounded:
-            half, least = total + seqs * self.tile / 2, seqs * self.tile
+        longest: float
+        rounded: float
+        later: float
+        if spread is not None:
+            longest, rounded = spread
+            later = rounded + further
+        else:
+            longest, half, least = mean, total + seqs * self.tile / 2, seqs * self.tile
             rounded, later = max(half, least), max(half + further, least)
         length = longest + steps
         if self._together:
@@ -140,7 +144,7 @@ class DecodePart:
         return (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
 
     def beside_prompts_ps(
-        self, alone_ps: float, seqs: int, total: int, longest: int, flop_ps: float
+        self, alone_ps: float, seqs: int, total: int, spread: Spread | None, flop_ps: float
     ) -> float:
         """Of sequences that take `alone_ps` without prompts; `flop_ps`: an operation of prefill attention."""
         if not self._l2_bytes:
@@ -150,7 +154,7 @@ class DecodePart:
             again = min(max(self._group * seqs / self._multiprocessors, 1.0), self._group) - 1
             reads += again * min(2 * (1 - self._l2_bytes / keys), 1.0)
         tokens = total * self._kv_heads * self._group
-        serial = (longest or total / seqs) * self._multiprocessors
+        serial = (total / seqs if spread is None else spread.longest) * self._multiprocessors
         computing = self._layers * self._tile_flops * max(tokens, serial) * flop_ps
         return sqrt((reads * alone_ps) ** 2 + computing**2)
 

@@ -93,13 +93,14 @@ class Calibrated(CostModel):
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
         self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
-        self._attention = (0, 0, 0, 0), 0, 0  # the last line: where, and its numbers
+        nowhere: tuple[int, int, Spread | None] = 0, 0, None
+        self._attention = nowhere, 0, 0  # the last line: where, and its numbers
 
     # -- what a step takes --------------------------------------------------------------------
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, in whole picoseconds; at least 1."""
-        prompts, _, _, seqs, context, copied, moved_in, _, moved_out, _, longest, rounded = shape
+        prompts, _, _, seqs, context, copied, moved_in, _, moved_out, _, spread = shape
         duration = least = 0
         if prompts:
             duration, _ = self._beside_decode(shape)
@@ -111,11 +112,11 @@ class Calibrated(CostModel):
                 least = hidden
         elif seqs:
             duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
-        beside = self._parts.beside_prompts_ps(seqs, context, longest, rounded) if prompts and seqs else None
+        beside = self._parts.beside_prompts_ps(seqs, context, spread) if prompts and seqs else None
         if beside is not None:
             duration += int(beside)
         elif seqs:
-            since, start, more = self._line(seqs, context, longest, rounded)
+            since, start, more = self._line(seqs, context, spread)
             duration += start + more * since
         if duration < least:
             duration = least
@@ -133,22 +134,22 @@ class Calibrated(CostModel):
             return [1] * steps
         found: list[int] = []
         while len(found) < steps:
-            now = _later(len(found), seqs, total, *(spread or (0, 0)))
-            found += self._stretch(seqs, now[0], steps - len(found), *now[1:])
+            done = len(found)
+            now = spread and spread.later(done, seqs)
+            found += self._stretch(seqs, total + done * seqs, steps - done, now)
         return found
 
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
         """As every model, but a later step may be shorter than the first: interpolated ratios may fall."""
-        longest, rounded = spread or (0, 0)
-        stretch = self._stretch(decode_seqs, context_tokens, steps, longest, rounded)
+        stretch = self._stretch(decode_seqs, context_tokens, steps, spread)
         done = len(stretch)
         most = limit_ps // min(stretch[0], stretch[-1]) + 1
         ends = list(accumulate(stretch if done <= most else stretch[:most]))
         while done < steps and ends[-1] < limit_ps:
-            context, *others = _later(done, decode_seqs, context_tokens, longest, rounded)
-            stretch, now = self._stretch(decode_seqs, context, steps - done, *others), ends.pop()
+            context, later = context_tokens + done * decode_seqs, spread and spread.later(done, decode_seqs)
+            stretch, now = self._stretch(decode_seqs, context, steps - done, later), ends.pop()
             done += len(stretch)
             most = (limit_ps - now) // min(stretch[0], stretch[-1]) + 1
             ends += accumulate(stretch[:most], initial=now)
@@ -156,10 +157,10 @@ class Calibrated(CostModel):
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
-    def _stretch(self, seqs: int, total: int, steps: int, longest: int, rounded: int) -> Sequence[int]:
+    def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> Sequence[int]:
         """The durations of a span up to the next multiple of STRETCH: they rise (or fall) evenly."""
         beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
-        since, start, more = self._line(seqs, total, longest, rounded)
+        since, start, more = self._line(seqs, total, spread)
         if steps > STRETCH - since:
             steps = STRETCH - since
         first = beside + start + more * since
@@ -168,18 +169,16 @@ class Calibrated(CostModel):
             return [max(first + more * step, least) for step in range(steps)]
         return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
 
-    def _line(self, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int, int]:
+    def _line(self, seqs: int, total: int, spread: Spread | None) -> tuple[int, int, int]:
         """Decode attention around a step: steps since the last multiple of STRETCH, ps there, more a step."""
         since = total // seqs % STRETCH
         total -= since * seqs
-        if longest:
-            longest -= since
-        if rounded:
-            rounded -= since * seqs
-        where = seqs, total, longest, rounded
+        if spread is not None:
+            spread = spread.later(-since, seqs)
+        where = seqs, total, spread
         known, start, more = self._attention
         if known != where:
-            first, last = self._decode_ends_ps(seqs, total, longest, rounded, STRETCH)
+            first, last = self._decode_ends_ps(seqs, total, spread, STRETCH)
             start, more = int(first), int((last - first) / STRETCH)
             self._attention = where, start, more
         return since, start, more
@@ -284,15 +283,6 @@ class Calibrated(CostModel):
             start = end
 
 
-def _later(steps: int, seqs: int, total: int, longest: int, rounded: int) -> tuple[int, int, int]:
-    """Sum, maximum and rounded sum of contexts so many steps later; what is not known stays 0."""
-    return (
-        total + steps * seqs,
-        longest + steps if longest else 0,
-        rounded + steps * seqs if rounded else 0,
-    )
-
-
 def source(profile: Profile, scenario: Deployment) -> str:
     """Which profile, of when and by which versions; whose it is; that it is a rehearsal where it is one."""
     tp, measured, error = scenario.tensor_parallel_size, profile["measured"], profile["composed_error"]
@@ -314,7 +304,5 @@ def source(profile: Profile, scenario: Deployment) -> str:
 def step_shapes(seqs: int, total: int, steps: int, spread: Spread | None) -> Iterator[StepShape]:
     """The steps of a span one by one."""
     for step in range(steps):
-        context, longest, rounded = _later(step, seqs, total, *(spread or (0, 0)))
-        yield StepShape(
-            decode_seqs=seqs, context_tokens=context, longest_context=longest, rounded_context=rounded
-        )
+        later = spread and spread.later(step, seqs)
+        yield StepShape(decode_seqs=seqs, context_tokens=total + step * seqs, spread=later)

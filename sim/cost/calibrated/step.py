@@ -38,7 +38,7 @@ from kvsim.sim.cost.calibrated.parts import (
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
 from kvsim.sim.cost.host import engine_of
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S, all_reduce_s
-from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.workload import PS_PER_S
@@ -218,53 +218,40 @@ class StepParts:
 
     # -- attention ----------------------------------------------------------------------------
 
-    def decode_pricer(self) -> Callable[[int, int, int, int, int], tuple[float, float]]:
+    def decode_pricer(self) -> Callable[[int, int, Spread | None, int], tuple[float, float]]:
         """What `decode_ends_ps` does, by the shortest way."""
         return self.decode_ends_ps if self.decode is None or self.windowed else self.decode.ends_ps
 
-    def decode_ends_ps(
-        self, seqs: int, total: int, longest: int, rounded: int, steps: int
-    ) -> tuple[float, float]:
-        """Attention of decoding sequences in all layers, in a step and so many steps later.
+    def decode_ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
+        """Attention of decoding sequences in all layers, in a step and so many steps later."""
+        later = spread and spread.later(steps, seqs)
+        return self._decode_ps(seqs, total, spread), self._decode_ps(seqs, total + steps * seqs, later)
 
-        A `longest` or `rounded` of 0 is not known.
-        """
-        return (
-            self._decode_ps(seqs, total, longest, rounded),
-            self._decode_ps(
-                seqs, total + steps * seqs, longest and longest + steps, rounded and rounded + steps * seqs
-            ),
-        )
-
-    def _decode_ps(self, seqs: int, total: int, longest: int, rounded: int) -> float:
+    def _decode_ps(self, seqs: int, total: int, spread: Spread | None) -> float:
         model = self._model
         if model.kv_latent_dim:
             product = self._product
             read = model.kv_bytes_per_token_per_gpu(self._tp) * product.byte_ps
             computed = model.decode_pair_flops / self._tp * product.work_ps
             return model.attention_layers * self._prefill.part.t0_ps + total * max(read, computed)
-        found = 0.0 if self.decode is None else self.decode.ends_ps(seqs, total, longest, rounded, 0)[0]
+        found = 0.0 if self.decode is None else self.decode.ends_ps(seqs, total, spread, 0)[0]
         if self.windowed is not None and model.window:
-            window, tile = model.window, self.windowed.tile
-            total, longest = min(total, window * seqs), min(longest, window)
-            rounded = min(rounded, -(-window // tile) * tile * seqs)
-            found += self.windowed.ends_ps(seqs, total, longest, rounded, 0)[0]
+            total, spread = _within(model.window, self.windowed.tile, seqs, total, spread)
+            found += self.windowed.ends_ps(seqs, total, spread, 0)[0]
         return found
 
-    def beside_prompts_ps(self, seqs: int, total: int, longest: int, rounded: int) -> float | None:
+    def beside_prompts_ps(self, seqs: int, total: int, spread: Spread | None) -> float | None:
         """Attention of decoding sequences in a step with prompts; None where prompts do not matter."""
         if not self._one_launch:
             return None
         found, flop_ps, model = 0.0, self._prefill.part.work_ps, self._model
         if self.decode is not None:
-            alone = self.decode.ends_ps(seqs, total, longest, rounded, 0)[0]
-            found += self.decode.beside_prompts_ps(alone, seqs, total, longest, flop_ps)
+            alone = self.decode.ends_ps(seqs, total, spread, 0)[0]
+            found += self.decode.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
         if self.windowed is not None and model.window:
-            window, tile = model.window, self.windowed.tile
-            total, longest = min(total, window * seqs), min(longest, window)
-            rounded = min(rounded, -(-window // tile) * tile * seqs)
-            alone = self.windowed.ends_ps(seqs, total, longest, rounded, 0)[0]
-            found += self.windowed.beside_prompts_ps(alone, seqs, total, longest, flop_ps)
+            total, spread = _within(model.window, self.windowed.tile, seqs, total, spread)
+            alone = self.windowed.ends_ps(seqs, total, spread, 0)[0]
+            found += self.windowed.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
         return found
 
     def decode_outside(self, seqs: int) -> list[Place]:
@@ -367,3 +354,13 @@ def expert_skew(scenario: Deployment) -> float:
 def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:
     """The first of a part's names in these precisions that the profile has; else its name in 16 bits."""
     return next((name + each for each in suffixes if name + each in parts), name)
+
+
+def _within(
+    window: int, tile: int, seqs: int, total: int, spread: Spread | None
+) -> tuple[int, Spread | None]:
+    """What a window sees of contexts: their sum, and how they differ."""
+    if spread is not None:
+        rounded = min(spread.rounded, -(-window // tile) * tile * seqs)
+        spread = Spread(min(spread.longest, window), rounded)
+    return min(total, window * seqs), spread
