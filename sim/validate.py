@@ -124,7 +124,7 @@ def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
     if cost == "measured-elsewhere":
-        specs["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.precision)
+        specs["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.version)
     specs["kv_cache_dtype"] = cache_of(point.model, point.gpu, point.version)
     gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]

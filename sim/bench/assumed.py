@@ -5,7 +5,7 @@ schedule   asynchronous from a release on
 experts    of older releases, slower than those of the tables
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 ASSUMED = (
@@ -16,8 +16,7 @@ ASSUMED = (
     "with data-parallel attention, tp counts all GPUs of the server",
     "the cache is 16-bit, but fp8 where the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
     "B200); of fp8 and fp4 models all layers are quantised",
-    "all-reduces are fused with norms where the launching script says so (Llama-70B and gpt-oss on B200, "
-    "MiniMax in fp4)",
+    "all-reduces are fused with norms where the launching script says so (Llama-70B and gpt-oss on B200)",
     "before release 0.18 experts in fp8 were read 1.6 times as long as in the tables, which are of 0.24",
 )
 ASYNCHRONOUS_SINCE = (0, 14)
@@ -32,12 +31,9 @@ gptoss_fp4_b200.sh, since 0.11.2). The script of an H100 says so too, but its se
 cache: 31 s for 64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
 FUSED = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
-    ("openai/gpt-oss-120b", "b200_sxm", ""),
-    ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "fp4"),
-    ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", "fp4"),
+    ("openai/gpt-oss-120b", "b200_sxm", "0."),
 )
-"""(model, GPU, how the precision begins) of servers with `fuse_allreduce_rms`, or its older name, by the same
-scripts and minimaxm2.5_fp4_b200.sh."""
+"""The same of servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
 OLD_EXPERTS, NEW_EXPERTS_SINCE = 1.6, (0, 18)
 """How much longer experts in fp8, with scales by block, took to be read in older releases: fitted to five
 servers of MiniMax-M2.5 on an H200, release 0.16. Which kernels these were is not known; 0.12 gave them to
@@ -46,13 +42,16 @@ DeepGEMM, unless on eight GPUs, until it was found to be slower (vllm-project/vl
 
 def cache_of(model: str, gpu: str, version: str) -> str:
     """Type of the cached numbers."""
-    told = any([model, gpu] == server and version.startswith(begun) for *server, begun in EIGHT_BIT_CACHES)
-    return "fp8" if told else "auto"
+    return "fp8" if _among(EIGHT_BIT_CACHES, model, gpu, version) else "auto"
 
 
-def fused(model: str, gpu: str, precision: str) -> bool:
+def fused(model: str, gpu: str, version: str) -> bool:
     """Whether all-reduces are fused with norms."""
-    return any([model, gpu] == server and precision.startswith(begun) for *server, begun in FUSED)
+    return _among(FUSED, model, gpu, version)
+
+
+def _among(servers: Iterable[tuple[str, str, str]], model: str, gpu: str, version: str) -> bool:
+    return any((model, gpu) == (name, where) and version.startswith(begun) for name, where, begun in servers)
 
 
 def asynchronous(version: str) -> bool:
