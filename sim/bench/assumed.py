@@ -15,7 +15,7 @@ ASSUMED = (
     "releases from 0.14 on, and those that are not told, schedule asynchronously",
     "with data-parallel attention, tp counts all GPUs of the server",
     "the cache is 16-bit, but fp8 where the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
-    "B200); of fp8 and fp4 models all layers are quantised",
+    "B200, MiniMax of 0.19 on B200 and B300); of fp8 and fp4 models all layers are quantised",
     "all-reduces are fused with norms where the launching script says so (Llama-70B and gpt-oss on B200)",
     "before release 0.18 experts in fp8 were read 1.6 times as long as in the tables, which are of 0.24",
 )
@@ -24,11 +24,14 @@ EIGHT_BIT_CACHES = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
     ("meta-llama/Llama-3.1-70B", "h200_sxm", ""),
     ("openai/gpt-oss-120b", "b200_sxm", "0."),
+    ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"),
+    ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", ""),
 )
 """(model, GPU, how the version begins) of servers with `--kv-cache-dtype fp8`, by the scripts of InferenceMAX
 that launched them (70b_fp8_b200_slurm.sh, 70b_fp4_b200_slurm.sh, 70b_fp8_h200_slurm.sh, October 2025;
-gptoss_fp4_b200.sh, since 0.11.2). The script of an H100 says so too, but its servers waited as with a 16-bit
-cache: 31 s for 64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
+gptoss_fp4_b200.sh, since 0.11.2; minimaxm2.5_fp8_b300.sh and minimaxm2.5_fp4_b300.sh, April 2026, which are
+those of a B200 as they are). The script of an H100 says so too, but its servers waited as with 16 bits: 31 s
+for 64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
 FUSED = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
     ("openai/gpt-oss-120b", "b200_sxm", "0."),

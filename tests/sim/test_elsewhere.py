@@ -305,3 +305,13 @@ def test_products_compute_longer_with_real_weights_but_read_them_as_fast(gpu):
 def test_tables_with_random_weights_and_whole_layers_need_no_more():
     assert "real_data" not in gpu_and_cost("b200", None)[2]["parts"]["product_nvfp4"]["constants"]
     assert "real_data" not in gpu_and_cost("rtx-4090", None)[2]["parts"]["product"]["constants"]
+
+
+def test_norms_over_all_heads_take_an_all_reduce_in_every_layer():
+    model = model_named("minimax-m2")
+    assert model.norms_over_heads and not model_named("qwen3-32b").norms_over_heads
+    plain, normed = (
+        StepParts(where, where.profile["parts"]).tokens(8).ps
+        for where in (served("b200", 4, replace(model, norms_over_heads=on)) for on in (False, True))
+    )
+    assert 62 * 10e6 < normed - plain < 62 * 15e6
