@@ -36,7 +36,18 @@ from kvsim.cli_calibrate import calibrate_app
 from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
-from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
+from kvsim.flags import (
+    NO_SERVER,
+    NO_TRAFFIC,
+    ScenarioTexts,
+    TrafficTexts,
+    called,
+    completed,
+    flat,
+    given,
+    names_of,
+    shortened,
+)
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
@@ -424,7 +435,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop:
             any_output()
-            code = command()(completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
+            words = completed(sys.argv[1:] if argv is None else argv)
+            code = command(called(words))(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -444,9 +456,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @cache
-def command() -> Front:
-    """All commands with their options, made from the signatures above; made once, as it takes a while."""
-    return typer.main.get_command(app)
+def command(called: str) -> Front:
+    """The commands, with the options of the one that is called; made once, as it takes a while."""
+    return typer.main.get_command(shortened(app, called))
 
 
 def _repeated(

@@ -148,6 +148,8 @@ def can_admit_foretells_admit(step: Step) -> str:
 
 def no_stays_no(step: Step) -> str:
     """What was refused stays refused until something is released, moved, evicted or expired (3)."""
+    if step.moves_in_part:
+        return f"moves_in_part, but {step.after.budget} growths are promised" if step.after.budget else ""
     return f"can_admit{step.revived} was refused before, with more room" if step.revived else ""
 
 

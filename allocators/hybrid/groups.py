@@ -14,8 +14,9 @@ from math import lcm
 
 from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Allocator, Region
-from kvsim.allocators.hybrid.grouped import Grouped, specs
+from kvsim.allocators.hybrid.grouped import Grouped
 from kvsim.allocators.hybrid.memory import OnePool
+from kvsim.allocators.hybrid.specs import specs
 from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
