@@ -13,6 +13,7 @@ from kvsim.allocators.options import Options
 from kvsim.allocators.size_classes.store import Segment
 from kvsim.allocators.size_classes.utilisation import SIZES, Objects, one_by_one, pairs, splitmix64
 from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.serving.engine import no_cycle_collection
 
 MIB, GIB = 1 << 20, 1 << 30
 BASE = 0x1000
@@ -102,6 +103,7 @@ def kvblock(
     return {"tokens": memory.capacity(0), "waste": lent * tensor_parallel / MIB}
 
 
+@no_cycle_collection()  # or Python would look through all objects again and again
 def full_store(*, pool: int, rounds: bool, count: int, seed: int = 7, store: Mapping[str, int]) -> Values:
     """Mooncake's benchmark: the share of a full store that holds objects, in percent.
 

@@ -1,5 +1,6 @@
 """Mooncake's OffsetAllocator, both builds: every address, size and state of the genuine code."""
 
+import gc
 from itertools import repeat
 
 import pytest
@@ -156,7 +157,16 @@ def utilisation_runs():
             yield pytest.param(kind, row, id=f"{kind}-{name}", marks=[pytest.mark.slow] if slow else [])
 
 
+@pytest.fixture
+def no_search_for_cycles():
+    """Python would look through half a million objects again and again."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_search_for_cycles")
 @pytest.mark.parametrize(("kind", "row"), list(utilisation_runs()))
 def test_benchmark_fills_the_store_as_recorded(kind, row):
     outcome, samples, objects = benchmark(kind, row)
