@@ -101,7 +101,6 @@ class Replica:
         self._always_rests = server.own.external_slots or server.allocator.idles
         self._rests = self._always_rests or server.allocator.caches or scheduler.forks
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
-        self._plain = self._linear and not (self._hears or memory_map)  # is a span only to be recorded?
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
@@ -133,6 +132,7 @@ class Replica:
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
         self._looked_on = (self.check or self.events or self.memory_map) is not None
+        self._plain = self._linear and not (self._hears or self.memory_map)  # is a span only to be recorded?
         self._step_log = self.recorder.step_log
         if self._works_in_spans and not self._takes:
             self.max_span = 1  # who comes could end a span whose work is done
