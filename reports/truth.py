@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.sim.bench.assumed import ASSUMED
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.validate import (
-    ASSUMED,
     Compared,
     Floats,
     Point,

@@ -24,7 +24,7 @@ from kvsim.sim.build import (
 )
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
-from kvsim.sim.cost.host import behind_frontend, frontend_s
+from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.errors import KvsimError
@@ -35,6 +35,7 @@ from kvsim.sim.plugins import refuse_code
 from kvsim.sim.record import metrics
 from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
+from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
@@ -98,7 +99,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         result = self.engine.run()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-        requests = metrics.request_table(result, frontend_s(self.scenario))
+        requests = metrics.request_table(result, self._outside_s(result))
         return Outcome(
             config=config_of(self.scenario, self.traffic, self.capacity, self.fleet, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
@@ -109,6 +110,10 @@ class Simulation:
             events=metrics.together([metrics.event_table(each.events) for each in self.engine.replicas]),
             map=metrics.together([metrics.map_table(each.memory_map) for each in self.engine.replicas]),
         )
+
+    def _outside_s(self, result: Result) -> Floats | float:
+        """What requests spend in the front end."""
+        return seconds_of(result, frontend_of(self.scenario), self.fleet.replicas)
 
     def _summary(
         self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
@@ -146,7 +151,7 @@ class Simulation:
         found: list[Json] = []
         for place, result in enumerate(self.engine.results):
             alone = part(result, place)
-            numbers = metrics.summary(alone, metrics.request_table(alone, frontend_s(self.scenario)))
+            numbers = metrics.summary(alone, metrics.request_table(alone, self._outside_s(alone)))
             counts = numbers.pop("engine")
             engine = {**names, **(counts if isinstance(counts, dict) else {})}
             found.append({"label": f"replica {place}", **numbers, "engine": engine})
@@ -251,7 +256,7 @@ def prepare(
     goals.price_of(scenario.gpu.name)
     scenario = resolved(scenario)
     capacity = capacity_of(scenario)
-    workload = behind_frontend(workload, frontend_s(scenario))
+    workload = behind_frontend(workload, frontend_of(scenario), fleet.replicas)
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
         scenario,

@@ -3,9 +3,9 @@
     Point   a closed loop: model, GPUs, lengths, clients -> mean TTFT and TPOT
     Run     requests with arrivals and lengths           -> TTFT and E2E of each
 
-What a source does not say of its engine is assumed, and told: `ASSUMED`. A point that contradicts physics is
-refused with the arithmetic (`against_physics`). Sources: sim/measured (ships), a table of points in CSV with
-the columns of `Point`, or a benchmark's result with every request (sim/bench/read.py).
+What a source does not say of its engine is assumed, and told (sim/bench/assumed.py). A point that contradicts
+physics is refused with the arithmetic (`against_physics`). Sources: sim/measured (ships), a table of points
+in CSV with the columns of `Point`, or a benchmark's result with every request (sim/bench/read.py).
 """
 
 import csv
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.allocators.base import Content
+from kvsim.sim.bench.assumed import asynchronous, cache_of, fused, of_release
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
@@ -35,14 +36,6 @@ from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
 Floats = npt.NDArray[np.float64]
 
-ASSUMED = (
-    "lengths are drawn evenly from 0.8 to 1 of the nominal ones; ten requests a client, of Qwen six",
-    "measured TTFT and TPOT are means",
-    "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
-    "releases from 0.14 on, and those that are not told, schedule asynchronously",
-    "with data-parallel attention, tp counts all GPUs of the server",
-    "the cache is 16-bit, of Llama-70B on a B200 fp8; of fp8 and fp4 models all layers are quantised",
-)
 RANGE = 0.8
 ROUNDS, INFERENCEMAX_ROUNDS = 6, 10
 """Requests of each client, as far as MOST_TOKENS allow: nobody says how many; InferenceMAX's scripts do."""
@@ -50,11 +43,7 @@ INFERENCEMAX = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/Mi
 """Models whose points are from there."""
 MOST_TOKENS = 8_000_000
 SEQS, TOKENS = 1024, 8192
-ASYNCHRONOUS_SINCE = (0, 14)
 PRECISIONS = {"fp8": ("fp8", 8.0), "fp4": ("nvfp4", 4.5)}
-EIGHT_BIT_CACHES = (("meta-llama/Llama-3.1-70B", "b200_sxm"),)
-"""(model, GPU) of servers with `--kv-cache-dtype fp8`, by the scripts of InferenceMAX that launched them
-(70b_fp8_b200_slurm.sh and 70b_fp4_b200_slurm.sh, October 2025)."""
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
@@ -120,28 +109,25 @@ def model_of(point: Point) -> ModelSpec:
 def scenario_of(point: Point, cost: str | None = None) -> Deployment:
     """The server of a point; what it does not say is assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
+    profile = of_release(profile, point.version)
     model = model_of(point)
     longest = min(model.max_model_len, 2 * (point.input_tokens + point.output_tokens))
-    asynchronous = _asynchronous(point.version)
+    overlapped = asynchronous(point.version)
     engine = EngineConfig(
-        scheduler="vllm-v1@0.33.0" if asynchronous else "vllm-v1",
+        scheduler="vllm-v1@0.33.0" if overlapped else "vllm-v1",
         max_num_seqs=SEQS,
         max_num_batched_tokens=TOKENS,
         max_model_len=longest,
-        async_scheduling=asynchronous,
+        async_scheduling=overlapped,
         disable_hybrid_kv_cache_manager=True,
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
-    specs["kv_cache_dtype"] = "fp8" if (point.model, point.gpu) in EIGHT_BIT_CACHES else "auto"
+    if cost == "measured-elsewhere":
+        specs["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.version)
+    specs["kv_cache_dtype"] = cache_of(point.model, point.gpu, point.version)
     gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]
-
-
-def _asynchronous(version: str) -> bool:
-    numbers = version.split(".")[:2]
-    known = len(numbers) == 2 and all(each.isdecimal() for each in numbers)
-    return not known or tuple(map(int, numbers)) >= ASYNCHRONOUS_SINCE
 
 
 def workload_of(point: Point, seed: int = 0) -> Workload:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from typing import ClassVar
 
+from kvsim.allocators.arena import as_regions
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.virtual_memory.elastic_blocks import ElasticBlocks
@@ -147,30 +148,29 @@ class ElasticTables(Allocator):
         return self.straddling
 
     def regions(self) -> Iterator[Region]:
+        return as_regions(self._rows())
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        """A value for each field of each region."""
+        block_slots, size, per_token = self._block, self.block_size, self.slots_per_token
         owner: dict[int, tuple[tuple[int, ...], int]] = {}
         for seq, table in self._table.items():
             for at, block in enumerate(table):
-                owner[block] = (*owner.get(block, ((), 0))[0], seq), at
+                owner[block] = (*owner.get(block, ((), 0))[0], seq), at * size
         mapped = {*self.blocks.part_free, *self.blocks.full, *self.blocks.pool.reserved}
         end = 0
         for page in range(self.blocks.pool.total):
+            is_mapped = page in mapped
             for block in self.blocks.blocks_of(page):
-                if block * self._block > end:
-                    yield Region(end, block * self._block - end, ())
-                end = (block + 1) * self._block
-                held, at = owner.get(block, ((), 0))
+                start = block * block_slots
+                if start > end:
+                    yield end, start - end, (), 0, False, False, 1
+                held, first = owner.get(block, ((), 0))
                 cached = not held and self.is_cached(block)
-                yield Region(
-                    end - self._block,
-                    self._block,
-                    held,
-                    at * self.block_size,
-                    cached,
-                    idle=not (held or cached) and page in mapped,
-                    per_token=self.slots_per_token,
-                )
+                yield start, block_slots, held, first, cached, is_mapped and not (held or cached), per_token
+                end = start + block_slots
         if end < self.capacity_slots:
-            yield Region(end, self.capacity_slots - end, ())
+            yield end, self.capacity_slots - end, (), 0, False, False, 1
 
     def is_cached(self, block: int) -> bool:
         """Whether a block that nobody holds still has a text that can be found."""

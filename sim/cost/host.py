@@ -1,21 +1,20 @@
-"""What an engine's host adds to the GPU's time: work for every step, and a front end around every request.
+"""What an engine's host adds to the GPU's time in every step.
 
     step, synchronous    GPU + host          the host schedules, launches and samples while the GPU waits
     step, asynchronous   max(GPU, host)      it does so for the next step while the GPU computes this one
     host                 base + per sequence x sequences (prompts and decoding) of the step
-    request              front end once: HTTP, tokenizer, detokenizer; in TTFT and E2E, not in TPOT
 
+What it does for every request, once, is in sim/cost/frontend.py.
 The constants are fitted to measured servers (docs/truth.md says to which, and what they miss). They go with
 GPU times that were measured; the roofline and published figures have them only where they are asked for.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.workload import PS_PER_S, Workload
 
 AUTO, NONE = "auto", "none"
 MEASURED = ("calibrated", "measured-elsewhere")
@@ -47,8 +46,6 @@ PIECEWISE = ("vllm-v1",)
 """Engines whose mixed steps run in piecewise CUDA graphs."""
 HOSTS = {"vllm-v1": Host(1.15e-3, 48e-6)}
 """Engine -> its host, fitted to measured servers."""
-FRONTENDS_S = {"vllm-v1": 9.5e-3}
-"""Engine -> its front end behind HTTP; of the engine alone it is 0."""
 
 
 def engine_of(scenario: Deployment) -> str:
@@ -78,29 +75,10 @@ def host_of(scenario: Deployment) -> Host | None:
     return Host(numbers[0] / 1e3, numbers[1] / 1e6, overlapped)
 
 
-def frontend_s(scenario: Deployment) -> float:
-    """Seconds of the front end of a scenario."""
-    given = scenario.frontend_latency
-    if given is None:
-        return FRONTENDS_S.get(engine_of(scenario), 0.0) if scenario.cost in MEASURED else 0.0
-    return given
-
-
-def behind_frontend(workload: Workload, seconds: float) -> Workload:
-    """The workload as the engine sees it: who waits for an answer gets it so much later."""
-    if not seconds or workload.waits is None:
-        return workload
-    waits = replace(workload.waits, think_ps=workload.waits.think_ps + round(seconds * PS_PER_S))
-    return replace(workload, waits=waits)
-
-
 def host_words(scenario: Deployment) -> str:
-    """The host and the front end in a phrase; empty where there is none."""
-    host, front = host_of(scenario), frontend_s(scenario)
-    words = []
-    if host is not None:
-        how = "hidden behind the GPU" if host.overlapped else "added"
-        words.append(f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence, {how}")
-    if front:
-        words.append(f"front end {1e3 * front:g} ms")
-    return ", ".join(words)
+    """The host in a phrase; empty where there is none."""
+    host = host_of(scenario)
+    if host is None:
+        return ""
+    how = "hidden behind the GPU" if host.overlapped else "added"
+    return f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence, {how}"

@@ -104,6 +104,7 @@ def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
         experts=experts if routed else 0,
         experts_per_token=used if routed else 0,
         expert_parameters=routed,
+        norms_over_heads=config.get("qk_norm_type") == "per_layer",
         tie_word_embeddings=shape.tied,
         notes=tuple(notes),
         source="config.json",

@@ -69,6 +69,9 @@ class ModelSpec:
     experts, experts_per_token, expert_parameters : int
         Routed experts of a layer, how many of them a token passes through, and the parameters of all
         routed experts of all layers; 0 without a mixture of experts.
+    norms_over_heads : bool
+        Whether queries and keys are normed over all heads together, wherever these are (MiniMax-M2): GPUs
+        that share the heads then add up their squares in every layer.
     kv_layers : tuple of KvLayers
         What each layer caches, where not all layers do the same; empty: as the fields above say.
     notes : tuple of str
@@ -101,6 +104,7 @@ class ModelSpec:
     experts: int = 0
     experts_per_token: int = 0
     expert_parameters: int = 0
+    norms_over_heads: bool = False
     kv_layers: tuple[KvLayers, ...] = ()
     notes: tuple[str, ...] = ()
     source: str

@@ -404,7 +404,16 @@ class Scenario:
         default=None,
         value="SECONDS",
         shown="the engine's, beside measured GPU times",
-        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E; 0: the engine alone",
+        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E, and nothing else; "
+        "0: the engine alone",
+    )
+    frontend_load: str = option(
+        "Front end: us a prompt token + us a request in flight; auto: the engine's.",
+        panel=HARDWARE,
+        default=Deployment.frontend_load,
+        value="auto|none|US+US",
+        doc="what the [front end](cost.md#the-host) takes beside `--frontend-latency`: microseconds for each "
+        "prompt token, and for each request in flight; `auto`: the engine's, unless a latency is given",
     )
     quantization: str | None = option(
         "Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",
@@ -420,6 +429,13 @@ class Scenario:
         panel=HARDWARE,
         default=False,
         doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
+    )
+    fuse_allreduce_rms: bool = option(
+        "All-reduces that end in the norm behind them, as FlashInfer's.",
+        panel=HARDWARE,
+        default=False,
+        doc="all-reduces of FlashInfer, which vLLM joins with the norm behind them "
+        "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once where that is shorter",
     )
     expert_skew: float | None = option(
         "How uneven tokens choose experts: a power law.",

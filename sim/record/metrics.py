@@ -31,7 +31,7 @@ def _seconds(column_ps: Int64Column) -> Float64Column:
     return column_ps / PS_PER_S
 
 
-def request_table(result: Result, frontend_s: float = 0.0) -> dict[str, Column]:
+def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> dict[str, Column]:
     """A row per request in the order of the trace; times and steps are NaN where it was rejected.
 
     What a request spends in front of the engine and behind it, `frontend_s`, is in TTFT and E2E.

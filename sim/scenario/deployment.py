@@ -50,11 +50,16 @@ class Deployment:
         the engine's where the GPU's times are measured (sim/cost/host.py).
     frontend_latency : float or None
         Seconds that a request spends outside of the engine; None means the engine's, as above.
+    frontend_load : str
+        What comes to that: "none", "US+US" (microseconds for each prompt token, and for each request in
+        flight), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
     expert_skew : float or None
         How uneven tokens choose their experts, the exponent of a power law; None means even in the
         roofline, 1.2 in measured profiles.
     enable_expert_parallel : bool
         Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
+    fuse_allreduce_rms : bool
+        Whether all-reduces are FlashInfer's, fused with norms: one shot where that is shorter.
     time_scale : float
         By what every step's time is multiplied.
     """
@@ -73,8 +78,10 @@ class Deployment:
     profile: Mapping[str, Any] | None = None
     host_time: str = "auto"
     frontend_latency: float | None = None
+    frontend_load: str = "auto"
     expert_skew: float | None = None
     enable_expert_parallel: bool = False
+    fuse_allreduce_rms: bool = False
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -90,6 +97,7 @@ class Deployment:
                 f"got {self.tensor_parallel_size}"
             )
         self._check_ranks()
+        self._check_all_reduces()
         if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
             raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
@@ -108,6 +116,16 @@ class Deployment:
             raise KvsimError(
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
                 f"got {self.num_gpu_blocks} and {self.kv_tokens}"
+            )
+
+    def _check_all_reduces(self) -> None:
+        if not self.fuse_allreduce_rms:
+            return
+        if self.cost not in ("calibrated", "measured-elsewhere"):
+            raise KvsimError(f"fuse_allreduce_rms must be left out for cost {self.cost}, which measures none")
+        if self.gpu.link_bytes_per_s is None:
+            raise KvsimError(
+                f"fuse_allreduce_rms must be left out for gpu {self.gpu.name}, which has no links"
             )
 
     def _check_ranks(self) -> None:

@@ -1,16 +1,13 @@
-"""The host's time of a step and the front end of a request: what they add, and what hides."""
+"""The host's time of a step: what it adds, and what hides."""
 
-import numpy as np
 import pytest
 
-from kvsim import workloads
-from kvsim.sim.cost.host import Host, frontend_s, host_of
+from kvsim.sim.cost.host import Host, host_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.run import prepare
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 
@@ -63,12 +60,9 @@ def test_the_steps_of_a_span_have_the_host_of_single_steps(cost, overlapped, tex
 
 def test_a_host_belongs_to_measured_gpu_times_unless_it_is_asked_for():
     assert host_of(scenario("roofline")) is None
-    assert frontend_s(scenario("roofline")) == 0
     usual = host_of(scenario("measured-elsewhere"))
     assert usual.base_s > 0 and usual.per_sequence_s > 0 and not usual.overlapped
     assert host_of(scenario("measured-elsewhere", async_scheduling=True)).overlapped
-    assert frontend_s(scenario("measured-elsewhere")) > 0
-    assert frontend_s(scenario("measured-elsewhere", frontend_latency=0)) == 0
     assert host_of(scenario(host_time="1.5")) == Host(1.5e-3, 0)
 
 
@@ -86,32 +80,8 @@ def test_a_constant_cost_has_no_place_for_a_host():
         cost_named("constant:0.03", scenario("constant:0.03", host_time="1+1"))
 
 
-def requests_of(where, **how):
-    usual = {"num_prompts": 50, "seed": 1, "request_rate": None, "burstiness": None}
-    work = workloads.build("sharegpt", **usual | how)
-    return prepare(where, work, {}).outcome().requests
-
-
-def test_the_front_end_is_in_ttft_and_e2e_but_not_in_tpot():
-    bare, behind = (requests_of(scenario(frontend_latency=s), request_rate=3.0) for s in (None, 0.25))
-    for name in ("ttft_s", "e2e_s"):
-        assert np.allclose(behind[name] - bare[name], 0.25)
-    assert np.allclose(behind["tpot_s"], bare["tpot_s"])
-    assert np.array_equal(behind["finish_s"], bare["finish_s"])
-
-
-def test_a_client_that_waits_for_its_answer_waits_for_the_front_end_too():
-    bare, behind = (requests_of(scenario(frontend_latency=s), clients=1) for s in (0, 0.25))
-    assert np.allclose(np.diff(behind["arrival_s"]) - np.diff(bare["arrival_s"]), 0.25)
-
-
-def test_a_front_end_is_at_least_0():
-    with pytest.raises(KvsimError, match="frontend_latency must be a finite number above 0"):
-        scenario(frontend_latency=-1)
-
-
-def test_without_options_the_papers_server_has_neither():
+def test_without_options_the_papers_server_has_none():
     default = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
-    assert host_of(default) is None and frontend_s(default) == 0
+    assert host_of(default) is None
     assert cost_named("roofline", default).step_ps(DECODE) == 26_208_245_930
     assert cost_named("roofline", default).step_ps(MIXED) == 42_826_866_266

@@ -55,8 +55,10 @@ def test_work_that_takes_longer_than_a_step_ends_a_span(allocator, cost):
     assert many["upkeep"].exceeded_ps
 
 
-@pytest.mark.parametrize("scheduler", ["static", "sglang", "tensorrt-llm"])
-@pytest.mark.parametrize("allocator", ["vattention", "kvcached"])
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("static", marks=pytest.mark.slow), "sglang", "tensorrt-llm"]
+)
+@pytest.mark.parametrize("allocator", [pytest.param("vattention", marks=pytest.mark.slow), "kvcached"])
 def test_under_other_schedulers_too(allocator, scheduler):
     plain = {"enable_prefix_caching": False}
     many, one = (outcome(allocator, span, 8.0, scheduler=scheduler, **plain) for span in (1 << 20, 1))

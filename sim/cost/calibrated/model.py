@@ -25,6 +25,7 @@ from typing import NamedTuple
 from kvsim.sim.cost.calibrated.extrapolation import Extrapolation
 from kvsim.sim.cost.calibrated.parts import Place, Priced
 from kvsim.sim.cost.calibrated.step import StepParts
+from kvsim.sim.cost.frontend import frontend_words
 from kvsim.sim.cost.host import PIECEWISE, engine_of, host_of, host_words
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL, Profile
@@ -286,17 +287,17 @@ def source(profile: Profile, scenario: Deployment) -> str:
     """Which profile, of when and by which versions; whose it is; that it is a rehearsal where it is one."""
     tp, measured, error = scenario.tensor_parallel_size, profile["measured"], profile["composed_error"]
     what = f"{scenario.model.name} on {f'{tp} x ' if tp > 1 else ''}{scenario.gpu.name}"
-    date, host = str(measured["date"])[:10], host_words(scenario)
+    date, host = str(measured["date"])[:10], [host_words(scenario), frontend_words(scenario)]
     if profile["kind"] == "elsewhere":
         engine = str(profile["engine"]["decode"]).partition(":")[0]
         tabled = f"kernels of {engine} as tabled by {profile['source']}"
-        said = ", ".join(filter(None, [tabled, date, host]))
+        said = ", ".join(filter(None, [tabled, date, *host]))
         return f"measured elsewhere: {what}; profile {profile['name']}, {said}"
     facts = [f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key)]
     if error is not None:
         facts.append(f"error {100 * error:.1f} % on composed steps")
     kind = REHEARSAL if profile["kind"] == "rehearsal" else "measured"
-    said = ", ".join(filter(None, [kind, date, *facts, host]))
+    said = ", ".join(filter(None, [kind, date, *facts, *host]))
     return f"calibrated: {what}; profile {profile['name']}, {said}"
 
 

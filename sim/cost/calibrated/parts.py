@@ -161,16 +161,28 @@ class Along:
 
 
 class AllReduce:
-    """An all-reduce of so many GPUs: a ring, with their own start and their own share of the links."""
+    """An all-reduce of so many GPUs: a ring, with their own start and their own share of the links.
 
-    def __init__(self, part: Part, gpus: int) -> None:
+    `one_shot_s` is given where every GPU may send all it has to every other, in one go: seconds a byte of the
+    link. That is one start and `gpus - 1` messages, shorter where they are small.
+    """
+
+    def __init__(self, part: Part, gpus: int, one_shot_s: float | None = None) -> None:
         shares, starts = (part.constants.get(name, {}) for name in ("shares", "starts"))
         self._along = Along(part, "bytes", gpus=gpus)
         self._ring = 2 * (gpus - 1) / gpus * _by_count(shares, gpus, 1.0)
         self._start = _by_count(starts, gpus, 0.0)
+        self._least_ps = self._ring_of(0.0).ps
+        self._shot_ps = None if one_shot_s is None else (gpus - 1) * one_shot_s * PS_PER_S
 
     def priced(self, size: float) -> Priced:
         """Of so many bytes on each GPU."""
+        found = self._ring_of(size)
+        if self._shot_ps is not None and self._least_ps + size * self._shot_ps < found.ps:
+            return Priced(self._least_ps + size * self._shot_ps)
+        return found
+
+    def _ring_of(self, size: float) -> Priced:
         return self._along.priced(self._ring * size, self._start, size)
 
 
@@ -184,7 +196,8 @@ class Product:
     """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
 
     `weight_bytes` is given where the weights are smaller than what the part computes with; that was never
-    measured, and counts as outside.
+    measured, and counts as outside. Where the constant `real_data` is there, the weights measured were all
+    alike, or never set: computing with real ones takes so many times as long (benchmarks/elsewhere).
     """
 
     def __init__(self, part: Part, inputs: int, outputs: int, weight_bytes: float | None = None) -> None:
@@ -198,6 +211,7 @@ class Product:
         self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
         self._wave = constants.get("multiprocessors", 0)
         self._idle, self._least = constants.get("whole_waves", 0), constants.get("least_wave", 0) * self._wave
+        self._real_work = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # a token
 
     def priced(self, tokens: int) -> Priced:
         """The product with so many tokens."""
@@ -207,7 +221,8 @@ class Product:
         elif tiles < self._least:
             tiles = self._least
         moved = self._weight_bytes + tokens * self._token_bytes
-        found = self._along.priced(moved, tiles * self._tile_work, tokens)
+        work = tiles * self._tile_work + tokens * self._real_work
+        found = self._along.priced(moved, work, tokens)
         return Priced.of(found.ps, self._never) if self._never else found
 
 

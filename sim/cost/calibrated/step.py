@@ -84,7 +84,9 @@ class StepParts:
         reduce = self._parts.pop("all_reduce", None)
         self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items()}
         together = [gpus for gpus in (tp, self._ranks) if gpus > 1]
-        self._reduce = {gpus: AllReduce(reduce, gpus) for gpus in together if reduce}
+        link = self._gpu.link_bytes_per_s
+        one_shot_s = 1 / link if link and scenario.fuse_allreduce_rms else None
+        self._reduce = {gpus: AllReduce(reduce, gpus, one_shot_s) for gpus in together if reduce}
         group = self._heads // self._kv_heads
         geometry = {
             "kv_heads": self._kv_heads,
@@ -155,8 +157,12 @@ class StepParts:
             self._by_bytes("elementwise", 6 * n * (model.intermediate_size // self._tp)),
             self._by_bytes("kv_write", 2 * n * self._kv_heads * head_dim * (2 + self._element)),
         ]
+        if model.norms_over_heads:  # their squares, the sum of these over the GPUs, and the norm
+            layer += [self._by_bytes("elementwise", 4 * n * (self._heads + self._kv_heads) * head_dim)] * 2
         if self._tp > 1:
             layer += [self._all_reduce(n, self._tp)] * 2
+            if model.norms_over_heads:
+                layer.append(self._sums(n))
         if self._ranks > 1:  # to the experts and back
             layer.append(self._all_reduce(n * self._ranks, self._ranks))
         if self._products is None:
@@ -207,12 +213,17 @@ class StepParts:
 
     def _all_reduce(self, n: int, gpus: int) -> Priced:
         """Of the activations of n tokens; an all-gather and a reduce-scatter move the same."""
-        model, size = self._model, 2 * n * self._model.hidden_size
+        return self._reduced(n * self._model.hidden_size * self._model.dtype_bytes, gpus)
+
+    def _sums(self, n: int) -> Priced:
+        """The all-reduce of two numbers of 32 bits a token."""
+        return self._reduced(8 * n, self._tp)
+
+    def _reduced(self, size: int, gpus: int) -> Priced:
         if gpus in self._reduce:
             return self._reduce[gpus].priced(size)
         least_s, each_s = all_reduce_s(self._gpu, gpus)
-        seconds = least_s + n * model.hidden_size * model.dtype_bytes * each_s
-        return Priced.of(seconds * PS_PER_S, [(f"all-reduce of {gpus} GPUs", "", 0.0)])
+        return Priced.of((least_s + size * each_s) * PS_PER_S, [(f"all-reduce of {gpus} GPUs", "", 0.0)])
 
     # -- attention ----------------------------------------------------------------------------
 

@@ -1,0 +1,83 @@
+"""How measured servers were served, where their points do not say it: by their scripts, or assumed.
+
+cache      fp8 where the script that launched the server says so
+schedule   asynchronous from a release on
+experts    of older releases, slower than those of the tables
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ASSUMED = (
+    "lengths are drawn evenly from 0.8 to 1 of the nominal ones; ten requests a client, of Qwen six",
+    "measured TTFT and TPOT are means",
+    "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
+    "releases from 0.14 on, and those that are not told, schedule asynchronously",
+    "with data-parallel attention, tp counts all GPUs of the server",
+    "the cache is 16-bit, but fp8 where the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
+    "B200, MiniMax of 0.19 on B200 and B300); of fp8 and fp4 models all layers are quantised",
+    "all-reduces are fused with norms where the launching script says so (Llama-70B and gpt-oss on B200)",
+    "before release 0.18 experts in fp8 were read 1.6 times as long as in the tables, which are of 0.24",
+)
+ASYNCHRONOUS_SINCE = (0, 14)
+EIGHT_BIT_CACHES = (
+    ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
+    ("meta-llama/Llama-3.1-70B", "h200_sxm", ""),
+    ("openai/gpt-oss-120b", "b200_sxm", "0."),
+    ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"),
+    ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", ""),
+)
+"""(model, GPU, how the version begins) of servers with `--kv-cache-dtype fp8`, by the scripts of InferenceMAX
+that launched them (70b_fp8_b200_slurm.sh, 70b_fp4_b200_slurm.sh, 70b_fp8_h200_slurm.sh, October 2025;
+gptoss_fp4_b200.sh, since 0.11.2; minimaxm2.5_fp8_b300.sh and minimaxm2.5_fp4_b300.sh, April 2026, which are
+those of a B200 as they are). The script of an H100 says so too, but its servers waited as with 16 bits: 31 s
+for 64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
+FUSED = (
+    ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
+    ("openai/gpt-oss-120b", "b200_sxm", "0."),
+)
+"""The same of servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
+OLD_EXPERTS, NEW_EXPERTS_SINCE = 1.6, (0, 18)
+"""How much longer experts in fp8, with scales by block, took to be read in older releases: fitted to five
+servers of MiniMax-M2.5 on an H200, release 0.16. Which kernels these were is not known; 0.12 gave them to
+DeepGEMM, unless on eight GPUs, until it was found to be slower (vllm-project/vllm, pull 29346)."""
+
+
+def cache_of(model: str, gpu: str, version: str) -> str:
+    """Type of the cached numbers."""
+    return "fp8" if _among(EIGHT_BIT_CACHES, model, gpu, version) else "auto"
+
+
+def fused(model: str, gpu: str, version: str) -> bool:
+    """Whether all-reduces are fused with norms."""
+    return _among(FUSED, model, gpu, version)
+
+
+def _among(servers: Iterable[tuple[str, str, str]], model: str, gpu: str, version: str) -> bool:
+    return any((model, gpu) == (name, where) and version.startswith(begun) for name, where, begun in servers)
+
+
+def asynchronous(version: str) -> bool:
+    """Whether a release schedules asynchronously by itself."""
+    release = _release(version)
+    return release is None or release >= ASYNCHRONOUS_SINCE
+
+
+def of_release(profile: Mapping[str, Any] | None, version: str) -> Mapping[str, Any] | None:
+    """A profile, with experts as slow as those of an older release."""
+    release, name = _release(version), "experts_fp8_block"
+    older = release is not None and release < NEW_EXPERTS_SINCE
+    if profile is None or not older or name not in profile["parts"]:
+        return profile
+    part = profile["parts"][name]
+    form = dict(part["form"])
+    form["t0_s"] *= OLD_EXPERTS
+    form["bandwidth_bytes_per_s"] /= OLD_EXPERTS
+    return {**profile, "parts": {**profile["parts"], name: {**part, "form": form}}}
+
+
+def _release(version: str) -> tuple[int, ...] | None:
+    """The first two numbers of a version; None where it is not told."""
+    numbers = version.split(".")[:2]
+    known = len(numbers) == 2 and all(each.isdecimal() for each in numbers)
+    return tuple(map(int, numbers)) if known else None

@@ -1,0 +1,37 @@
+"""How measured servers were served: by release and by script."""
+
+import pytest
+
+from kvsim.sim.bench.assumed import OLD_EXPERTS, asynchronous, cache_of, fused, of_release
+from kvsim.sim.cost.calibrated.step import StepParts
+from kvsim.sim.validate import points, scenario_of
+
+LLAMA, OSS = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.12.0", False), ("0.14.1", True), ("1.0", True), ("", True), ("nightly-5b", True)],
+)
+def test_releases_from_0_14_on_schedule_asynchronously(version, expected):
+    assert asynchronous(version) is expected
+
+
+def test_scripts_tell_of_caches_and_all_reduces():
+    assert cache_of(LLAMA, "h200_sxm", "") == "fp8" and cache_of(LLAMA, "h100_sxm", "") == "auto"
+    assert cache_of(OSS, "b200_sxm", "0.15.1") == "fp8" and cache_of(OSS, "b200_sxm", "") == "auto"
+    assert fused(LLAMA, "b200_sxm", "") and not fused(LLAMA, "h200_sxm", "")
+
+
+def experts_ps(point, tokens, version):
+    where = scenario_of(point)
+    parts = of_release(where.profile, version)["parts"]
+    return StepParts(where, parts)._products[-1].priced(tokens).ps
+
+
+def test_older_releases_read_experts_more_slowly_and_compute_as_fast():
+    point = next(each for each in points() if each.gpu == "b200_sxm" and each.version.startswith("0.19"))
+    new, old, nightly = (experts_ps(point, 16, version) for version in ("0.19.0", "0.17.0", "nightly-5b"))
+    assert OLD_EXPERTS - 0.05 < old / new < OLD_EXPERTS and nightly == new
+    assert experts_ps(point, 65536, "0.17.0") < 1.1 * experts_ps(point, 65536, "0.19.0")
+    assert scenario_of(point).profile["parts"].keys() >= {"experts_fp8_block"}
