@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,18 @@ from kvsim.cli_calibrate import calibrate_app
 from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
-from kvsim.flags import NO_SERVER, NO_TRAFFIC, ScenarioTexts, TrafficTexts, completed, flat, given, names_of
+from kvsim.flags import (
+    NO_SERVER,
+    NO_TRAFFIC,
+    ScenarioTexts,
+    TrafficTexts,
+    called,
+    completed,
+    flat,
+    given,
+    names_of,
+    shortened,
+)
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
@@ -423,7 +435,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop:
             any_output()
-            code = app(completed(sys.argv[1:] if argv is None else argv), standalone_mode=False) or 0
+            words = completed(sys.argv[1:] if argv is None else argv)
+            code = command(called(words))(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -440,6 +453,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # -- pieces -------------------------------------------------------------------------------------
+
+
+@cache
+def command(called: str) -> Front:
+    """The commands, with the options of the one that is called; made once, as it takes a while."""
+    return typer.main.get_command(shortened(app, called))
 
 
 def _repeated(

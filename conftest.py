@@ -1,10 +1,14 @@
 """Before any test: where there is no GPU, Triton's kernels are interpreted; the user's profiles are hidden.
 
+The longest modules come first, so that no worker waits for another at the end, and each of their fixtures is
+made by one worker. With `-m "not slow"`, modules that are slow as a whole are not even imported.
 Triton reads TRITON_INTERPRET when a kernel is defined, so it is set here, before anything imports triton.
 Torch, which takes seconds to import, is asked only where a driver is there.
 """
 
+import gc
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,37 @@ from hypothesis import settings
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--fuzz N`: more cases for tests/fuzz."""
     parser.addoption("--fuzz", type=int, metavar="N", help="cases of each fuzzer (a few, unless given)")
+
+
+LONGEST = [
+    "tests/project/test_compiled.py",
+    "tests/kernels/test_legality.py",
+    "tests/allocators/test_zoo_mooncake.py",
+    "tests/project/test_docs.py",
+    "tests/reports/test_backends.py",
+    "tests/cli/test_same_bytes.py",
+    "tests/project/test_installed.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first; the others stay in their order."""
+    place = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """Python's search for reference cycles passes over the thousands of tests from here on."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Whether a module has nothing but slow tests, which nobody asked for."""
+    if config.option.markexpr != "not slow" or not collection_path.match("test_*.py"):
+        return None
+    slow = re.search(r"^pytestmark = pytest\.mark\.slow$", collection_path.read_text("utf-8"), re.MULTILINE)
+    return True if slow else None
 
 
 def gpu_there() -> bool:

@@ -12,7 +12,8 @@
 Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 
@@ -61,6 +62,25 @@ class Region(NamedTuple):
         return max(0, min((longest - self.first) * self.per_token, self.size))
 
 
+def as_regions(rows: Iterable[tuple[object, ...]]) -> Iterator[Region]:
+    """Regions of rows that hold a value for each field; quicker than to call `Region` for each."""
+    return map(tuple.__new__, repeat(Region), rows)
+
+
+def equal_regions(
+    size: int,
+    owners: Sequence[tuple[int, ...]],
+    firsts: Sequence[int],
+    *,
+    cached: Iterable[bool] = repeat(False),
+    idle: Iterable[bool] = repeat(False),
+    per_token: Iterable[int] = repeat(1),
+) -> Iterator[Region]:
+    """Regions of `size` each, the first at 0, of columns."""
+    starts = range(0, len(owners) * size, size)
+    return as_regions(zip(starts, repeat(size), owners, firsts, cached, idle, per_token, strict=False))
+
+
 def regions_of_tables(
     tables: Mapping[int, Sequence[int]], blocks: range, size: int, is_cached: Callable[[int], bool]
 ) -> Iterator[Region]:
@@ -107,4 +127,5 @@ class Layout(NamedTuple):
         idle = map(bool, self.idle) if self.idle else iter([False] * count)
         per_token = self.per_token or [1] * count
         owners, cached = map(self.owners.__getitem__, self.which), map(bool, self.cached)
-        return map(Region, self.starts, self.sizes, owners, self.firsts, cached, idle, per_token)
+        columns = (self.starts, self.sizes, owners, self.firsts, cached, idle, per_token)
+        return as_regions(zip(*columns, strict=False))

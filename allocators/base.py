@@ -10,7 +10,7 @@ What holds for every allocator (`kvsim.allocators.contract.check_allocator` trie
 1. "No room" is a return value. A refused call changes nothing.
 2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
 3. `can_admit` foretells `admit`; once it says no, it says no until something is released, moved,
-   evicted or left behind a window.
+   evicted or left behind a window. Where `moves_in_part`, a loan may end the no, and nothing is promised.
 4. Releasing every sequence gives back the whole arena.
 5. No hidden randomness: the same calls give the same addresses.
 6. A promise in `growth_budget` is kept whatever the order of the growths. Such growths cost no time and
@@ -22,16 +22,18 @@ What holds for every allocator (`kvsim.allocators.contract.check_allocator` trie
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, TypeVar
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import Layout, Ledger, Region
+from kvsim.allocators.facts import Facts
 from kvsim.allocators.options import Options, said_by
+from kvsim.allocators.records import Content, Holdings, InvariantError, Match, Run
 
 __all__ = (
     "Allocator",
     "Content",
+    "Facts",
     "Holdings",
     "InvariantError",
     "Layout",
@@ -41,61 +43,10 @@ __all__ = (
     "Run",
 )
 
-T = TypeVar("T")
-
-Run = tuple[int, int, int]
-"""Tokens `first, first + 1, ...` of a stream: (stream, first, length). Equal runs are equal text."""
-
-Content = tuple[Run, ...]
-"""The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
-
-
-@mypyc_attr(native_class=False)
-class InvariantError(RuntimeError):
-    """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
-
-
-@mypyc_attr(native_class=False)
-class Holdings(dict[int, T]):
-    """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
-
-    def __missing__(self, seq: int) -> T:
-        raise self.holds_nothing(seq)
-
-    def holds_nothing(self, seq: int) -> InvariantError:
-        """What to raise when a sequence is named that holds nothing."""
-        return InvariantError(f"sequence {seq} holds nothing; {len(self)} others do")
-
-    def expect_new(self, seq: int, tokens: int) -> None:
-        """Raise InvariantError unless the sequence can be placed: it holds nothing yet, and has a token."""
-        if seq in self:
-            raise InvariantError(f"sequence {seq} cannot be placed twice: it holds {self[seq]}")
-        if tokens < 1:
-            raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Match:
-    """What a caching allocator knows of a prefix: good until its next change.
-
-    Attributes
-    ----------
-    tokens : int
-        Tokens of the prefix whose keys and values are there already.
-    woken_slots : int
-        Those of their slots that nobody uses now, so that they still count as free.
-    """
-
-    __slots__ = ("tokens", "woken_slots")
-
-    def __init__(self, tokens: int, woken_slots: int) -> None:
-        self.tokens = tokens
-        self.woken_slots = woken_slots
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Allocator:
-    """Lends the slots of one arena to sequences.
+class Allocator(Facts):
+    """Lends the slots of one arena to sequences. What a class says of itself stands in `Facts`.
 
     Attributes
     ----------
@@ -136,68 +87,6 @@ class Allocator:
     host_capacity_slots, host_used_slots : int
         Size of the host pool and what swapped sequences hold there.
     """
-
-    family: ClassVar[str] = ""
-    """One of FAMILIES (allocators/__init__.py): where `sim allocators` lists it"""
-    idea: ClassVar[str] = ""
-    """The rule in one line, at most 70 characters"""
-    wastes: ClassVar[str] = ""
-    """What it wastes, at most 60 characters: a formula of one sequence, then what is lost between them"""
-    used_by: ClassVar[str] = ""
-    """Which engines use it, or did; at most 40 characters"""
-    source: ClassVar[str] = ""
-    """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
-    note: ClassVar[str] = ""
-    """What a reader of every result must know beside the numbers: a sentence"""
-
-    scheduler: ClassVar[str] = ""
-    """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
-    slow: ClassVar[bool] = False
-    """Whether runs take so long that comparisons of all leave it out, unless it is named too."""
-    reserves: ClassVar[bool] = False
-    """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
-    frees_when_refused: ClassVar[bool] = False
-    """Whether a refused growth may free what no later token of the sequence sees, as engines do."""
-    knows_prompts: ClassVar[bool] = False
-    """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
-    keeps_groups: ClassVar[bool] = False
-    """Whether the option `hybrid` has a meaning."""
-    own_page_sizes: ClassVar[bool] = False
-    """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
-    chooses_extents: ClassVar[bool] = False
-    """Whether the option `fit` has a meaning."""
-    idles: ClassVar[bool] = False
-    """Whether free slots may be `idle`: results then have one kind more."""
-    works_after_steps: ClassVar[bool] = False
-    """Whether `after_step` does anything: the engine then plans one step at a time."""
-    works_in_spans: ClassVar[bool] = False
-    """Whether many steps can be taken at once all the same: `grows_by`, `grow_mapped`, `pass_steps`."""
-    moves_on_release: ClassVar[bool] = False
-    """Whether `release` may copy slots, as a pool does that leaves no holes."""
-    windows: ClassVar[bool] = False
-    """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
-    pages: ClassVar[bool] = False
-    """Whether memory is lent in pieces found through a table, as the kernels of paging engines read it."""
-    has_blocks: ClassVar[bool] = False
-    """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
-    forks: ClassVar[bool] = False
-    """Whether `fork`, `swap_out` and `swap_in` work."""
-    chooses_eviction: ClassVar[bool] = False
-    """Whether the option `eviction` has a meaning."""
-    chooses_compaction: ClassVar[bool] = False
-    """Whether the option `compaction` has a meaning."""
-    pools_windows: ClassVar[bool] = False
-    """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
-    splits_pools: ClassVar[bool] = False
-    """Whether the options `swa_share` and `swa_interval` have a meaning."""
-    frees_behind_windows: ClassVar[bool] = False
-    """Whether the option `groups` has a meaning."""
-    takes_budget: ClassVar[bool] = False
-    """Whether the option `kv_budget` has a meaning: tokens are dropped."""
-    takes_bits: ClassVar[bool] = False
-    """Whether the option `kv_bits` has a meaning: tokens are quantised."""
-    keeps_prefixes: ClassVar[bool] = False
-    """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
@@ -455,6 +344,10 @@ class Allocator:
     def memory_stats(self) -> Mapping[str, int]:
         """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
         return {}
+
+    def read_slots(self) -> int:
+        """Slots that attention reads in a step in which somebody decodes; needs `reads_holes`."""
+        return self.used_slots
 
     def external_slots(self, need: int) -> int:
         """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""

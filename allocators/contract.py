@@ -46,13 +46,20 @@ def refusals_change_nothing(step: Step) -> str:
 
 def slots_add_up(step: Step) -> str:
     """Used and free slots make the capacity, and the used ones are those that someone owns (2)."""
-    state, owned = step.after, sum(region.size for region in step.after.regions if region.owners)
+    state, owned, cached, idle, once = step.after, 0, 0, 0, True
+    for _, size, owners, _, is_cached, is_idle, _ in state.regions:
+        if owners:
+            owned += size
+            once &= not (is_cached or is_idle)
+        if is_cached:
+            cached += size
+            once &= not is_idle
+        if is_idle:
+            idle += size
     empty = state.free - state.cached - state.idle
-    right = state.used == owned and state.free == step.capacity_slots - owned
+    right = once and state.used == owned and state.free == step.capacity_slots - owned
     right &= min(state.cached, state.idle, empty) >= 0
-    right &= state.cached == sum(region.size for region in state.regions if region.cached)
-    right &= state.idle == sum(region.size for region in state.regions if region.idle)
-    right &= not any(bool(region.owners) + region.cached + region.idle > 1 for region in state.regions)
+    right &= (state.cached, state.idle) == (cached, idle)
     external = all(0 <= slots <= empty for slots in state.external)
     if right and external and state.largest <= state.free:
         return ""
@@ -98,18 +105,19 @@ def no_slot_has_two_kinds(step: Step) -> str:
     """Regions follow each other without gap or overlap, from 0 to the capacity (2)."""
     end = 0
     for region in step.after.regions:
-        if region.start != end or region.size < 1:
+        start, size, *_ = region
+        if start != end or size < 1:
             return f"after slot {end - 1} comes {region}"
-        end += region.size
+        end += size
     return "" if end == step.capacity_slots else f"regions end at {end} of {step.capacity_slots}"
 
 
 def capacity_covers_tokens(step: Step) -> str:
     """Tokens <= capacity <= slots owned, for everybody who holds something and for nobody else."""
     owned: Counter[int] = Counter()
-    for region in step.after.regions:
-        for seq in region.owners:
-            owned[seq] += region.size
+    for _, size, owners, *_ in step.after.regions:
+        for seq in owners:
+            owned[seq] += size
     capacities = step.after.capacities
     if owned.keys() != step.tokens.keys():
         return f"slots are owned by {sorted(owned)}, tokens are held by {sorted(step.tokens)}"
@@ -140,6 +148,8 @@ def can_admit_foretells_admit(step: Step) -> str:
 
 def no_stays_no(step: Step) -> str:
     """What was refused stays refused until something is released, moved, evicted or expired (3)."""
+    if step.moves_in_part:
+        return f"moves_in_part, but {step.after.budget} growths are promised" if step.after.budget else ""
     return f"can_admit{step.revived} was refused before, with more room" if step.revived else ""
 
 

@@ -54,6 +54,7 @@ class Step(NamedTuple):
     idles: bool = False
     frees_when_refused: bool = False
     moves_on_release: bool = False
+    moves_in_part: bool = False
     most_sequences: int | None = None
     foretold: bool | None = None
     fits: bool | None = None
@@ -219,6 +220,7 @@ class Walk:
             self._allocator.idles,
             self._allocator.frees_when_refused,
             self._allocator.moves_on_release,
+            self._allocator.moves_in_part,
             self._allocator.most_sequences,
             growth_unit=self._allocator.growth_unit,
             revived=tuple(refused for refused in self._refused if self._allocator.can_admit(*refused)),

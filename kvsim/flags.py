@@ -7,11 +7,15 @@ gives a command with an option for every field that sim/options/option.py descri
 """
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import is_dataclass, make_dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
+from typer.models import CommandInfo
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.option import Named, option, options_of
@@ -23,30 +27,47 @@ SWEEPING = ("sweep", "capacity")
 """Commands whose options take lists and ranges."""
 
 
-def flat(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every parameter that is a dataclass replaced by its fields, as options.
+class Flattened:
+    """A command with every parameter that is a dataclass replaced by its fields, as options.
 
-    A parameter of the command's own takes the place of a field of that name.
+    A parameter of the command's own takes the place of a field of that name. Which there are is found out
+    when it is asked for: most often another command is called.
     """
-    parameters = inspect.signature(command).parameters
-    groups = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
-    own = parameters.keys() - groups.keys()
-    flattened = {name: _options(group, own) for name, group in groups.items()}
 
-    def flattened_command(**values: Any) -> None:  # noqa: ANN401 - whatever the options hold
+    def __init__(self, command: Callable[..., None]) -> None:
+        self._command = command
+        self.__name__, self.__doc__ = command.__name__, command.__doc__
+
+    def __call__(self, **values: Any) -> None:  # noqa: ANN401 - whatever the options hold
+        """Put the options back into their dataclasses, and carry out the command."""
+        groups, flattened = self._flattened
         for name, group in groups.items():
             given = {option.name: values.pop(option.name) for option in flattened[name]}
             values[name] = group(**_chosen(group, given))
-        command(**values)
+        self._command(**values)
 
-    options: list[inspect.Parameter] = []
-    for name, parameter in parameters.items():
-        options += flattened.get(name) or [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-    found: Any = flattened_command
-    found.__name__, found.__doc__ = command.__name__, command.__doc__
-    found.__annotations__ = {option.name: option.annotation for option in options}
-    found.__signature__ = inspect.Signature(options)
-    return flattened_command
+    @cached_property
+    def _flattened(self) -> tuple[dict[str, type], dict[str, list[inspect.Parameter]]]:
+        """The parameters that are dataclasses, and the options of each."""
+        parameters = inspect.signature(self._command).parameters
+        groups = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
+        own = parameters.keys() - groups.keys()
+        return groups, {name: _options(group, own) for name, group in groups.items()}
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        options: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(self._command).parameters.items():
+            own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            options += self._flattened[1].get(name) or own
+        return inspect.Signature(options)
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:
+        return {name: option.annotation for name, option in self.__signature__.parameters.items()}
+
+
+flat = Flattened
 
 
 def completed(argv: Sequence[str]) -> list[str]:
@@ -61,6 +82,34 @@ def completed(argv: Sequence[str]) -> list[str]:
         for word, following in zip(argv, [*argv[1:], ""], strict=True)
         for name, equals, value in [word.partition("=")]
     ]
+
+
+def called(argv: Sequence[str]) -> str:
+    """The command of a command line, or ""."""
+    return next((word for word in argv if not word.startswith("-")), "")
+
+
+def shortened(app: typer.Typer, called: str) -> typer.Typer:
+    """The same commands, without the options of those that are not called: making them takes long.
+
+    Completion of a command line wants them all.
+    """
+    found = copy(app)
+    found.registered_commands = [_shortened(each, called) for each in app.registered_commands]
+    return app if any(name.endswith("_COMPLETE") for name in os.environ) else found
+
+
+def _shortened(command: CommandInfo, called: str) -> CommandInfo:
+    whole = command.callback
+    if whole is None or called == (command.name or whole.__name__.replace("_", "-")):
+        return command
+
+    def without_options() -> None: ...
+
+    without_options.__name__, without_options.__doc__ = whole.__name__, whole.__doc__
+    found = copy(command)
+    found.callback = without_options
+    return found
 
 
 def given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:

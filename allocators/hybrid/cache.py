@@ -10,35 +10,12 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from kvsim.allocators.hybrid.memory import Memory, OnePool
+from kvsim.allocators.hybrid.pieces import aligned_piece
 from kvsim.allocators.hybrid.pool import NULL, Blocks
-from kvsim.allocators.hybrid.states import StateTables, aligned_piece
-from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, WindowTables
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupSpec:
-    """A group of layers.
-
-    Attributes
-    ----------
-    kind : "full", "window", "chunk" or "state"
-    block_size : int
-    reach : int or None
-        Tokens of the window or of a chunk.
-    checkpoint_grid : int or None
-        Of states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere.
-    """
-
-    kind: str
-    block_size: int
-    reach: int | None = None
-    checkpoint_grid: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("full", "window", "chunk", "state"):
-            raise ValueError(f"kind must be full, window, chunk or state, got {self.kind!r}")
-        if (self.reach is None) != (self.kind in ("full", "state")):
-            raise ValueError(f"reach belongs to windows and chunks, got {self.reach} of kind {self.kind}")
+from kvsim.allocators.hybrid.specs import GroupSpec, alike, most_blocks
+from kvsim.allocators.hybrid.states import StateTables
+from kvsim.allocators.hybrid.tables import GroupTables, Text
+from kvsim.allocators.hybrid.window_tables import ChunkTables, WindowTables
 
 
 @dataclass(frozen=True)
@@ -61,7 +38,7 @@ class HybridCache:
     caching : bool
         Whether prefixes are kept.
     retention : int or None
-        Which ends of windows and states are kept (tables.py).
+        Which ends of windows and states are kept (window_tables.py).
     match_tokens : int or None
         Where hits may end inside a block of states (vLLM's prefix_match_unit); None: at block ends.
     max_model_len, in_flight_tokens : int
@@ -98,9 +75,9 @@ class HybridCache:
             tables.align_tokens = self.align_tokens if len(groups) > 1 else tables.block_size
             if self.ends_inside:
                 tables.align_tokens = self.hash_size
-            tables.most_blocks = _most_blocks(group, max_model_len, in_flight_tokens)
+            tables.most_blocks = most_blocks(group, max_model_len, in_flight_tokens)
             tables.of_state = group.kind == "state"
-        self._alike = _alike(groups, shared)
+        self._alike = alike(groups, shared)
 
     def _tables(self, number: int, group: GroupSpec) -> GroupTables:
         common = (self.memory.pools[number], number, group.block_size, self.hash_size)
@@ -285,20 +262,3 @@ class HybridCache:
     def tables(self, sequence: int) -> list[list[int]]:
         """The block tables of a sequence, a list for each group; 0 is the null block."""
         return [list(tables.tables.get(sequence, ())) for tables in self.groups]
-
-
-def _most_blocks(group: GroupSpec, longest: int, in_flight: int) -> int | None:
-    """Blocks that a window or chunk holds at most while a prompt is computed."""
-    if group.reach is None:
-        return None
-    if group.kind == "window":
-        return -(-min(group.reach - 1 + in_flight, longest) // group.block_size) + 1
-    return -(-min(group.reach + in_flight, longest) // group.block_size)
-
-
-def _alike(groups: Sequence[GroupSpec], shared: bool) -> list[list[int]]:
-    """Numbers of the groups with the same specification and the same pool, full attention first."""
-    alike: dict[tuple[GroupSpec, int], list[int]] = {}
-    for number, group in enumerate(groups):
-        alike.setdefault((group, 0 if shared else number), []).append(number)
-    return sorted(alike.values(), key=lambda numbers: groups[numbers[0]].kind != "full")

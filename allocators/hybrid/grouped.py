@@ -12,149 +12,18 @@ A sequence comes back when something may happen to its tables: at the ends of bl
 between its `capacity` is not reached. Nothing is promised: that takes a run without prefixes (uncached.py).
 """
 
-from collections.abc import Iterator, Sequence
-
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match
-from kvsim.allocators.hybrid.cache import GroupSpec, Hit, HybridCache
-from kvsim.allocators.hybrid.memory import Memory
+from kvsim.allocators.base import Content, InvariantError, Match
+from kvsim.allocators.hybrid.cache import Hit
+from kvsim.allocators.hybrid.group_sizes import GroupSizes
 from kvsim.allocators.hybrid.pool import NULL
 from kvsim.allocators.hybrid.tables import Text
 from kvsim.allocators.hybrid.texts import NOT_PLACED, Holding, HybridMatch, TextKeys
-from kvsim.allocators.options import Hybrid as Layers
-from kvsim.allocators.texts import Texts
 
 
-class Grouped(Allocator):
-    """Groups of unlike layers over some memory.
-
-    Parameters
-    ----------
-    layers : Layers
-        The groups, and how the engine settles and keeps what it computes.
-    memory : int or Memory
-        Pages of one pool, or the pools.
-    sizes : sequence of int
-        Slots of a page of each group.
-    capacity_slots : int
-    caching : bool
-        Whether prefixes are kept.
-    max_model_len : int
-        Tokens of the longest sequence.
-
-    Attributes
-    ----------
-    sizes, token_slots : list of int
-        Slots of a page of each group, and of a token there; a state has no tokens.
-    """
-
-    windows = True
-    keeps_prefixes = True
-    pages = True
-    has_blocks = True
-    frees_when_refused = True
-    knows_prompts = True
-    keeps_groups = True
-
-    def __init__(
-        self,
-        layers: Layers,
-        memory: int | Memory,
-        sizes: Sequence[int],
-        *,
-        capacity_slots: int,
-        caching: bool,
-        max_model_len: int,
-    ) -> None:
-        super().__init__(capacity_slots)
-        self.groups = specs(layers)
-        self.cache = HybridCache(
-            memory,
-            self.groups,
-            caching=caching,
-            max_model_len=max_model_len,
-            in_flight_tokens=layers.in_flight_tokens,
-            retention=layers.retention,
-            match_tokens=layers.match_tokens,
-        )
-        self.memory = self.cache.memory
-        self.caches, self.late = caching, layers.late
-        self.ends_pieces = caching and any(group.kind == "state" for group in self.groups)
-        self.sizes = list(sizes)
-        self.token_slots = [
-            0 if group.kind == "state" else size // group.block_size
-            for group, size in zip(self.groups, sizes, strict=True)
-        ]
-        self.slots_per_token = sum(self.token_slots)
-        self._attention = [at for at, group in enumerate(self.groups) if group.kind != "state"]
-        self._texts = Texts(self.cache.hash_size)
-        self._prompts: dict[int, int] = {}
-        self._held: Holdings[Holding] = Holdings()
-        self._entries = 0
-        self._events = sorted({event for group in self.groups for event in self._events_of(group)})
-        self._pools = [(pool, size) for pool, size in zip(self.memory.pools, self.sizes, strict=True)]
-        if len({id(pool) for pool in self.memory.pools}) == 1:
-            del self._pools[1:]
+class Grouped(GroupSizes):
+    """Groups of unlike layers over some memory."""
 
     # -- placing ------------------------------------------------------------------------------
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return sum(
-            -(-tokens // group.block_size) * size
-            for group, size in zip(self.groups, self.sizes, strict=True)
-            if group.kind != "state" or not self.caches
-        )
-
-    def fits(self, tokens: int, bound: int) -> bool:
-        return self.memory.fits(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None))
-
-    def peak_slots(self, tokens: int, bound: int) -> int:
-        return self._slots(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None))
-
-    def leaves(self, match: Match | None, tokens: int, bound: int) -> int:
-        """Free slots that admitting a sequence would leave, all of it placed."""
-        text = match.text if isinstance(match, HybridMatch) else Text(NOT_PLACED, tokens, tokens)
-        needed = self._whole(text, tokens, match)
-        left = self.free_slots - self._slots(needed)
-        return left if left < 0 or self._room(needed, match) else -1
-
-    def _slots(self, pages: Sequence[int]) -> int:
-        """Slots of so many pages of each group."""
-        return sum(count * size for count, size in zip(pages, self.sizes, strict=True))
-
-    def _hits(self, match: Match | None) -> Sequence[Sequence[int]]:
-        """The pages that each group hits."""
-        return match.hit.blocks if isinstance(match, HybridMatch) else [()] * len(self.groups)
-
-    def _room(self, pages: Sequence[int], match: Match | None) -> bool:
-        """Whether there are so many pages of each group, those hit included."""
-        hits = self.cache.seen(self._hits(match), match.tokens if match else 0)
-        return self.memory.room(pages, hits)
-
-    def _whole(self, text: Text, tokens: int, match: Match | None) -> list[int]:
-        """Pages of each group that all of a new sequence takes at its largest moment."""
-        computed = match.tokens if match else 0
-        return [
-            tables.needed(text, tokens, each, computed, whole=True)
-            for tables, each in zip(self.cache.groups, self._hits(match), strict=True)
-        ]
-
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return self._room(self._first(Text(NOT_PLACED, tokens, tokens), tokens), None)
-
-    def can_hold(self, tokens: int, bound: int) -> bool:
-        return self._room(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None), None)
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        if not isinstance(match, HybridMatch):
-            raise InvariantError(f"the match of another allocator: {match}")
-        return self._room(self._whole(match.text, tokens, match), match)
-
-    def _first(self, text: Text, tokens: int) -> list[int]:
-        """Pages that a new sequence takes for its first piece; what is looked at is left as it was."""
-        return [
-            tables.needed(text, tokens, (), 0, whole=group.kind == "state")
-            for group, tables in zip(self.groups, self.cache.groups, strict=True)
-        ]
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         self._held.expect_new(seq, tokens)
@@ -182,13 +51,6 @@ class Grouped(Allocator):
 
     def capacity(self, seq: int) -> int:
         return self._held[seq].capacity
-
-    def surplus(self, seq: int, tokens: int) -> int:
-        tables = self.cache.groups
-        return sum(
-            (len(tables[at].tables[seq]) * tables[at].block_size - tokens) * self.token_slots[at]
-            for at in self._attention
-        )
 
     def grow(self, seq: int, tokens: int) -> bool:
         return self._grow(seq, min(tokens - 1, self._held[seq].capacity), tokens, decodes=True)
@@ -232,38 +94,9 @@ class Grouped(Allocator):
         self._count(held, expired, entries)
         held.start, held.tokens = start, tokens
 
-    def _count(self, held: Holding, expired: int, entries: int) -> None:
-        self._entries += entries - held.pages
-        self.expired_slots += expired - held.expired
-        held.expired, held.pages = expired, entries
-        self._recount()
-
-    def _recount(self) -> None:
-        """Take over the pools' numbers."""
-        used = states = cached = 0
-        for pool, size in self._pools:
-            used += pool.in_use * size
-            states += pool.states * size
-            cached += pool.cached * size
-        self.used_slots, self.state_slots, self.cached_slots = used, states, cached
-        self.shared_tokens = self._entries - (used - states)
-
     def _next_event(self, tokens: int) -> int:
         """The next number of tokens at which a table may change, or a page become known."""
         return tokens + 1 + min([(rest - tokens - 1) % every for every, rest in self._events])
-
-    def _events_of(self, group: GroupSpec) -> Iterator[tuple[int, int]]:
-        """When a table of the group may change: (every so many tokens, the rest that they leave)."""
-        size, settled = group.block_size, 1 + self.late
-        yield size, 1 % size
-        if self.caches:
-            yield from ((size, place % size) for place in range(1 + settled))
-        if group.kind == "state":
-            yield from ((size, place % size) for place in (0, 2, 1 + settled))
-        elif group.kind == "window" and group.reach:
-            yield size, (group.reach - 1 + settled) % size
-        elif group.reach:
-            yield group.reach, settled % group.reach
 
     # -- leaving ------------------------------------------------------------------------------
 
@@ -317,42 +150,3 @@ class Grouped(Allocator):
     def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
         text = match.text if isinstance(match, HybridMatch) else self._held[seq].text
         return self.cache.piece(text, start, tokens, most_tokens=most)
-
-    # -- looking ------------------------------------------------------------------------------
-
-    def logical_slots(self) -> int:
-        return self._entries + self.state_slots
-
-    def block_tables(self, seq: int) -> list[list[int]]:
-        """The pages of a sequence in each group, numbered from 1; 0 for what is not kept."""
-        self._held[seq]
-        return self.cache.tables(seq)
-
-    def owned_pages(self) -> dict[tuple[int, int], tuple[list[int], int, int]]:
-        """(pool, page) of each page in use: whose it is, its first token, and slots of a token.
-
-        A state counts as one token that fills its page.
-        """
-        found: dict[tuple[int, int], tuple[list[int], int, int]] = {}
-        one = len(self._pools) == 1
-        for at, tables in enumerate(self.cache.groups):
-            per_token = self.token_slots[at] or self.sizes[at]
-            for seq, table in tables.tables.items():
-                for place, page in enumerate(table):
-                    if page != NULL:
-                        first = 0 if tables.of_state else place * tables.block_size
-                        found.setdefault((0 if one else at, page), ([], first, per_token))[0].append(seq)
-        return found
-
-
-def specs(layers: Layers) -> list[GroupSpec]:
-    """The groups as the tables know them."""
-    return [
-        GroupSpec(
-            kind=group.kind,
-            block_size=group.block_size,
-            reach=group.reach,
-            checkpoint_grid=group.checkpoint_grid,
-        )
-        for group in layers.groups
-    ]

@@ -12,9 +12,11 @@ slot is the smallest piece that divides the tokens of all groups:
 from collections.abc import Iterator
 from math import lcm
 
+from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Allocator, Region
-from kvsim.allocators.hybrid.grouped import Grouped, specs
+from kvsim.allocators.hybrid.grouped import Grouped
 from kvsim.allocators.hybrid.memory import OnePool
+from kvsim.allocators.hybrid.specs import specs
 from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
@@ -79,8 +81,10 @@ class Hybrid(Grouped):
         return tuple(self.pool.queue())
 
     def regions(self) -> Iterator[Region]:
-        owned, size = self.owned_pages(), self.page_slots
-        for page in range(1, self.pool.blocks + 1):
-            seqs, first, per_token = owned.get((0, page), ((), 0, 1))
-            cached = self.pool.is_cached(page)
-            yield Region((page - 1) * size, size, tuple(seqs), first, cached=cached, per_token=per_token)
+        owners: list[tuple[int, ...]] = [()] * self.pool.blocks
+        firsts, per_token, cached = [0] * len(owners), [1] * len(owners), [False] * len(owners)
+        for (_, page), (seqs, first, slots) in self.owned_pages().items():
+            owners[page - 1], firsts[page - 1], per_token[page - 1] = tuple(seqs), first, slots
+        for page in self.pool.cached_pages():
+            cached[page - 1] = True
+        return equal_regions(self.page_slots, owners, firsts, cached=cached, per_token=per_token)

@@ -8,7 +8,8 @@ ends of prefixes go first, of every kind alike.
 
 from collections.abc import Sequence
 
-from kvsim.allocators.hybrid.large_pages import LargePages, Small
+from kvsim.allocators.hybrid.large_books import Small
+from kvsim.allocators.hybrid.large_pages import LargePages
 from kvsim.allocators.hybrid.memory import Memory
 from kvsim.allocators.hybrid.pool import Blocks
 

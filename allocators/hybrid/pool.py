@@ -54,6 +54,8 @@ class Blocks:
 
     def cached_pages(self) -> list[int]:
         """The free blocks that hold a text that others may have too."""
+        if not self.cached:
+            return []
         return [block for block in range(1, self.blocks + 1) if self.is_cached(block)]
 
     def _unlink(self, block: int) -> None:

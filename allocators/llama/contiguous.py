@@ -7,7 +7,11 @@ A prompt that finds no row has the cells defragmented, once; where that takes mo
 it waits. The cells are also defragmented when a sequence is gone and holes are above `threshold` of what is
 in use. Waste of a sequence: none; external: empty cells in rows too short for the next prompt.
 
-A decoded token is placed by a search of its own; llama.cpp searches a row for those of all sequences.
+    |.x..xx.| > |xx..x..|   with one move at most, a prompt of 3 finds no row;
+    |xx..xx.| > |xxxx...|   with a token more, in the first hole, it does: its no ends by a loan
+
+A decoded token is placed by a search of its own; llama.cpp searches a row for those of all sequences. It
+keeps the moves made for a prompt that then finds no row all the same; here what is refused changes nothing.
 """
 
 from array import array
@@ -46,7 +50,7 @@ class LlamaContiguous(Allocator):
     used_by = "llama.cpp until August 2025"
     source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
 
-    moves_on_release = True
+    moves_on_release = moves_in_part = reads_holes = True
     grows_by = 1
 
     @classmethod
@@ -107,6 +111,9 @@ class LlamaContiguous(Allocator):
         self.used_slots -= len(row)
         if worth_moving(self.used_slots, empty.rfind(0) + 1, self.threshold, PADDING):
             self._move()
+
+    def read_slots(self) -> int:
+        return search.read(self._empty, PADDING)
 
     def external_slots(self, need: int) -> int:
         return self.free_slots - sum(map(len, search.rows(self._empty, max(1, min(need, UBATCH)))))

@@ -4,8 +4,8 @@
             ^ head: where the next search begins
 
 Waste of a sequence: none; a prompt fits as long as enough cells are empty, wherever they are. The price is
-paid in time: attention reads every cell up to the last one in use, holes and other sequences included, and
-masks what it does not want. That price is not modelled here.
+paid in time: attention reads every cell up to the last one in use, holes and prompts under way included, and
+masks what it does not want (`read_slots`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,8 @@ from kvsim.allocators.shares import shares
 
 UBATCH = 512
 """tokens that are placed by one search (llama.cpp's `--ubatch-size`)"""
+PADDING = 256
+"""cells: attention reads a multiple"""
 
 
 class LlamaScattered(Allocator):
@@ -34,6 +36,7 @@ class LlamaScattered(Allocator):
     source = "llama.cpp src/llama-kv-cache.cpp, PR 15473"
 
     growth_unit = 1
+    reads_holes = True
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots)
@@ -82,6 +85,9 @@ class LlamaScattered(Allocator):
             empty[cell] = 1
         self._head = min(self._head, *row)
         self.used_slots -= len(row)
+
+    def read_slots(self) -> int:
+        return search.read(self._empty, PADDING)
 
     def regions(self) -> Iterator[Region]:
         return regions_of(self._rows, self.capacity_slots)

@@ -11,6 +11,12 @@ from itertools import islice
 EMPTY = re.compile(b"\1")
 
 
+def read(empty: bytearray, padding: int) -> int:
+    """Cells that attention reads: all up to the last one in use, rounded up to the padding."""
+    top = empty.rfind(0) + 1
+    return min(len(empty), max(padding, -(-top // padding) * padding))
+
+
 def begin(head: int, used: int, count: int) -> int:
     """The cell at which a search for `count` cells begins."""
     return 0 if head > used + 2 * count else head

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
+from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options, Order
 from kvsim.allocators.pool import Pool
@@ -176,15 +177,15 @@ class Budgeted(Allocator):
 
     def regions(self) -> Iterator[Region]:
         size = self.block_size
-        lent = {
-            block: ((seq,), place * size)
-            for seq, held in self._held.items()
-            for place, block in enumerate(held.blocks)
-            if block is not None
-        }
-        for block in range(self.capacity_slots // size):
-            owners, first = lent.get(block, ((), 0))
-            yield Region(block * size, size, owners, first)
+        count = self.capacity_slots // size
+        owners: list[tuple[int, ...]] = [()] * count
+        firsts = [0] * count
+        for seq, held in self._held.items():
+            mine = (seq,)
+            for first, block in zip(range(0, len(held.blocks) * size, size), held.blocks, strict=True):
+                if block is not None:
+                    owners[block], firsts[block] = mine, first
+        return equal_regions(size, owners, firsts)
 
     # -- blocks -------------------------------------------------------------------------------
 

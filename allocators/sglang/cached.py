@@ -18,6 +18,7 @@ rows.
 
 from collections.abc import Iterator, Sequence
 
+from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import cut
@@ -84,16 +85,18 @@ class SglangCached(Allocator):
 
     def regions(self) -> Iterator[Region]:
         size, rows = self.page_size, sorted(self._rows.items())
-        owners: dict[int, list[int]] = {}
-        firsts: dict[int, int] = {}
+        owners: list[tuple[int, ...]] = [()] * self.pool.pages
+        firsts, cached = [0] * len(owners), [False] * len(owners)
         for seq, row in rows:
-            for at, page in enumerate(row.pages):
-                owners.setdefault(page, []).append(seq)
-                firsts[page] = at * size
-        cached = {page for node in self.tree.nodes() if not node.locks for page in node.pages}
-        for page in range(1, self.pool.pages + 1):
-            who = tuple(owners.get(page, ()))
-            yield Region((page - 1) * size, size, who, firsts.get(page, 0), page in cached)
+            mine = (seq,)
+            for first, page in zip(range(0, len(row.pages) * size, size), row.pages, strict=True):
+                owners[page - 1] += mine
+                firsts[page - 1] = first
+        for node in self.tree.nodes():
+            if not node.locks:
+                for page in node.pages:
+                    cached[page - 1] = True
+        return equal_regions(size, owners, firsts, cached=cached)
 
     # -- placing ------------------------------------------------------------------------------
 

@@ -224,18 +224,14 @@ class SglangWindows(Allocator):
             for slot, page, groups in self._places(held):
                 for group in range(groups):
                     found[slot + group * size] = number, page * size
-        starts, sizes, which, firsts = array("q"), array("q"), array("q"), array("q")
+        rows = []
         at = 0
         for start in sorted(found):
             if at < start:
-                self._region(at, start - at, 0, 0, (starts, sizes, which, firsts))
-            self._region(start, size, *found[start], (starts, sizes, which, firsts))
+                rows.append((at, start - at, 0, 0))
+            rows.append((start, size, *found[start]))
             at = start + size
         if at < self.capacity_slots:
-            self._region(at, self.capacity_slots - at, 0, 0, (starts, sizes, which, firsts))
-        return Layout(starts, sizes, which, owners, firsts, bytearray(len(starts)))
-
-    @staticmethod
-    def _region(start: int, size: int, who: int, first: int, columns: tuple["array[int]", ...]) -> None:
-        for column, value in zip(columns, (start, size, who, first), strict=True):
-            column.append(value)
+            rows.append((at, self.capacity_slots - at, 0, 0))
+        starts, sizes, which, firsts = (array("q", column) for column in zip(*rows, strict=True))
+        return Layout(starts, sizes, which, owners, firsts, bytearray(len(rows)))

@@ -112,7 +112,7 @@ class ClassHeap:
                 return NONE
             self._add_node()
         wanted = class_up(size, self.bits)
-        node = self._search(size)
+        node = self._search(size) if self.searches else NONE
         if node == NONE:
             above = self._occupied >> wanted
             if not above:
@@ -121,8 +121,9 @@ class ClassHeap:
             node = next(reversed(self._classes[number]))
         else:
             number = class_down(size, self.bits)
-        del self._classes[number][node]
-        if not self._classes[number]:
+        nodes = self._classes[number]
+        del nodes[node]
+        if not nodes:
             self._occupied ^= 1 << number
         whole = self.size[node]
         self.free_units -= whole

@@ -1,13 +1,16 @@
 """Kvcached: blocks as vLLM has them, in physical pages that are mapped and unmapped as blocks come and go.
 
-    page 0, mapped   |## 0 ##|## 1 ##|.......|......|      used, and idle: free blocks of a mapped page
-    page 1, reserved |.......|.......|.......|......|      idle: empty, kept mapped (at most 10)
-    page 2           |       |       |       |      |      free
+    page 0, mapped   |## 0 ##|::: 1 :::|.......|......|   used, cached, and idle: free blocks of a mapped page
+    page 1, reserved |.......|.........|.......|......|   idle: empty, kept mapped (at most 10)
+    page 2           |       |         |       |      |   free
 
-A sequence has a table of blocks. They come from the partly free page that fits best (elastic_blocks.py), so
-that pages fall empty and other processes on the GPU can have them; a thread maps five pages ahead. Waste of a
-sequence: less than a block. Where blocks do not divide a page, the one across its end is lost for ever
-(external; OPT-13B, blocks of 16: 12.8 in a page of 2 MiB). A map takes a call for each layer's K and V.
+A sequence has a table of blocks (elastic_tables.py). They come from the partly free page that fits best
+(elastic_blocks.py), so that pages fall empty and other processes on the GPU can have them; a thread maps five
+pages ahead. Waste of a sequence: less than a block. A map takes a call for each layer's K and V.
+
+With `cache`, full blocks are found by their text (elastic_prefixes.py) while somebody holds them, and then as
+long as they are among the last 16,000 tokens that nobody holds: more would keep pages mapped. Answers count
+among them, though nobody asks for them again.
 
 Time per call, in microseconds: 2 + 29 + 38 to map, create and set the access of a page of 2 MiB, 34 + 23 to
 unmap and release it (table 3 of vAttention's paper, arXiv 2405.04437).
@@ -15,35 +18,33 @@ unmap and release it (table 3 of vAttention's paper, arXiv 2405.04437).
 Source: ovg-project/kvcached e8e6406; arXiv 2508.08448.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import gcd
-from typing import ClassVar, Self
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import Self
 
-from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.base import Content, InvariantError, Match
 from kvsim.allocators.options import Options
-from kvsim.allocators.virtual_memory.elastic_blocks import ElasticBlocks
-from kvsim.allocators.virtual_memory.page_pool import PagePool
+from kvsim.allocators.prefix import NOBODY, Known, PrefixMatch
+from kvsim.allocators.texts import Keys, Texts
+from kvsim.allocators.virtual_memory.elastic_prefixes import ElasticPrefixes
+from kvsim.allocators.virtual_memory.elastic_tables import ElasticTables
 
-PAGE_BYTES = 2 << 20
-MAP_NS, UNMAP_NS = 69_000, 57_000
+MOST_KEPT_TOKENS = 16_000
+"""cached tokens that nobody holds (kvcached's `KVCACHED_MAX_CACHED_TOKENS`)"""
 
 
-class Kvcached(Allocator):
-    """Blocks of `block_size` tokens in pages of 2 MiB.
+class Kvcached(ElasticTables):
+    """Blocks in pages of 2 MiB, found by their text if that is wanted.
 
     Parameters
     ----------
     capacity_slots : int
         Tokens that the memory holds; what does not fill a page in every layer is left out.
     options : Options
-        The model's sizes and the block size.
+        The model's sizes, the block size, and `cache`: whether texts are kept.
+    most_kept_tokens : int
+        Most cached tokens that nobody holds; -1: no bound, 0: none.
     """
-
-    pages = has_blocks = True
-    idles: ClassVar[bool] = True
-    works_after_steps: ClassVar[bool] = True
-    works_in_spans: ClassVar[bool] = True
-    windows: ClassVar[bool] = True  # a token may take several slots
 
     family = "virtual"
     idea = "blocks in pages of 2 MiB, mapped and unmapped as they come and go"
@@ -51,156 +52,151 @@ class Kvcached(Allocator):
     used_by = "kvcached, under vLLM and SGLang"
     source = "kvcached e8e6406; arXiv 2508.08448"
 
+    keeps_prefixes = True
+
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
         return cls(capacity_slots, options)
 
-    def __init__(self, capacity_slots: int, options: Options | None = None) -> None:
-        model = options or Options()
-        cell = model.kv_heads * model.head_dim * model.dtype_bytes
-        tensors = max(1, model.token_bytes // cell)  # K and V of each layer
-        cell = model.token_bytes // tensors
-        bundle = tensors * PAGE_BYTES
-        count = capacity_slots * model.token_bytes // bundle
-        block_bytes = model.block_size * cell
-        if block_bytes > PAGE_BYTES or not count:
-            raise ValueError(
-                f"pages of {bundle:,} bytes ({tensors} times 2 MiB) must hold a block and fit the memory, "
-                f"which has {capacity_slots * model.token_bytes:,} bytes"
-            )
-        grain = gcd(model.token_bytes, bundle)
-        self.page_slots = bundle // grain
-        super().__init__(count * self.page_slots)
-        self.slots_per_token = model.token_bytes // grain
-        self.block_size = self.grows_by = model.block_size
-        self.calls = tensors
-        self.map_ns, self.unmap_ns = MAP_NS, UNMAP_NS
-        self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, block_bytes)
-        self._table: Holdings[list[int]] = Holdings()
-        self._block = model.block_size * self.slots_per_token
-        self._blocks_in = [len(self.blocks.blocks_of(page)) for page in range(count)]
-        self.most_blocks = sum(self._blocks_in)
-        self.straddling = self.capacity_slots - self.most_blocks * self._block
-        self._lent = 0  # blocks
+    def __init__(
+        self,
+        capacity_slots: int,
+        options: Options | None = None,
+        most_kept_tokens: int = MOST_KEPT_TOKENS,
+    ) -> None:
+        super().__init__(capacity_slots, options)
+        self.caches = options is not None and options.cache is not None
+        most_kept = most_kept_tokens if most_kept_tokens < 0 else most_kept_tokens // self.block_size
+        self.prefixes = ElasticPrefixes(self.blocks, most_kept)
+        self._texts = Texts(self.block_size)
+        self._known: dict[int, Known] = {}  # of each sequence
+        self._left_over: dict[int, list[Keys]] = {}  # by name: private keys of an evicted sequence
 
-    @property
-    def block_slots(self) -> int:
-        """Slots of a block."""
-        return self._block
+    def is_cached(self, block: int) -> bool:
+        return block in self.prefixes.evictable
 
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return self._count_of(tokens) * self._block
+    # -- placing ------------------------------------------------------------------------------
 
-    def fits(self, tokens: int, bound: int) -> bool:
-        return self._count_of(tokens) <= self.most_blocks
+    def match(self, content: Content, own: int, most: int) -> Match:
+        if not self.caches:
+            return super().match(content, own, most)
+        keys = self._texts.keys(content)
+        shareable = sum(count for _, count in keys)
+        known = Known(keys, shareable, self._left_over.get(own, []), own)
+        wanted = (range(key, key + count) for _, key, count in known.pieces(0, most // self.block_size))
+        blocks = self.prefixes.find(chain.from_iterable(wanted))
+        woken = sum(block in self.prefixes.evictable for block in blocks)
+        return PrefixMatch(len(blocks) * self.block_size, woken * self._block, blocks, known)
 
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return self._lent + self._count_of(tokens) <= self.most_blocks
+    def leaves(self, match: Match | None, tokens: int, bound: int) -> int:
+        found = 0 if match is None else match.tokens * self.slots_per_token - match.woken_slots
+        return self.free_slots - self.slots_needed(tokens, bound) + found
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        assert isinstance(match, PrefixMatch)
+        more = self._count_of(tokens) - len(match.blocks) + match.woken_slots // self._block
+        return self._lent + more <= self.most_blocks
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        if not self.caches:
+            return super().admit(seq, tokens, bound)
+        nothing = PrefixMatch(0, 0, [], Known([], 0, [], NOBODY))
+        return self.admit_after(nothing, seq, tokens, bound)
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        assert isinstance(match, PrefixMatch)
         self._table.expect_new(seq, tokens)
-        if not self.can_admit(tokens, bound):
+        if not self.can_admit_after(match, tokens, bound):
             return False
-        self._table[seq] = self._lend(self._count_of(tokens))
+        blocks, pool = match.blocks, self.prefixes
+        woken = match.woken_slots // self._block
+        self.shared_tokens += (len(blocks) - woken) * self._block
+        pool.share(blocks)
+        self._lent += woken
+        self._known[seq] = match.known
+        match.known.full = len(blocks)
+        self._table[seq] = blocks + self._lend(self._count_of(tokens) - len(blocks))
         return True
 
-    def capacity(self, seq: int) -> int:
-        return len(self._table[seq]) * self.block_size
-
-    def surplus(self, seq: int, tokens: int) -> int:
-        return len(self._table[seq]) * self._block - tokens * self.slots_per_token
-
-    def grow(self, seq: int, tokens: int) -> bool:
-        table = self._table[seq]
-        more = self._count_of(tokens) - len(table)
-        if more > self.most_blocks - self._lent:
-            return False
-        if more > 0:
-            table += self._lend(more)
-        return True
-
-    def release(self, seq: int) -> None:
-        table = self._table[seq]
-        del self._table[seq]
-        self.blocks.give_back(table)
-        self._lent -= len(table)
-        self._count()
-
-    def retire(self, seq: int) -> int:
-        return self.surplus(seq, 0)
-
-    def after_step(self, lengths: Mapping[int, int]) -> None:
-        pool = self.blocks.pool
-        if len(pool.reserved) < pool.least_reserved and pool.free:
-            pool.map_ahead()
-            self._count()
+    # -- growing and leaving ------------------------------------------------------------------
 
     def grow_mapped(self, seqs: Sequence[int]) -> bool:
-        if not self._are_mapped(len(seqs)):
+        if not super().grow_mapped(seqs):
             return False
-        for seq, block in zip(seqs, self.blocks.lend_singly(len(seqs)), strict=True):
-            self._table[seq].append(block)
-        self._lent += len(seqs)
-        self.used_slots += len(seqs) * self._block
-        self.idle_slots -= len(seqs) * self._block
+        if self.caches:
+            grown: dict[int, int] = {}
+            for seq in seqs:
+                grown[seq] = grown.get(seq, 0) + 1
+            for seq, count in grown.items():
+                self.prefixes.counts.update(dict.fromkeys(self._table[seq][-count:], 1))
         return True
 
-    def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
-        pool, most, idles = self.blocks.pool, most_ns // (self.calls * self.map_ns), []
-        for due in growths:
-            if pool.least_reserved - len(pool.reserved) > most or not self._are_mapped(len(due)):
-                break
-            self.after_step({})
-            if due:
-                self.grow_mapped(due)
-            idles.append(self.idle_slots)
-        return idles
+    def fill(self, seq: int, tokens: int) -> None:
+        """Full blocks are found from now on, as far as others may have their text."""
+        if not self.caches:
+            return
+        known, full = self._known[seq], tokens // self.block_size
+        if full > known.full:
+            self._enter(seq, known.full, min(full, known.shareable))
+            known.full = full
 
-    def external_slots(self, need: int) -> int:
-        return self.straddling
+    def evict(self, seq: int) -> None:
+        """The sequence will come back: it finds its private blocks, too."""
+        if self.caches and seq in self._known:
+            known = self._known[seq]
+            if known.own != NOBODY and known.full > known.shareable:
+                known.rest = self._left_over.setdefault(known.own, known.rest)
+                self._texts.lengthen(known.rest, known.full)
+                self._enter(seq, known.shareable, known.full)
+            self._leave(seq)
+        else:
+            self.release(seq)
 
-    def regions(self) -> Iterator[Region]:
-        owner = {block: (seq, at) for seq, table in self._table.items() for at, block in enumerate(table)}
-        mapped = {*self.blocks.part_free, *self.blocks.full, *self.blocks.pool.reserved}
-        end = 0
-        for page in range(self.blocks.pool.total):
-            for block in self.blocks.blocks_of(page):
-                if block * self._block > end:
-                    yield Region(end, block * self._block - end, ())
-                end = (block + 1) * self._block
-                seq, at = owner.get(block, (None, 0))
-                held = () if seq is None else (seq,)
-                idle = seq is None and page in mapped
-                yield Region(
-                    end - self._block,
-                    self._block,
-                    held,
-                    at * self.block_size,
-                    idle=idle,
-                    per_token=self.slots_per_token,
-                )
-        if end < self.capacity_slots:
-            yield Region(end, self.capacity_slots - end, ())
+    def release(self, seq: int) -> None:
+        if not self.caches:
+            super().release(seq)
+            return
+        table, known = self._table[seq], self._known[seq]
+        self._enter_for_nobody(table[known.shareable : known.full])
+        rest = self._left_over.pop(known.own, None)
+        if rest:
+            keys = chain.from_iterable(range(key, key + count) for key, count in rest)
+            self._enter_for_nobody([block for key in keys for block in self.prefixes.known.get(key, ())])
+            self._texts.give_back(rest)
+        self._leave(seq)
 
-    def _count_of(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+    def _enter_for_nobody(self, blocks: Sequence[int]) -> None:
+        """Nobody will ask for the text of these blocks again; they are cached all the same."""
+        self.prefixes.enter(blocks, [-1 - block for block in blocks])
 
-    def _are_mapped(self, count: int) -> bool:
-        """Whether so many blocks are free in mapped pages."""
-        missing = count - self.blocks.free_blocks
-        return missing <= 0 or missing <= sum(map(self._blocks_in.__getitem__, self.blocks.pool.reserved))
+    def _enter(self, seq: int, start: int, stop: int) -> None:
+        """Blocks `start` to before `stop` of a sequence can be found."""
+        for at, key, count in self._known[seq].pieces(start, stop):
+            self.prefixes.enter(self._table[seq][at : at + count], range(key, key + count))
+
+    def _leave(self, seq: int) -> None:
+        table, counts = self._table[seq], self.prefixes.counts
+        del self._table[seq], self._known[seq]
+        alone = sum(counts[block] == 1 for block in table)
+        self.shared_tokens -= (len(table) - alone) * self._block
+        self._lent -= alone
+        self.prefixes.give_back(table[::-1])
+        self._count()
 
     def _lend(self, count: int) -> list[int]:
-        blocks = self.blocks.lend(count)
-        assert blocks is not None
+        """New blocks, for which there is room; where blocks straddle, kvcached counts more than there are."""
+        if not self.caches:
+            return super()._lend(count)
+        pool = self.prefixes
+        while (blocks := pool.lend(count)) is None:
+            oldest = list(islice(pool.evictable, 1))
+            if not oldest:
+                raise InvariantError(f"{count} blocks were promised, {self._lent} are lent")
+            pool.drop(oldest)
         self._lent += count
         self._count()
         return blocks
 
     def _count(self) -> None:
-        """Say what the pages come to."""
-        blocks, pool = self.blocks, self.blocks.pool
-        self.used_slots = self._lent * self._block
-        reserved = sum(map(self._blocks_in.__getitem__, pool.reserved))
-        self.idle_slots = (blocks.free_blocks + reserved) * self._block
-        self.maps, self.unmaps = pool.maps * self.calls, pool.unmaps * self.calls
+        super()._count()
+        self.cached_slots = len(self.prefixes.evictable) * self._block

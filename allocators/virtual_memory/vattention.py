@@ -22,9 +22,11 @@ Source: microsoft/vattention ef3fff2; Prabhu et al., vAttention, ASPLOS 2025 (ar
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from math import gcd
 from typing import ClassVar, Self
 
+from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.virtual_memory.mapped_rows import NONE
@@ -199,16 +201,17 @@ class VAttention(Allocator):
         return self.surplus(seq, 0)
 
     def regions(self) -> Iterator[Region]:
-        where: dict[int, tuple[tuple[int, ...], int]] = {}
+        size, per_token = self.kvblock_slots, self.slots_per_token
+        owners: list[tuple[int, ...]] = [()] * self.rows.kvblocks
+        firsts, idle = [0] * len(owners), [True] * len(owners)
+        for block in self.rows.unmapped():
+            idle[block] = False
         for seq, row in self._row.items():
+            mine, blocks = (seq,), self.rows.blocks[row]
             for place in range(self.rows.needed(self.rows.lengths[row])):
-                first = place * self.kvblock_slots // self.slots_per_token
-                where[self.rows.blocks[row][place]] = ((seq,), first)
-        free, size = set(self.rows.unmapped()), self.kvblock_slots
-        for block in range(self.rows.kvblocks):
-            owners, first = where.get(block, ((), 0))
-            idle = not owners and block not in free
-            yield Region(block * size, size, owners, first, idle=idle, per_token=self.slots_per_token)
+                block = blocks[place]
+                owners[block], firsts[block], idle[block] = mine, place * size // per_token, False
+        return equal_regions(size, owners, firsts, idle=idle, per_token=repeat(per_token))
 
     def _within(self, tokens: int) -> int:
         """So many tokens, or fewer where they have all that a row can have."""

@@ -37,7 +37,7 @@ class Sheet(Figure):
 
     def _repr_png_(self) -> bytes:
         held = BytesIO()
-        FigureCanvasAgg(self).print_png(held, metadata=_NO_TRACES["png"])  # type: ignore[arg-type]
+        print_png(self, held)
         return held.getvalue()
 
 
@@ -69,11 +69,16 @@ def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
     with matplotlib.rc_context(style.settings):
         figure = picture()
         if fmt == "png":  # without laying the figure out a second time, as savefig does
-            canvas: Any = FigureCanvasAgg(figure)
-            canvas.print_png(path, metadata=_NO_TRACES["png"])
+            print_png(figure, path)
         else:
             headline = str(figure.get_label())
             figure.savefig(path, metadata={"Title": headline, **_NO_TRACES[fmt]})
+
+
+def print_png(figure: Figure, to: Path | BytesIO) -> None:
+    """Write a figure as PNG, compressed at the level from which more costs much and saves little."""
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(to, metadata=_NO_TRACES["png"], pil_kwargs={"compress_level": 3})
 
 
 def wrapped(text: str, width: int) -> str:

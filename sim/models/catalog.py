@@ -25,9 +25,9 @@ __all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_n
 
 def model_named(name_or_path: str) -> ModelSpec:
     """The built-in model of that name, the model of the config.json at that path, or that of the hub."""
-    models, name = _models(), _normal(name_or_path)
-    if name in models:
-        return models[name]
+    name = _normal(name_or_path)
+    if name in model_names():
+        return _built_in(name)
     path = Path(name_or_path).expanduser()
     if name_or_path.strip() and path.exists():
         return read_model(path)
@@ -55,7 +55,7 @@ def gpu_named(name: str) -> GpuSpec:
 
 def model_names() -> list[str]:
     """Names of the built-in models, in the order of the table."""
-    return list(_models())
+    return [*_table("models.toml"), *_table("model_configs.toml")]
 
 
 def gpu_names() -> list[str]:
@@ -68,17 +68,13 @@ def _normal(name: str) -> str:
 
 
 @cache
-def _models() -> Mapping[str, ModelSpec]:
-    specs = {field.name for field in fields(ModelSpec)}
-    plain = {
-        name: ModelSpec(name=name, **{key: entry[key] for key in entry if key in specs})
-        for name, entry in _table("models.toml").items()
-    }
-    return plain | {name: _from_config(name, entry) for name, entry in _table("model_configs.toml").items()}
-
-
-def _from_config(name: str, entry: Mapping[str, Any]) -> ModelSpec:
-    """A model from the fields of its published config.json, with published totals where known."""
+def _built_in(name: str) -> ModelSpec:
+    """A model of the tables: its own fields, or those of its config.json and published totals."""
+    plain = _table("models.toml").get(name)
+    if plain is not None:
+        specs = {field.name for field in fields(ModelSpec)}
+        return ModelSpec(name=name, **{key: plain[key] for key in plain if key in specs})
+    entry = _table("model_configs.toml")[name]
     published = {key: entry[key] for key in ("parameters", "active_parameters") if key in entry}
     return replace(model_of(entry, folder=name), name=name, source=entry["source"], **published)
 
@@ -94,8 +90,8 @@ def _hub() -> Mapping[str, ModelSpec]:
     found: dict[str, ModelSpec] = {}
     for name, entry in [*_table("models.toml").items(), *_table("model_configs.toml").items()]:
         for hub_name in dict.fromkeys([*_published_as(entry["source"]), *entry.get("hub", ())]):
-            longest = entry.get("max_model_len_of", {}).get(hub_name, _models()[name].max_model_len)
-            spec = replace(_models()[name], hub_name=hub_name, max_model_len=longest)
+            longest = entry.get("max_model_len_of", {}).get(hub_name, _built_in(name).max_model_len)
+            spec = replace(_built_in(name), hub_name=hub_name, max_model_len=longest)
             found[_normal(hub_name)] = spec
             found.setdefault(_normal(hub_name).partition("/")[2], spec)
     return found

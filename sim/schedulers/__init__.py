@@ -9,6 +9,7 @@ SCHEDULERS: dict[str, str] = {
     "past-future": "kvsim.sim.schedulers.past_future:PastFuture",
     "tensorrt-llm": "kvsim.sim.schedulers.tensorrt_llm:TensorRTLLM",
     "orca": "kvsim.sim.schedulers.orca:Orca",
+    "s3": "kvsim.sim.schedulers.s3:S3",
     "static": "kvsim.sim.schedulers.static:Static",
 }
 """Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""

@@ -89,6 +89,7 @@ class Replica:
         self.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         works = server.allocator.works_after_steps
+        self._reads_holes = server.allocator.reads_holes
         self._works_in_spans = server.own.works_in_spans
         self.max_span = 1 if step_log or (works and not self._works_in_spans) else max_span
         self.check: Callable[[], None] | None = server.check if check else None
@@ -104,7 +105,7 @@ class Replica:
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
-        server.watch(events, cost.context_tile)
+        server.watch(events, 0 if self._reads_holes else cost.context_tile)
         self._process: simpy.Process | None = None
         self._bell: simpy.Event | None = None  # rung by who comes to an idle server
         self._current: Span | None = None  # the plan it sleeps on
@@ -284,6 +285,8 @@ class Replica:
         step.repeats = 0
         self.decide(server)
         held, contexts = server.tokens()
+        if self._reads_holes and contexts:
+            contexts = server.allocator.read_slots()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
         if self._looked_on:
@@ -294,7 +297,8 @@ class Replica:
         if decodes and progress.late:
             late = self._note_late(now_ps)
         due = self._upkeep is not None and self._upkeep.due
-        if decodes and not (step.changed or late or (due and not self._works_in_spans)):
+        alone = step.changed or late or self._reads_holes or (due and not self._works_in_spans)
+        if decodes and not alone:
             ends = self._span_ends(now_ps, contexts, due)
         elif decodes or step.chunks or step.moves_blocks:
             ends = [self._step_ps(contexts, due)]

@@ -10,6 +10,7 @@ from kvsim import cli
 SERVER = ["--model", "llama-3.1-8b", "--gpu", "l4", "--cost", "roofline"]
 
 
+@pytest.mark.slow
 def test_it_prints_80_columns_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     asked = ["replay", str(GUIDELLM), *SERVER, "--fit", "scale", "--what-if", "max_num_seqs=2"]

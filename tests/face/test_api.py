@@ -210,6 +210,7 @@ def test_an_answer_of_fit_is_shown_in_a_line():
     assert "\n" not in repr(answer)
 
 
+@pytest.mark.slow
 def test_several_rates_are_drawn_as_curves():
     rates = [kvsim.simulate(num_prompts=40, request_rate=rate) for rate in (1.0, 4.0)]
     runs = kvsim.Comparison(rates)

@@ -63,6 +63,7 @@ def test_a_config_repeats_the_goals(tmp_path, capsys):
     assert "leave out --slo" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_terminal_and_the_page_say_whether_they_were_met(tmp_path, capsys):
     flags = ["--num-prompts", "40", "--request-rate", "inf", "--slo", SLO, "--gpu-price", "2"]
     assert main(["run", *flags, "--no-plots", "--out", str(tmp_path / "one")]) == 0
@@ -75,6 +76,7 @@ def test_the_terminal_and_the_page_say_whether_they_were_met(tmp_path, capsys):
     assert "goodput, requests/s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_limits_are_lines_in_the_figures(run):
     figure = run.plot("latency")
     ttft, tpot, e2e, _ = figure.axes

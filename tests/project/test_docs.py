@@ -5,7 +5,7 @@ Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks wit
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
 `my-gpu.toml`, `requests.csv`, `log.csv`, `result.json`, `server.log` and `path/to/config.json` exist.
 `run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
-`--closed-sessions`, also `--num-prompts 20`, which replaces their own.
+`--closed-sessions`, also `--num-prompts 20`, which replaces their own. `sweep` and `capacity` get fewer too.
 """
 
 import importlib
@@ -376,7 +376,8 @@ def shortened(command):
     short = " --no-plots" if re.match(r"sim (run|compare)", command) else ""
     whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
     if re.match(r"sim (sweep|capacity)", command):
-        return f"{command} --num-prompts 40 --seeds 1 --no-plots"
+        coarse = " --tolerance 0.4" if command.startswith("sim capacity") else ""
+        return f"{command} --num-prompts 40 --seeds 1 --no-plots{coarse}"
     return command + short + (" --num-prompts 20" if short and not whole else "")
 
 

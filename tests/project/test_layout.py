@@ -235,6 +235,7 @@ def test_each_part_is_the_one_of_this_checkout(name):
     assert Path(found.origin).resolve().is_relative_to(ROOT)
 
 
+@pytest.mark.slow
 def test_every_module_says_what_it_is():
     files = [*MODULES, *FACE, *(ROOT / "tests").rglob("*.py")]
     assert not [relative(path) for path in files if not ast.get_docstring(parsed(path))]

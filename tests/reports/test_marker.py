@@ -179,6 +179,7 @@ def test_what_comes_between_the_check_and_the_replacement_stays(out, monkeypatch
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_adding_to_a_marker_by_many_at_once_loses_nothing(out):
     code = (
         "import sys; from pathlib import Path; from kvsim.sim.files.marker import add_files\n"

@@ -282,6 +282,7 @@ def read(path):
     return trace["traceEvents"]
 
 
+@pytest.mark.slow
 def test_a_run_without_records_is_repeated_and_gives_the_same_file(sim, directories):
     code, out, err = sim("with")
     assert (code, err) == (0, "")
@@ -296,6 +297,7 @@ def test_a_run_without_records_is_repeated_and_gives_the_same_file(sim, director
     assert gzip.decompress((directories / "packed.json.gz").read_bytes()) == same
 
 
+@pytest.mark.slow
 def test_steps_are_left_out_or_repeated_for_as_asked(sim, directories, monkeypatch):
     code, _, err = sim("both", "--out", "both.json", "--no-steps")
     assert (code, err) == (0, "")

@@ -30,6 +30,7 @@ NAMES = {
     "tensorrt-llm",
     "nano-vllm",
     "orca",
+    "s3",
     "static",
 }
 

@@ -44,5 +44,5 @@ def test_with_prefix_caching_on_those_that_keep_no_prefixes_run_without():
 
 def test_a_releases_prefix_caching_is_left_out_where_no_prefixes_are_kept():
     deployment = Scenario(model="qwen3-8b", gpu="h100", scheduler="vllm-v1@0.33.0").deployed()
-    (run,) = side_by_side(deployment, ["kvcached"])
+    (run,) = side_by_side(deployment, ["vattention"])
     assert not run.engine.enable_prefix_caching

@@ -12,9 +12,10 @@ from kvsim.sim.schedulers.vllm_v0 import VllmV0
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 
 
+@pytest.mark.parametrize("workloads", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_built_in_schedulers_keep_the_rules(name):
-    check_scheduler(class_named("scheduler", name, SCHEDULERS, Scheduler), workloads=12)
+def test_built_in_schedulers_keep_the_rules(name, workloads):
+    check_scheduler(class_named("scheduler", name, SCHEDULERS, Scheduler), workloads=workloads)
 
 
 class SwapsWithoutPaying(VllmV0):
@@ -78,7 +79,7 @@ class Starves(Orca):
         (NeverReleases, "nobody runs|every_request_ends"),
         (WritesTokensWithoutRoom, "tokens|negative|holds|promised"),
         (LosesTime, "late_tokens_are_late|decisions_depend"),
-        (Starves, "every_request_ends: 20,000 decisions"),
+        pytest.param(Starves, "every_request_ends: 20,000 decisions", marks=pytest.mark.slow),
     ],
 )
 def test_broken_schedulers_are_caught(broken, rule):

@@ -106,6 +106,7 @@ def test_the_error_on_rows_that_were_held_out_is_small(gpu, part, most):
             assert content["error"]["held_out"]["median"] <= most, name
 
 
+@pytest.mark.slow
 def test_nothing_that_launches_from_the_host_was_taken_for_a_product():
     for gpu in GPUS:
         products = [name for name in find_profile(gpu).content["parts"] if name.startswith("product")]
@@ -114,6 +115,7 @@ def test_nothing_that_launches_from_the_host_was_taken_for_a_product():
             assert find_profile(gpu).content["parts"][name]["form"]["t0_s"] < 10e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -162,6 +164,7 @@ def test_a_step_is_near_the_roofline_but_not_it():
     assert 0.7 < decode_ps(scenario, host_time="none") / analytic < 1.4
 
 
+@pytest.mark.slow
 def test_fp8_weights_and_an_fp8_cache_are_faster():
     plain = decode_ps(served("h100"), host_time="none")
     weights = decode_ps(served("h100", model=model_with(**FP8)), host_time="none")
@@ -211,6 +214,7 @@ def test_only_vllm_v1_launches_both_at_once_and_not_with_an_fp8_cache():
     assert attention_beside_a_prompt_ps(eight, 64, 4000) < 1.1 * apart
 
 
+@pytest.mark.slow
 def test_attention_beside_prompts_is_what_was_measured_on_an_rtx_pro_6000():
     """LLMServingSim 5daddb2 (MIT): a layer of Llama-3.1-8B, vLLM 0.19, less what the prompt takes alone."""
     scenario = served("rtx-pro-6000-server", host_time="none")
@@ -247,6 +251,7 @@ def test_a_layer_of_experts_has_attention_a_router_and_the_experts():
     )
 
 
+@pytest.mark.slow
 def test_an_experts_step_takes_longer_with_more_tokens_and_is_measured():
     scenario = served("h100", 2, model_with(**GPT_OSS))
     assert decode_ps(scenario, 1) < decode_ps(scenario, 16) < decode_ps(scenario, 256)

@@ -85,7 +85,7 @@ def test_what_makes_the_engine_hang_or_stop_is_rejected_and_the_rest_served(name
 @pytest.mark.parametrize("name", TINY)
 def test_block_tables_queues_and_the_order_of_free_blocks_are_as_in_the_engine(name):
     case = golden(name)
-    seen = notes(case)
+    seen = notes(name)
     assert list(seen) == busy_steps(case)
     for step, facts in seen.items():
         assert facts == detail(case, step), step

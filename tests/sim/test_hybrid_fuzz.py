@@ -104,5 +104,6 @@ def test_spans_of_steps_end_as_single_steps(seed, asynchronous, monkeypatch):
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 def test_some_of_them_leave_decoding_sequences_without_a_token():
     assert sum(random_case(seed)[1] > 0 for seed in range(40)) > 5

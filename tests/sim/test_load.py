@@ -52,11 +52,13 @@ def test_a_server_that_is_as_fast_as_its_arrivals_is_not_overloaded():
     assert found["waiting_at_last_arrival"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.5, 0.9, 0.95])
 def test_m_d_1_below_saturation_is_never_overloaded(rho):
     assert not any(one_seat(poisson(seed, rho))["overloaded"] for seed in SEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [1.25, 2.0])
 def test_m_d_1_above_saturation_is_always_overloaded_and_serves_at_its_own_rate(rho):
     for seed in SEEDS:
@@ -67,6 +69,7 @@ def test_m_d_1_above_saturation_is_always_overloaded_and_serves_at_its_own_rate(
         assert found["held_back_share"]["max_num_seqs"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.9, 1.0])
 def test_bursts_that_a_server_can_work_off_are_no_overload(rho):
     assert not any(one_seat(poisson(seed, rho, shape=0.1))["overloaded"] for seed in SEEDS)

@@ -211,7 +211,14 @@ def check_case(case: Case):
     return slow
 
 
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in (1, 2, 3))])
+@pytest.mark.parametrize("scheduler", HAPPENS)
+def test_the_first_cases_agree(scheduler):
+    for seed in range(8):
+        check_case(draw_case(Random(seed), scheduler))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, block):
     cases, happened = 60, Counter()

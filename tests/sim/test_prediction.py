@@ -20,6 +20,7 @@ def test_a_right_bucket_is_the_smallest_that_holds_the_answer():
         assert said in {-(-k * 2_048 // 10) for k in range(1, 11)}
 
 
+@pytest.mark.slow
 def test_a_bucket_is_right_as_often_as_the_predictor_says():
     right, wrong = Predictor(buckets=10), predictor_named("buckets-10-0.77")
     answers = [(index, 1 + 37 * index % 2_000) for index in range(20_000)]
@@ -76,6 +77,7 @@ def test_an_allocator_names_its_reservation():
     assert split_reserve("my.module:Mine:predicted:noise-1") == ("my.module:Mine", "predicted:noise-1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["orca", "vllm-v1", "static"])
 def test_who_outgrows_its_reservation_leaves_alone_and_ends_in_a_larger_one(scheduler):
     run = simulate(

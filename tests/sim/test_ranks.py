@@ -115,6 +115,7 @@ def test_fast_forward_and_step_mode_agree(server):
         assert list(column) == list(outcomes[1][name]), name
 
 
+@pytest.mark.slow
 def test_measured_servers_with_data_parallel_attention_are_met():
     """MiniMax-M2.5 in fp8 on four H100, four ranks; no constant was fitted to it."""
     errors = []

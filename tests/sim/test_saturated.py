@@ -145,7 +145,7 @@ def test_with_equal_steps_the_memory_integral_is_a_sum_over_requests(allocator, 
 # -- the ledger ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [float("inf"), 3.0])
+@pytest.mark.parametrize("rate", [float("inf"), pytest.param(3.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheduler", ["vllm-v1", "orca", "static"])
 @pytest.mark.parametrize(("allocator", "reserve"), ALLOCATORS)
 def test_the_ledger_sums_to_the_capacity_in_every_row_and_no_kind_is_negative(

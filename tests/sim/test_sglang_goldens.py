@@ -4,6 +4,11 @@ import pytest
 from support.sglang_runs import RUNS, WRITTEN, busy, inside, rows, written
 
 pytestmark = pytest.mark.golden
+SAMPLED = [
+    pytest.param(name, marks=pytest.mark.slow) if len(run["per_step"]) > 110 else name
+    for name, run in RUNS.items()
+]
+"""All of them; without the slow ones, the short."""
 
 
 @pytest.mark.slow
@@ -16,7 +21,7 @@ def test_the_step_log_of_the_command_is_as_in_sglang(name):
         assert steps[column] == [step[column] for step in told.values()], column
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_memory_ratio_and_batch_are_as_in_sglang_at_every_step(name):
     steps, _, _ = inside(name)
     told = busy(name)
@@ -28,7 +33,7 @@ def test_memory_ratio_and_batch_are_as_in_sglang_at_every_step(name):
     assert unseen == {"step"}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_every_request_is_served_as_in_sglang(name):
     (_, requests), (_, retracted, admitted) = written(name), inside(name)
     executed = list(busy(name))

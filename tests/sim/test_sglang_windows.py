@@ -114,6 +114,7 @@ def test_other_allocators_have_no_second_pool(field):
         run({"allocator": "paged", "enable_prefix_caching": False, field: 1})
 
 
+@pytest.mark.slow
 def test_the_fixed_split_strands_what_the_unified_pool_uses():
     shares = {}
     for name in ("dual", "eager", "lazy"):

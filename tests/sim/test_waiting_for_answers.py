@@ -109,6 +109,7 @@ def test_never_more_than_the_clients_are_in_the_system(clients):
     assert result.max_running <= clients
 
 
+@pytest.mark.slow
 def test_littles_law_holds_on_a_long_run():
     # N clients = rate x (time in the system + time to think), up to the ends of the run.
     clients, think_s = 12, 30

@@ -123,7 +123,7 @@ def test_a_refused_growth_frees_nothing():
 # -- the contract -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", [Order.STACK, Order.QUEUE])
+@pytest.mark.parametrize("order", [Order.STACK, pytest.param(Order.QUEUE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("groups", [EXAMPLE, Groups(0, 1, 20), Groups(2, 1, 1), Groups(1, 6, 100)])
 @pytest.mark.parametrize(
     "size", [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 16]
@@ -263,6 +263,7 @@ def run_twice(server, work):
     return one, books
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(
     st.sampled_from(("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v1 async", "orca", "static")),

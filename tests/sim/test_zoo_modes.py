@@ -17,7 +17,7 @@ CASES = [
 ]
 
 
-def engine_of(allocator, max_span, rate, cost=None, **settings):
+def engine_of(allocator, max_span, rate, cost=None, shared_prefix=None, **settings):
     workload = workloads.build(
         "sharegpt",
         num_prompts=60,
@@ -27,6 +27,7 @@ def engine_of(allocator, max_span, rate, cost=None, **settings):
         n=1,
         beam_width=1,
         beam_process="uniform",
+        shared_prefix=shared_prefix,
     )
     scenario = replace(
         Scenario(allocator=allocator, **settings).deployed(), **({"cost": cost} if cost else {})
@@ -54,12 +55,22 @@ def test_work_that_takes_longer_than_a_step_ends_a_span(allocator, cost):
     assert many["upkeep"].exceeded_ps
 
 
-@pytest.mark.parametrize("scheduler", ["static", "sglang", "tensorrt-llm"])
-@pytest.mark.parametrize("allocator", ["vattention", "kvcached"])
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("static", marks=pytest.mark.slow), "sglang", "tensorrt-llm"]
+)
+@pytest.mark.parametrize("allocator", [pytest.param("vattention", marks=pytest.mark.slow), "kvcached"])
 def test_under_other_schedulers_too(allocator, scheduler):
     plain = {"enable_prefix_caching": False}
     many, one = (outcome(allocator, span, 8.0, scheduler=scheduler, **plain) for span in (1 << 20, 1))
     assert many == one
+
+
+@pytest.mark.parametrize("scheduler", ["vllm-v1", "tensorrt-llm"])
+def test_kvcached_with_prefixes_too(scheduler):
+    settings = {"scheduler": scheduler, "enable_prefix_caching": True, "shared_prefix": "4x256"}
+    many, one = (outcome("kvcached", span, 8.0, **settings) for span in (1 << 20, 1))
+    assert many == one
+    assert many["hit_tokens"]
 
 
 def test_many_steps_are_taken_at_once_although_pages_are_mapped_behind_them():

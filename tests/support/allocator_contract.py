@@ -21,7 +21,7 @@ from kvsim.allocators.lossy.h2o import H2O
 from kvsim.allocators.lossy.kivi import Kivi
 from kvsim.allocators.lossy.streaming_llm import StreamingLLM
 from kvsim.allocators.mlc import Mlc
-from kvsim.allocators.options import Groups, LayerGroup, Options
+from kvsim.allocators.options import CacheRules, Groups, LayerGroup, Options
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.pytorch.dynamic_cache import DynamicCache
@@ -128,6 +128,7 @@ BUILT_IN: dict[str, Callable[[int], Allocator]] = {
     "vattention-eager": partial(VAttentionEager, options=sizes(16_384)),
     "kvcached": partial(Kvcached, options=sizes(262_144, 2)),
     "kvcached, straddling blocks": partial(Kvcached, options=sizes(163_840, 4)),
+    "kvcached with prefixes": partial(Kvcached, options=sizes(163_840, 4)._replace(cache=CacheRules())),
     "lightllm": LightLLM,
     "mlc": Mlc,
     "tgi": Tgi,

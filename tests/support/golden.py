@@ -198,11 +198,18 @@ class Answer:
         return cls(columns("steps"), columns("requests"), columns("samples"), summary, files)
 
 
-@cache
 def answer(name, step_log=True):
     """What `sim run` makes of a golden's workload."""
+    return _answered(name, step_log)[0]
+
+
+@cache
+def _answered(name, step_log):
+    """The same, and the scenario and the workload of its `config.json`."""
     with TemporaryDirectory() as directory:
-        return Answer.read(_run(golden(name), Path(directory), step_log))
+        run = _run(golden(name), Path(directory), step_log)
+        scenario, traffic = read_config((run / "config.json").read_text())
+        return Answer.read(run), scenario, opened(Traffic.from_json(traffic)).workload()
 
 
 def _run(case, directory, step_log):
@@ -307,15 +314,13 @@ def _total_differences(case, engine):
 # -- block tables, queues and the free list -------------------------------------------------------------
 
 
-def notes(case):
+def notes(name):
     """Per executed step what `detail` holds after the decision, noted on kvsim's own engine.
 
     The engine is the one of the run's `config.json`.
     """
-    with TemporaryDirectory() as directory:
-        text = (_run(case, Path(directory), step_log=False) / "config.json").read_text()
-        scenario, traffic = read_config(text)
-        engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
+    case, (_, scenario, workload) = golden(name), _answered(name, True)
+    engine = build_engine(scenario, workload, max_span=1)
     look = _look_v0 if case["engine"] == "v042" else _look
     ids, decide, seen = rows(case), engine.replica.decide, {}
 

@@ -109,21 +109,26 @@ def busy(name):
     return {step["step"]: step for step in steps if step["kind"] != "idle"}
 
 
-@cache
 def written(name, step_log=True):
     """What `sim run` writes down: its step log by columns, if there is one, and its requests."""
+    return _answer(name, step_log)[:2]
+
+
+@cache
+def _answer(name, step_log):
+    """The same, and an engine of its `config.json`, which has not run yet."""
     with TemporaryDirectory() as folder:
         run = _run(name, Path(folder), *(["--step-log"] if step_log else []))
         files = [run / f"{table}.parquet" for table in ("steps", "requests")]
-        return tuple(parquet.read_table(file).to_pydict() if file.exists() else {} for file in files)
+        tables = [parquet.read_table(file).to_pydict() if file.exists() else {} for file in files]
+        scenario, traffic = read_config((run / "config.json").read_text())
+        return *tables, build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
 
 
 @cache
 def inside(name):
     """By step what only the engine itself knows; and of each request when it was retracted and its hits."""
-    with TemporaryDirectory() as folder:
-        scenario, traffic = read_config((_run(name, Path(folder)) / "config.json").read_text())
-        engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
+    engine = _answer(name, True)[2]
     look = Look(engine, [row["id"] for row in rows(name)])
     engine.run()
     return look.steps, look.retracted, look.admitted

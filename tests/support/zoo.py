@@ -1,4 +1,9 @@
-"""Recordings of genuine memory managers: `<goldens>/zoo/<engine>/<name>`."""
+"""Recordings of genuine memory managers: `<goldens>/zoo/<engine>/<name>`, and what lies beside them.
+
+    recording("kvcached/small.json.gz")     small.json.gz and every other file there that is named small...
+
+Sequences of all of these are tried: those of one name in two files are told apart by the file's.
+"""
 
 import gzip
 import json
@@ -9,14 +14,44 @@ from support.shared_data import BESIDE, goldens
 
 
 def recording(path):
-    """A recording, read; the test is skipped where it is missing."""
-    return _read(goldens(f"zoo/{path}"))
+    """The recordings of a name, read; the test is skipped where there are none."""
+    return _read_all(goldens(f"zoo/{path}"))
 
 
 def rows_at(path):
-    """A recording as parameters of a test are made from it: empty where it is missing."""
+    """The same, as parameters of a test are made from it: empty where there are none."""
     file = Path(os.environ.get("KVSIM_GOLDENS") or BESIDE / "goldens") / "zoo" / path
-    return _read(file) if file.exists() else {}
+    return _read_all(file) if file.exists() else {}
+
+
+def alike(file):
+    """A file and those beside it whose names begin as its does."""
+    stem, dot, rest = file.name.partition(".")
+    others = sorted(file.parent.glob(f"{stem}*{dot}{rest}"))
+    return [file, *(other for other in others if other != file)]
+
+
+def merged(one, two, name):
+    """Two recordings as one; a sequence of `two` whose name is taken has the file's name behind its own."""
+    found = dict(one)
+    for key, value in two.items():
+        if key not in one:
+            found[key] = value
+        elif isinstance(value, dict) and not {"ops", "config"} & value.keys():
+            found[key] = merged(one[key], value, name)
+        elif isinstance(value, list) and value and isinstance(value[0], dict | list):
+            found[key] = one[key] + value
+        elif value != one[key]:
+            found[f"{key}@{name}"] = value
+    return found
+
+
+def _read_all(file):
+    found, *others = ((_read(each), each.name) for each in alike(file))
+    result = found[0]
+    for more, name in others:
+        result = result + more if isinstance(result, list) else merged(result, more, name)
+    return result
 
 
 def _read(file):

@@ -1,20 +1,17 @@
 """What LightLLM and TGI did: recorded sequences, their tokens as runs, and LightLLM's table of requests."""
 
-import gzip
-import json
 from collections import deque
 from functools import cache
 
 import pytest
 
-from support.shared_data import goldens
+from support.zoo import recording
 
 
 @cache
 def recorded(path: str) -> dict:
     """The sequences of a file of the zoo, by their names; nothing where there are no goldens."""
-    with gzip.open(goldens(f"zoo/{path}.json.gz"), "rt", encoding="utf-8") as file:
-        return json.load(file)
+    return recording(f"{path}.json.gz")
 
 
 def names(path: str) -> list[str]:

@@ -54,6 +54,7 @@ def test_poisson_is_gamma_with_a_burstiness_of_one():
     assert np.array_equal(times_s("poisson", 1000), times_s("gamma", 1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["onoff:10:30", "onoff:0.7:0.1", "diurnal:100:1.9", "diurnal:7:2"])
 def test_the_rate_over_whole_cycles_is_the_one_asked_for(process):
     found = times_s(process)
@@ -86,6 +87,7 @@ def test_without_a_pause_on_off_is_the_plain_process():
     assert times_s("onoff:5:0", 1000) == pytest.approx(times_s("gamma", 1000), rel=1e-12, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_diurnal_rate_is_lowest_at_first_and_highest_after_half_a_period():
     period, peak, rate = 50.0, 1.8, 2.0
     found = times_s(f"diurnal:{period}:{peak}", rate=rate)

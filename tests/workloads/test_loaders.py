@@ -222,6 +222,7 @@ README_FIVE = r"\| ([\d.]+) \| ([\d.]+) \|[^|]+\|[^|]+\| ([\d.]+) "
 README_MEANS = re.compile(rf"^\| (\w+) {README_FIVE}{README_FIVE}\|", re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_compact_traces_have_the_rows_and_about_the_means_of_the_whole():
     text = shared("data/traces/README.md").read_text()
     rows = {name: int(here) for name, here, *_ in README_ROW.findall(text)}
@@ -320,6 +321,7 @@ def hit_share_of_content(workload, block):
     return 100 * hit / workload.prompt_tokens.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tokens", "blocks"),
     [("mooncake_conversation", 35.66, 34.99), ("mooncake_synthetic", 41.81, 40.86)],

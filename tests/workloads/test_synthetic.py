@@ -162,6 +162,7 @@ def test_every_prompt_grows_by_a_system_prompt_that_its_group_shares():
     assert workload.content == [((group, 0, 100),) for group in groups]
 
 
+@pytest.mark.slow
 def test_groups_are_as_popular_as_asked():
     equal = build(num_prompts=N, shared_prefix="4x10")
     zipf = build(num_prompts=N, shared_prefix="4x10:1")

@@ -153,12 +153,18 @@ def pipeline_differences(name):
     return wrong
 
 
-@pytest.mark.parametrize("name", names())
+NAMES = [
+    name if at % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for at, name in enumerate(names())
+]
+"""All of them; without the slow ones, every third."""
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_two_pipeline_stages_have_the_blocks_of_the_smaller(name):
     assert pipeline_differences(name) == []
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_is_grouped_paged_sized_and_refused_as_in_vllm(name):
     assert differences(name) == []
 

@@ -1,0 +1,67 @@
+"""A group of layers as its tables know it: what kind, how large a block, how far a token sees.
+
+full      every token is kept          window   the last `reach` are seen
+chunk     those of its own `reach`
+state     one for the whole sequence, and those kept in between for prefixes
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvsim.allocators.options import Hybrid as Layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """A group of layers.
+
+    Attributes
+    ----------
+    kind : "full", "window", "chunk" or "state"
+    block_size : int
+    reach : int or None
+        Tokens of the window or of a chunk.
+    checkpoint_grid : int or None
+        Of states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere.
+    """
+
+    kind: str
+    block_size: int
+    reach: int | None = None
+    checkpoint_grid: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("full", "window", "chunk", "state"):
+            raise ValueError(f"kind must be full, window, chunk or state, got {self.kind!r}")
+        if (self.reach is None) != (self.kind in ("full", "state")):
+            raise ValueError(f"reach belongs to windows and chunks, got {self.reach} of kind {self.kind}")
+
+
+def specs(layers: Layers) -> list[GroupSpec]:
+    """The groups as the tables know them."""
+    return [
+        GroupSpec(
+            kind=group.kind,
+            block_size=group.block_size,
+            reach=group.reach,
+            checkpoint_grid=group.checkpoint_grid,
+        )
+        for group in layers.groups
+    ]
+
+
+def most_blocks(group: GroupSpec, longest: int, in_flight: int) -> int | None:
+    """Blocks that a window or chunk holds at most while a prompt is computed."""
+    if group.reach is None:
+        return None
+    if group.kind == "window":
+        return -(-min(group.reach - 1 + in_flight, longest) // group.block_size) + 1
+    return -(-min(group.reach + in_flight, longest) // group.block_size)
+
+
+def alike(groups: Sequence[GroupSpec], shared: bool) -> list[list[int]]:
+    """Numbers of the groups with the same specification and the same pool, full attention first."""
+    found: dict[tuple[GroupSpec, int], list[int]] = {}
+    for number, group in enumerate(groups):
+        found.setdefault((group, 0 if shared else number), []).append(number)
+    return sorted(found.values(), key=lambda numbers: groups[numbers[0]].kind != "full")

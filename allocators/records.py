@@ -1,0 +1,60 @@
+"""What allocators and their callers hand each other: texts, what is found of them, holdings, errors.
+
+the text of a prompt     (stream 3, first 0, length 512), (stream 9, first 0, length 80)      a Content
+                          '- system prompt, that others have too   '- of this chat          two Runs
+"""
+
+from typing import TypeVar
+
+from mypy_extensions import mypyc_attr
+
+T = TypeVar("T")
+
+Run = tuple[int, int, int]
+"""Tokens `first, first + 1, ...` of a stream: (stream, first, length). Equal runs are equal text."""
+
+Content = tuple[Run, ...]
+"""The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
+
+
+@mypyc_attr(native_class=False)
+class InvariantError(RuntimeError):
+    """The bookkeeping contradicts itself: a bug in an allocator or in its caller."""
+
+
+@mypyc_attr(native_class=False)
+class Holdings(dict[int, T]):
+    """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
+
+    def __missing__(self, seq: int) -> T:
+        raise self.holds_nothing(seq)
+
+    def holds_nothing(self, seq: int) -> InvariantError:
+        """What to raise when a sequence is named that holds nothing."""
+        return InvariantError(f"sequence {seq} holds nothing; {len(self)} others do")
+
+    def expect_new(self, seq: int, tokens: int) -> None:
+        """Raise InvariantError unless the sequence can be placed: it holds nothing yet, and has a token."""
+        if seq in self:
+            raise InvariantError(f"sequence {seq} cannot be placed twice: it holds {self[seq]}")
+        if tokens < 1:
+            raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Match:
+    """What a caching allocator knows of a prefix: good until its next change.
+
+    Attributes
+    ----------
+    tokens : int
+        Tokens of the prefix whose keys and values are there already.
+    woken_slots : int
+        Those of their slots that nobody uses now, so that they still count as free.
+    """
+
+    __slots__ = ("tokens", "woken_slots")
+
+    def __init__(self, tokens: int, woken_slots: int) -> None:
+        self.tokens = tokens
+        self.woken_slots = woken_slots

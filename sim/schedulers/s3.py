@@ -1,0 +1,101 @@
+"""S3: whoever fits the memory enters, the largest reservation first (NeurIPS'23): decreasing first fit.
+
+    waiting, by what they reserve   |######  |####  |###  |##  |#  |     free memory  |.......|
+    enter                            ######                     #        one bin, filled anew in each step
+
+A request's size is what the allocator would lend it: its reservation, the prompt and what a predictor says of
+the answer (`--reserve predicted:MODEL`); of an allocator that grows, what it has by now. At every step the
+pool is gone through from the largest to the smallest, and each that fits enters: Orca's steps, but one that
+does not fit blocks nobody behind it. An answer that outgrows its reservation leaves, and comes back into the
+pool with twice as much (sim/serving/reservation.py).
+
+Where nobody arrives and nobody ends early, the batches are the bins of first-fit decreasing: at most 11/9 of
+the fewest possible, plus 6/9. A small request may wait as long as larger ones come: nothing hinders that.
+
+Source: Jin et al., S3: Increasing GPU utilization during generative inference for higher throughput, section
+on the length-aware sequence scheduler. Left out: the predictor's retraining.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+from kvsim.allocators.base import Allocator
+from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Rules, Server
+
+
+class Pool:
+    """What waits, the largest first; of equals the one that arrived first.
+
+    Attributes
+    ----------
+    passed : int
+        Requests at its beginning that are too large: the head is the one behind them.
+    """
+
+    def __init__(self, size: Callable[[Request], int]) -> None:
+        self._size = size
+        self._sorted: list[tuple[int, int, int, Request]] = []
+        self.passed = 0
+
+    def append(self, request: Request) -> None:
+        """Put a request where it belongs."""
+        insort(self._sorted, (-self._size(request), request.index, request.sample, request))
+
+    appendleft = append
+
+    def pass_larger(self, slots: int) -> None:
+        """The head is the first, of those not passed, that takes no more than so many slots."""
+        self.passed = bisect_left(self._sorted, (-slots,), lo=self.passed)
+
+    def popleft(self) -> Request:
+        """Take the head."""
+        return self._sorted.pop(self.passed)[-1]
+
+    def __getitem__(self, index: int) -> Request:
+        return self._sorted[self.passed + index][-1]
+
+    def __len__(self) -> int:
+        return len(self._sorted) - self.passed
+
+    def __iter__(self) -> Iterator[Request]:
+        return (entry[-1] for entry in self._sorted[self.passed :])
+
+
+class S3(Scheduler):
+    """Decreasing first fit into what is free."""
+
+    policies: ClassVar[tuple[str, ...]] = ("fcfs",)
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """The server, whose queue is a pool."""
+        server = super().new_server(allocator, bound)
+        # not "fcfs": who comes may enter before those that wait
+        server.rules = Rules("largest", self.publishes_late, known_late=False)
+        server.waiting = Pool(lambda request: allocator.slots_needed(request.known_tokens, bound(request)))
+        return server
+
+    def schedule(self, server: Server) -> None:
+        """Admit, from the largest to the smallest, who fits."""
+        server.grow_due()
+        if server.step.evictions:
+            return
+        pool, allocator = server.waiting, server.allocator
+        assert isinstance(pool, Pool)
+        seats = self.config.max_num_seqs - len(server.running)
+        while pool and seats > 0:
+            if server.admit_head(pool[0].known_tokens):
+                seats -= 1
+            else:
+                pool.passed += 1
+            pool.pass_larger(allocator.largest_free_extent())
+        pool.passed = 0
+
+    def held_back(self, server: Server) -> str:
+        """There is no token budget: somebody was evicted, or seats are short, or memory is."""
+        if server.step.evictions:
+            return "eviction"
+        return "seats" if len(server.running) >= self.config.max_num_seqs else NO_ROOM
