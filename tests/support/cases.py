@@ -143,6 +143,15 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
             "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
             "reserve": rng.choice(["oracle", "oracle", "pow2", "max"]),
         }
+    elif base == "s3":
+        allocator = rng.choice(["paged", "dynamic", "buddy", "contiguous"])
+        reserve = rng.choice(["predicted:noise-0.3", "oracle", "pow2"])
+        settings = {
+            "allocator": allocator,
+            "enable_prefix_caching": False,
+            "policy": "fcfs",
+            "reserve": reserve if allocator in ("contiguous", "buddy") else None,
+        }
     elif allocator:
         reserve = rng.choice(["oracle", "pow2"]) if allocator == "tgi" else None
         settings = {"allocator": allocator, "reserve": reserve}
@@ -280,6 +289,7 @@ HAPPENS = {
     "sglang": ("preemptions", "hit_tokens", "cached"),
     "vllm-v1@0.33.0+tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),
+    "s3": ("preemptions",),
     "static": (),
 }
 """What the random work of each engine must be full of, or the test below says nothing."""

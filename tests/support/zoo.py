@@ -35,13 +35,13 @@ def merged(one, two, name):
     """Two recordings as one; a sequence of `two` whose name is taken has the file's name behind its own."""
     found = dict(one)
     for key, value in two.items():
-        if key not in one:
+        if key not in one or value == one[key]:
             found[key] = value
         elif isinstance(value, dict) and not {"ops", "config"} & value.keys():
             found[key] = merged(one[key], value, name)
         elif isinstance(value, list) and value and isinstance(value[0], dict | list):
             found[key] = one[key] + value
-        elif value != one[key]:
+        else:
             found[f"{key}@{name}"] = value
     return found
 
