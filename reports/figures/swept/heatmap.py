@@ -19,7 +19,7 @@ from kvsim.reports.sweeps.systems import LOADS, System, tokens_per_gpu
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
-_MOST_WRITTEN = 150  # cells with a number
+_MOST_WRITTEN = 200  # cells with a number
 _ALIKE = 0.02  # shares that a headline does not tell apart
 _THE_MOST = 0.995  # a share that is written as 100 %
 _TRAFFIC = {"case", *(field.name for field in fields(Traffic))} - {*LOADS, "num_prompts"}
