@@ -6,8 +6,8 @@ The tables are reference data beside the checkout: attention kernels of vLLM 0.1
 aiconfigurator) and the matrix products of a layer on A100 and H100 (microsoft/vidur). What is compared is one
 layer: the roofline's term, the start of each kernel and the latency of attention included.
 
-Nothing is fitted here. Of the constants of sim/cost/roofline.py, two come from these tables:
-PREFILL_ATTENTION_EFFICIENCY from prompts of 4,096 tokens and more, ATTENTION_LATENCY_S from decoding at
+Nothing is fitted here. Two constants come from these tables: PREFILL_ATTENTION_EFFICIENCY
+(sim/cost/roofline.py) from prompts of 4,096 tokens and more, an H100's latency of attention from decoding at
 contexts of 64 and less.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvsim.sim.cost.roofline import ATTENTION_LATENCY_S, Roofline
+from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.models.catalog import gpu_named, model_named
 
@@ -112,7 +112,7 @@ def linear(rows: list[dict[str, str]]) -> Columns:
 def _attention_us(cost: Roofline, part: str, shape: StepShape) -> float:
     """One layer's share of a part, with what its kernel takes at least."""
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
-    least_s = gpu.kernel_overhead_s + ATTENTION_LATENCY_S
+    least_s = gpu.kernel_overhead_s + gpu.attention_latency_s
     return cost.parts_ps(shape)[part] / model.layers / 1e6 + least_s * 1e6
 
 

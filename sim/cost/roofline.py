@@ -23,11 +23,6 @@ KERNELS_PER_LAYER = 10
 PREFILL_ATTENTION_EFFICIENCY = 0.55
 """Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
 
-ATTENTION_LATENCY_S = 9e-6
-"""What no attention falls below, beside the start of one kernel: reads that wait for each other (length,
-block table, keys, values) and the second kernel, which joins the parts of split contexts. H100 tables: 12 us
-in all, the median of decode at batch <= 16 and context <= 64, where there is next to nothing to read."""
-
 LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
 """Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
 own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 on two L40S, 25 on eight."""
@@ -57,7 +52,7 @@ class Roofline(CostModel):
     With B = bandwidth * bandwidth_efficiency (bytes/s), F = peak * matmul_efficiency (flop/s), n = prefill
     tokens + decoding sequences, m = prefilling + decoding sequences, all per GPU:
 
-        overhead   layers * (10 kernels * kernel_overhead + 9 us of latency in attention)
+        overhead   layers * (10 kernels * kernel_overhead + attention_latency)
         layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F); of E experts a layer, k
                    of them for a token, E * (1 - (1 - k / E)^n) are read; F is that of the weights' precision
         LM head    the same with vocab * hidden parameters and m instead of n
@@ -107,7 +102,7 @@ class Roofline(CostModel):
             model.layers * model.dtype_bytes * (12 * model.hidden_size + 3 * model.intermediate_size / tp)
         )
 
-        kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + ATTENTION_LATENCY_S
+        kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + gpu.attention_latency_s
         self._fixed_ps = model.layers * kernels_s * PS_PER_S
         expert_bytes = model.expert_parameters * expert_precision(model).weight_bytes
         self._body_read_ps = model.body_weight_bytes / tp * byte_ps

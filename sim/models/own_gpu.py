@@ -34,6 +34,7 @@ FIELDS: dict[str, tuple[float, float, str]] = {
     "bandwidth_efficiency": (0.01, 1, "a share"),
     "matmul_efficiency": (0.01, 1, "a share"),
     "kernel_overhead_us": (0.01, 1000, "us"),
+    "attention_latency_us": (0.01, 1000, "us"),
 }
 """Name of each number -> the least and the most that it may be, to catch slips of the unit, and its unit."""
 
@@ -66,8 +67,9 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
         got = "both" if peaks else "neither"
         raise KvsimError(f"bf16_tflops must be there, or fp16_tflops where there is no BF16, got {got}")
     shares = {field: numbers[field] for field in numbers if field.endswith("_efficiency")}
-    if "kernel_overhead_us" in numbers:
-        shares["kernel_overhead_s"] = numbers["kernel_overhead_us"] / 1e6
+    for field in ("kernel_overhead", "attention_latency"):
+        if f"{field}_us" in numbers:
+            shares[f"{field}_s"] = numbers[f"{field}_us"] / 1e6
     return GpuSpec(
         name=str(entry.get("name", name)),
         memory_bytes=round(numbers["memory_gib"] * GIB),

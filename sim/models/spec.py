@@ -316,6 +316,9 @@ class GpuSpec:
         Achieved share of the two peaks.
     kernel_overhead_s : float
         Start and end of one kernel, inside a CUDA graph.
+    attention_latency_s : float
+        What no attention falls below beside that: reads that wait for each other (length, block table, keys,
+        values), and the kernel that joins the parts of split contexts.
     """
 
     name: str
@@ -327,12 +330,15 @@ class GpuSpec:
     bandwidth_efficiency: float = 0.89
     matmul_efficiency: float = 0.80
     kernel_overhead_s: float = 3e-6
+    attention_latency_s: float = 9e-6
     source: str
 
     def __post_init__(self) -> None:
         check_int("memory_bytes", self.memory_bytes)
-        for field in ("bandwidth_bytes_per_s", "flops_per_s", "pcie_bytes_per_s", "kernel_overhead_s"):
+        for field in ("bandwidth_bytes_per_s", "flops_per_s", "pcie_bytes_per_s"):
             check_number(field, getattr(self, field))
+        check_number("kernel_overhead_s", self.kernel_overhead_s)
+        check_number("attention_latency_s", self.attention_latency_s)
         if self.link_bytes_per_s is not None:
             check_number("link_bytes_per_s", self.link_bytes_per_s)
         check_number("bandwidth_efficiency", self.bandwidth_efficiency, most=1)
