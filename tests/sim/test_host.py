@@ -83,5 +83,5 @@ def test_a_constant_cost_has_no_place_for_a_host():
 def test_without_options_the_papers_server_has_none():
     default = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=EngineConfig())
     assert host_of(default) is None
-    assert cost_named("roofline", default).step_ps(DECODE) == 26_208_245_930
-    assert cost_named("roofline", default).step_ps(MIXED) == 42_826_866_266
+    assert cost_named("roofline", default).step_ps(DECODE) == 26_288_245_930
+    assert cost_named("roofline", default).step_ps(MIXED) == 42_906_866_266
