@@ -132,7 +132,7 @@ class Replica:
         self._env, self._arrivals, self._alone = env, arrivals, alone
         self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
         self._looked_on = (self.check or self.events or self.memory_map) is not None
-        self._plain = self._linear and not (self._hears or self.memory_map)  # is a span only to be recorded?
+        self._plain = self._linear and not self.memory_map  # is a span only to be recorded?
         self._step_log = self.recorder.step_log
         if self._works_in_spans and not self._takes:
             self.max_span = 1  # who comes could end a span whose work is done
@@ -409,6 +409,9 @@ class Replica:
             recorder.add(plan)
         else:
             self._pass_on(plan)
+        if self._span_priced is not None:
+            self.cost.span_carried_out(*self._span_priced, ends)
+            self._span_priced = None
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATEST_PS:
             self._on_the_clock(now_ps)
@@ -433,7 +436,7 @@ class Replica:
         return grown
 
     def _pass_on(self, plan: Span) -> None:
-        """Let the recorder, the memory map and the cost model hear of a plan."""
+        """Let the recorder and the memory map hear of a plan."""
         step, progress = self.server.step, self.server.progress
         if self.memory_map:
             decoded = 0 if step.paused else progress.added(len(plan.ends))
@@ -442,9 +445,6 @@ class Replica:
             self.recorder.add(plan)
         else:
             self._record_unlike(plan)
-        if self._span_priced is not None:
-            self.cost.span_carried_out(*self._span_priced, plan.ends)
-            self._span_priced = None
 
     def _record_unlike(self, plan: Span) -> None:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
