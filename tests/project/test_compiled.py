@@ -32,6 +32,8 @@ TRIED = (
     *("tests/sim/test_growth.py", "tests/sim/test_progress.py", "tests/sim/test_cost_calibrated.py"),
     *("tests/allocators/test_allocators.py", "tests/allocators/test_radix.py"),
 )
+SLOW_TOO = "block0 or rule_by_rule or walk_meets or keep_the_rules or broken_schedulers or the_contract_holds"
+"""Of the slow tests, those of equality and of contracts."""
 WORK = "--num-prompts 60 --request-rate 8 --no-plots --record-map 10 --step-log"
 COMMANDS = f"""\
 run {WORK} --out default
@@ -149,6 +151,7 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
         "def pytest_configure():\n    assert installed_build() == 'compiled with mypyc'\n"
     )
     goldens = os.environ.get("KVSIM_GOLDENS", str(ROOT.parent / "shared/goldens"))
-    options = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "golden or not slow"]
-    said = run(target, *options, *TRIED, folder=tmp_path, KVSIM_GOLDENS=goldens, COLUMNS="80")
-    assert re.search(r"\d+ passed|\[100%\]", said), said[-1000:]
+    options = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    for chosen in (["-m", "golden or not slow"], ["-m", "slow and not golden", "-k", SLOW_TOO]):
+        said = run(target, *options, *chosen, *TRIED, folder=tmp_path, KVSIM_GOLDENS=goldens, COLUMNS="80")
+        assert re.search(r"\d+ passed|\[100%\]", said), said[-1000:]

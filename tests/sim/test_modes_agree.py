@@ -218,7 +218,7 @@ def test_the_first_cases_agree(scheduler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(4), ids=["block0", "block1", "block2", "block3"])
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, block):
     cases, happened = 60, Counter()
