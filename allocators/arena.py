@@ -12,8 +12,10 @@
 Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -129,3 +131,34 @@ class Layout(NamedTuple):
         owners, cached = map(self.owners.__getitem__, self.which), map(bool, self.cached)
         columns = (self.starts, self.sizes, owners, self.firsts, cached, idle, per_token)
         return as_regions(zip(*columns, strict=False))
+
+
+def layout_of_tables(
+    blocks: int,
+    size: int,
+    tables: Iterable[tuple[int, int, Sequence[int]]],
+    shared: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    cached: Iterable[int] = (),
+) -> Layout:
+    """A layout of so many blocks of `size`.
+
+    `tables` are (sequence, the token that comes first, blocks), those of a sequence one after the other;
+    `shared` has the sequences of blocks that stand in several.
+    """
+    which, firsts = array("q", bytes(8 * blocks)), array("q", bytes(8 * blocks))
+    starts, is_cached = range(0, blocks * size, size), bytearray(blocks)
+    owners: list[tuple[int, ...]] = [()]
+    for seq, token, table in tables:
+        if owners[-1] != (seq,):
+            owners.append((seq,))
+        for block, first in zip(table, range(token, token + len(table) * size, size), strict=True):
+            which[block], firsts[block] = len(owners) - 1, first
+    place: dict[tuple[int, ...], int] = {}
+    for block, seqs in shared.items():
+        if seqs not in place:
+            place[seqs] = len(owners)
+            owners.append(seqs)
+        which[block] = place[seqs]
+    for block in cached:
+        is_cached[block] = 1
+    return Layout(starts, array("q", [size]) * blocks, which, owners, firsts, is_cached)
