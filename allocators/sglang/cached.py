@@ -119,7 +119,7 @@ class SglangCached(Allocator):
         if match.tokens and not match.held:
             match.node = self.tree.touch(match.node, match.common)
             self.tree.lock(match.node)
-        row = Row(match.content, match.own, match.node, self.tree.path(match.node))
+        row = Row(match.content, match.own, match.node, match.node.path())
         self._rows[seq] = row
         self._pages[seq] = row.pages
         self._entered += row.entered
@@ -222,7 +222,7 @@ class SglangCached(Allocator):
         if found > before:
             doubles = slice(before // size, found // size)
             self.pool.give(row.pages[doubles])
-            row.pages[doubles] = self.tree.path(node)[doubles]
+            row.pages[doubles] = node.path()[doubles]
         node = self.tree.touch(node, node.tokens)
         self.tree.lock(node)
         self.tree.unlock(row.node)

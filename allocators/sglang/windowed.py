@@ -40,7 +40,7 @@ class SglangWindowed(WindowSizes):
         if not match.held:
             match.node = self.window_tree.touch(match.node, match.common)
             match.start = self.window_tree.lock_window(match.node)
-        row = WindowRow(match.content, match.own, match.node, self.tree.path(match.node))
+        row = WindowRow(match.content, match.own, match.node, match.node.path())
         row.start, row.branch = match.start, match.there
         self._rows[seq] = row
         self._entered += row.entered
@@ -174,7 +174,7 @@ class SglangWindowed(WindowSizes):
         if whole >= max(before, 1):
             text, pages = self._text(row.content, row.own, whole), row.pages[: whole // size]
             node = self.window_tree.enter(text, pages, before, row.behind, row.longest)
-            row.pages[before // size : whole // size] = self.tree.path(node)[before // size :]
+            row.pages[before // size : whole // size] = node.path()[before // size :]
             self.window_tree.unlock_window(row.node, row.start)
             row.start = self.window_tree.lock_window(node)
             row.node, row.entered, row.longest = node, whole, max(whole, row.longest)
