@@ -13,8 +13,8 @@ Arenas are counted in slots (allocators/base.py); where a slot is a grain of byt
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import count, groupby, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -96,6 +96,21 @@ def regions_of_tables(
     for place, block in enumerate(blocks):
         held = owners.get(block, ())
         yield Region(place * size, size, held, firsts.get(block, 0), not held and is_cached(block))
+
+
+def regions_of_slots(
+    capacity: int, lent: Iterable[tuple[int, Sequence[int]]], cached: Container[int]
+) -> Iterator[Region]:
+    """Slots lent one by one, as (sequence, its slots): neighbours that are alike are one region."""
+    owners: list[tuple[int, ...]] = [()] * capacity
+    for seq, slots in lent:
+        for slot in slots:
+            owners[slot] += (seq,)
+    start = 0
+    for (seqs, is_cached), same in groupby(zip(owners, map(cached.__contains__, count()), strict=False)):
+        size = sum(1 for _ in same)
+        yield Region(start, size, seqs, cached=is_cached)
+        start += size
 
 
 class Layout(NamedTuple):

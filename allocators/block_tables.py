@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import layout_of_tables
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
+from kvsim.allocators.base import Content, Holdings, InvariantError, Layout, Match, Region
+from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.options import CacheRules, Order
@@ -21,15 +22,11 @@ from kvsim.allocators.prefix import Prefixes
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class BlockTables(Allocator):
+class BlockTables(Blocks):
     """A pool of blocks, a table of them for each sequence, here or swapped to the host.
 
     Attributes
     ----------
-    block_size : int
-        Slots of a block.
-    num_blocks : int
-        Blocks of the arena.
     order : Order
         Which free block is lent first.
     prefixes : Prefixes or None
@@ -39,13 +36,8 @@ class BlockTables(Allocator):
     def __init__(
         self, capacity_slots: int, block_size: int, order: Order, host_slots: int, cache: CacheRules | None
     ) -> None:
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
-        if capacity_slots < block_size:
-            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
-        super().__init__(capacity_slots // block_size * block_size)
-        self.block_size = self.growth_unit = block_size
-        self.num_blocks = capacity_slots // block_size
+        super().__init__(capacity_slots, block_size)
+        self.growth_unit = block_size
         self.host_capacity_slots = host_slots // block_size * block_size
         self.order = order
         self.caches = cache is not None
@@ -93,9 +85,6 @@ class BlockTables(Allocator):
         return len({block for seq in seqs for block in tables[seq]}) * self.block_size
 
     # -- room ---------------------------------------------------------------------------------
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return -(-tokens // self.block_size) * self.block_size
 
     def can_admit(self, tokens: int, bound: int) -> bool:
         return -(-tokens // self.block_size) <= self._pool.free

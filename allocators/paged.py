@@ -53,8 +53,6 @@ class Paged(BlockTables):
     used_by: ClassVar[str] = "vLLM, nano-vLLM"
     source: ClassVar[str] = "PagedAttention, SOSP '23"
 
-    pages: ClassVar[bool] = True
-    has_blocks: ClassVar[bool] = True
     forks: ClassVar[bool] = True
     frees_behind_windows: ClassVar[bool] = True
     keeps_prefixes: ClassVar[bool] = True
