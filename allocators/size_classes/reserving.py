@@ -14,15 +14,17 @@ class SizeClasses(Allocator):
     ----------
     capacity_slots : int
         Size of the arena.
-    heap : ClassHeap
-        Its extents, all free.
+    bits, rounds, searches
+        As of `ClassHeap`.
     """
 
     reserves: ClassVar[bool] = True
 
-    def __init__(self, capacity_slots: int, heap: ClassHeap) -> None:
+    def __init__(
+        self, capacity_slots: int, bits: int, *, rounds: bool = True, searches: bool = False
+    ) -> None:
         super().__init__(capacity_slots)
-        self.heap = heap
+        self.heap = ClassHeap(capacity_slots, bits, rounds=rounds, searches=searches)
         self._nodes: Holdings[int] = Holdings()
 
     def slots_needed(self, tokens: int, bound: int) -> int:
