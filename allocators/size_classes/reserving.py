@@ -1,4 +1,10 @@
-"""What allocators over a `ClassHeap` have in common: a sequence's whole reservation in one extent."""
+"""What allocators over a `ClassHeap` have in common: a sequence's whole reservation in one extent.
+
+    |######~~~~~~..|               |####~~~~|         # tokens   ~ reserved   . rounding
+     seq 7: bound 12, extent 14      seq 9: bound 8
+
+Which extent is found, and whether loans are rounded up to their class, is for the heap (class_heap.py).
+"""
 
 from collections.abc import Iterator
 from typing import ClassVar
