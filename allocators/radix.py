@@ -28,8 +28,9 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import regions_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
-from kvsim.allocators.radix_tree import Node, RadixTree
+from kvsim.allocators.radix_tree import Node, RadixMatch, RadixTree
 from kvsim.allocators.runs import cut
+from kvsim.allocators.shares import rounds
 
 
 class Holding:
@@ -45,19 +46,6 @@ class Holding:
 
     def __repr__(self) -> str:
         return f"{self.node.end} tokens in nodes, {len(self.private)} of its own"
-
-
-class RadixMatch(Match):
-    """A path down the tree to `common` tokens of `node`, as it was at that many `accesses`."""
-
-    __slots__ = ("accesses", "common", "content", "node")
-
-    def __init__(self, node: Node, common: int, woken_slots: int, content: Content, accesses: int) -> None:
-        super().__init__(node.end - len(node.slots) + common, woken_slots)
-        self.node = node
-        self.common = common
-        self.content = content
-        self.accesses = accesses
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -187,11 +175,15 @@ class Radix(Allocator):
         """As in the base; `evicted_by` names a growth once for each slot that could be found until then."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
-        held = self._held
-        growing = [held[seq].private for seq in seqs]
-        self.evicted_by = []
-        for private, slot in zip(growing, self._take(len(seqs), self.evicted_by), strict=True):
-            private.append(slot)
+        each, self.evicted_by = rounds(seqs), []
+        growing = list(map(self._held.__getitem__, seqs[:each]))
+        slots = self._take(len(seqs), self.evicted_by)
+        if each == len(seqs):
+            for held, slot in zip(growing, slots, strict=True):
+                held.private.append(slot)
+            return
+        for at, held in enumerate(growing):
+            held.private += slots[at::each]
 
     def fill(self, seq: int, tokens: int) -> None:
         held = self._held[seq]

@@ -17,7 +17,7 @@ several tokens. Results of `radix` and of `sglang` differ for that, so there are
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from kvsim.allocators.base import Content, InvariantError, Run
+from kvsim.allocators.base import Content, InvariantError, Match, Run
 from kvsim.allocators.runs import cut, take_common
 
 
@@ -44,6 +44,19 @@ class Node:
         self.queued = False  # for eviction
         self.children: dict[tuple[int, int], Node] = {}  # by their first token
         self.private = 0  # how many nodes with private text follow
+
+
+class RadixMatch(Match):
+    """A path down the tree to `common` tokens of `node`, as it was at that many `accesses`."""
+
+    __slots__ = ("accesses", "common", "content", "node")
+
+    def __init__(self, node: Node, common: int, woken_slots: int, content: Content, accesses: int) -> None:
+        super().__init__(node.end - len(node.slots) + common, woken_slots)
+        self.node = node
+        self.common = common
+        self.content = content
+        self.accesses = accesses
 
 
 class RadixTree:

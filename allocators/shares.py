@@ -9,14 +9,20 @@ Many steps at once are mostly such rounds: the work is then proportional to sequ
 from collections.abc import Iterator, Sequence
 
 
+def rounds(seqs: Sequence[int]) -> int:
+    """How many sequences grow before the first one grows again, if all do so in the same order; else all."""
+    count = seqs.count(seqs[0]) if seqs else 0
+    if count < 2 or len(seqs) % count:
+        return len(seqs)
+    each = len(seqs) // count
+    alike = seqs[each:] == seqs[:-each] and len(set(seqs[:each])) == each
+    return each if alike else len(seqs)
+
+
 def shares(seqs: Sequence[int], slots: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
     """(sequence, its next slots): what giving `slots[i]` to `seqs[i]`, one after the other, comes to."""
-    try:
-        each = seqs.index(seqs[0], 1)
-    except (IndexError, ValueError):
-        each = len(seqs)
-    rounds = each < len(seqs) and seqs[each:] == seqs[:-each]
-    if rounds and len(set(seqs[:each])) == each:
+    each = rounds(seqs)
+    if each < len(seqs):
         for at in range(each):
             yield seqs[at], slots[at::each]
         return
