@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.pool import Pool
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Claims:
@@ -91,6 +93,22 @@ class Claims:
                 del extra[block]
         self.tokens -= len(shared) * self._size
         return alone
+
+    def exchange(self, shared: list[int], left: list[int], pool: Pool) -> None:
+        """A sequence holds the first blocks, which others hold too, instead of the second; all are full."""
+        extra, alone = self.extra, []
+        for block in shared:
+            extra[block] = extra.get(block, 0) + 1
+        for block in left:
+            others = extra.get(block)
+            if others is None:
+                alone.append(block)
+            elif others > 1:
+                extra[block] = others - 1
+            else:
+                del extra[block]
+        self.tokens += (len(shared) + len(alone) - len(left)) * self._size
+        pool.give_back(alone)
 
     def shared_tail_slots(self) -> int:
         """Empty slots of shared blocks."""

@@ -23,6 +23,7 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
+from kvsim.allocators.branching import Branching
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.hybrid.groups import Hybrid
@@ -59,6 +60,7 @@ class Paged(Allocator):
     pages: ClassVar[bool] = True
     has_blocks: ClassVar[bool] = True
     forks: ClassVar[bool] = True
+    copies_on_write: ClassVar[bool] = True
     frees_behind_windows: ClassVar[bool] = True
     keeps_prefixes: ClassVar[bool] = True
 
@@ -235,6 +237,19 @@ class Paged(Allocator):
         self._tables[child] = table[:]
         self._count()
         return True
+
+    def branch(self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[int, int]]) -> None:
+        """As in `Allocator`, in one go where only last blocks that fork now can be shared and not full."""
+        if self.prefixes is not None or self._claims.part_filled:
+            super().branch(forks, writers)
+            return
+        branching = Branching(self._tables, self._claims, self._pool, self.block_size)
+        for seq, parent, child, tokens in forks:
+            branching.fork(seq, parent, child, tokens)
+        branching.write(writers)
+        self.cow_copies += branching.copies
+        self.copied_slots += branching.copied_slots
+        self._count()
 
     def _expect_last(self, parent: int, child: int, tokens: int) -> int:
         """The place of the parent's last block, if it ends with the last token, and the child is new."""

@@ -6,25 +6,58 @@
 Both keep `width` candidates alive. They are assumptions, named in every result. `uniform` lets all
 candidates descend from one within about 2 * width steps, so that they share nearly everything; the smaller
 P, the longer candidates go their own way.
+
+All searches draw from one stream of random numbers, step by step, in each step one after the other. So who
+will be dropped can be foreseen, as long as the same groups search:
+
+    draws     .71 .93 .02 .31 .64 .55 ...      replace:0.1, two searches a, b
+    searches   a   b   a   '---'   b           in the second step a drops a candidate: two draws say which
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Beam
 
 DRAWS_AT_ONCE = 4096
 
+Pair = tuple[int, int]
+"""Places of a candidate that is dropped, and of the one that goes on twice instead."""
 
+
+class Drop(NamedTuple):
+    """A search that may drop candidates after a step."""
+
+    step: int
+    """how many steps are over then, counted from where one looks ahead"""
+    place: int
+    """which of the searches"""
+    pairs: list[Pair]
+    """who is dropped; maybe nobody"""
+    drawn: int
+    """searches that have drawn by then, this one included"""
+    at: int
+    """the next draw"""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Survivors:
-    """Draws the parents of the next candidates.
+    """Draws which candidates give way to others.
 
     Parameters
     ----------
     beam : Beam
         Width, process and seed.
+
+    Attributes
+    ----------
+    at : int
+        The next draw.
 
     Raises
     ------
@@ -34,9 +67,7 @@ class Survivors:
 
     def __init__(self, beam: Beam) -> None:
         name, _, parameter = beam.process.partition(":")
-        processes: dict[str, Callable[[], list[int] | None]]
-        processes = {"uniform": self._uniform, "replace": self._replace}
-        if name not in processes or (name == "uniform" and parameter):
+        if name not in ("uniform", "replace") or (name == "uniform" and parameter):
             raise KvsimError(f"beam_process must be uniform or replace:PROBABILITY, got {beam.process!r}")
         self._share = 1.0
         if name == "replace":
@@ -49,51 +80,72 @@ class Survivors:
                     f"beam_process replace needs a probability from 0 to 1, got {beam.process!r}"
                 )
         self.width = beam.width
-        self._process = processes[name]
+        self.at = 0
+        self._uniform = name == "uniform"
         self._rng = np.random.default_rng(beam.seed)
-        self._draws: list[float] = []  # the last one is next
-        self._hits: list[int] = []  # places of those below the share, the last one is next
+        self._draws: list[float] = []
+        self._hits: list[int] = []  # places of those below the share, ascending
 
-    def steps_alike(self, beams: int) -> int:
-        """Steps of so many searches up to and with the first that may drop a candidate."""
-        return self._misses() // beams + 1
+    def drops(self, searches: int, steps: int) -> Iterator[Drop]:
+        """Look ahead: the drops of so many searches in so many steps."""
+        at, drawn, most = self.at, 0, searches * steps
+        while True:
+            missed = self.misses(at, most - drawn)
+            drawn += missed
+            if drawn == most:
+                return
+            pairs, at = self.pairs(at + missed)
+            yield Drop(drawn // searches + 1, drawn % searches, pairs, drawn + 1, at)
+            drawn += 1
 
-    def pass_over(self, draws: int) -> None:
-        """Nobody was dropped so many times, as `steps_alike` said."""
-        if draws:
-            del self._draws[-draws:]
+    def misses(self, at: int, most: int) -> int:
+        """Searches before the first that may drop a candidate, of at most so many that draw from `at` on."""
+        if self._uniform:
+            return 0
+        while True:
+            hits = self._hits
+            found = bisect_left(hits, at)
+            if found < len(hits):
+                return min(hits[found] - at, most)
+            if at + most <= len(self._draws):
+                return most
+            self._draw()
 
-    def first_dropping(self, beams: int) -> int:
-        """The first of so many searches that may drop a candidate; those before it are passed over."""
-        first = min(self._misses(), beams)
-        self.pass_over(first)
-        return first
+    def pairs(self, at: int) -> tuple[list[Pair], int]:
+        """Whom the search drops that draws at `at`, as `misses` said; and the draw behind it."""
+        width = self.width
+        behind = at + (width if self._uniform else 3)
+        while behind > len(self._draws):
+            self._draw()
+        if self._uniform:
+            return pairs_of(self.parents(at)), behind
+        dropped = int(self._draws[at + 1] * width)
+        return [(dropped, (dropped + 1 + int(self._draws[at + 2] * (width - 1))) % width)], behind
 
-    def _misses(self) -> int:
-        """The next draws at hand that drop nobody."""
-        left, hits = len(self._draws), self._hits
-        while hits and hits[-1] >= left:
-            hits.pop()
-        return left - 1 - hits[-1] if hits else left
+    def parents(self, at: int) -> list[int]:
+        """For each of the next candidates, the place of its parent among the old."""
+        return [int(draw * self.width) for draw in self._draws[at : at + self.width]]
 
-    def parents(self) -> list[int] | None:
-        """For each of the next candidates, the place of its parent among the old; None if all live on."""
-        return self._process()
+    def pass_to(self, at: int) -> None:
+        """All draws before this one are used up."""
+        if at > DRAWS_AT_ONCE:
+            del self._draws[:at]
+            self._hits = [hit - at for hit in self._hits if hit >= at]
+            at = 0
+        self.at = at
 
-    def _uniform(self) -> list[int]:
-        return [int(self._draw() * self.width) for _ in range(self.width)]
+    def _draw(self) -> None:
+        drawn, known = self._rng.random(DRAWS_AT_ONCE)[::-1], len(self._draws)
+        self._draws += drawn.tolist()
+        self._hits += (np.flatnonzero(drawn < self._share) + known).tolist()
 
-    def _replace(self) -> list[int] | None:
-        draws = self._draws
-        if (draws.pop() if draws else self._draw()) >= self._share:  # most often
-            return None
-        parents = list(range(self.width))
-        dropped = int(self._draw() * self.width)
-        parents[dropped] = (dropped + 1 + int(self._draw() * (self.width - 1))) % self.width
-        return parents
 
-    def _draw(self) -> float:
-        if not self._draws:
-            drawn = self._rng.random(DRAWS_AT_ONCE)
-            self._draws, self._hits = drawn.tolist(), np.flatnonzero(drawn < self._share).tolist()
-        return self._draws.pop()
+def pairs_of(parents: list[int]) -> list[Pair]:
+    """Who is dropped, and who goes on twice instead, both in order of their places."""
+    twice, dropped = list(parents), []
+    for place in range(len(parents)):
+        if place in twice:
+            twice.remove(place)
+        else:
+            dropped.append(place)
+    return list(zip(dropped, sorted(twice), strict=True))

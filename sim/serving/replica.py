@@ -347,12 +347,33 @@ class Replica:
                 return self._unlike_ends(steps, limit_ps - now_ps)
             if self._works_in_spans and len(server.running) > progress.size:
                 steps = 1
-            return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
-        spread = None if apart is None else apart.at(progress.clock + 1)
-        ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
-        if self._hears:
-            self._span_priced = seats, contexts
+            ends = self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
+        else:
+            spread = None if apart is None else apart.at(progress.clock + 1)
+            ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
+            if self._hears:
+                self._span_priced = seats, contexts
+        if len(ends) == server.step.repeats and not (self._hears or self.memory_map):
+            self._go_on(ends, limit_ps - now_ps, seats, contexts)
         return ends
+
+    def _go_on(self, ends: list[int], limit_ps: int, seats: int, contexts: int) -> None:
+        """Add to a span what is foreseen of the steps behind the decision."""
+        server, cost, apart = self.server, self.cost, self.server.progress.spread
+        progress = server.progress
+        if ends[-1] >= limit_ps:
+            return
+        at_most = min(self.max_span, progress.next_finish - progress.clock)
+        for steps, copied in server.steps_behind(len(ends), at_most):
+            done, contexts_now = len(ends), contexts + len(ends) * seats
+            end = ends[-1] + cost.step_ps(server.later_work(done, contexts_now, copied))
+            ends.append(end)
+            if steps > 1 and end < limit_ps:
+                spread = None if apart is None else apart.at(progress.clock + 2 + done)
+                rest = cost.span_ends(seats, contexts_now + seats, steps - 1, limit_ps - end, spread)
+                ends += [end + later for later in rest]
+            if ends[-1] >= limit_ps:
+                return
 
     def _unlike_first(self, steps: int, limit_ps: int, seats: int, contexts: int, due: bool) -> list[int]:
         """The same where the first step copies blocks beside, or pays for what was done before."""

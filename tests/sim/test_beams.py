@@ -2,32 +2,21 @@
 
 import pytest
 
-from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors
+from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors, pairs_of
 from kvsim.sim.workload import Beam
 
 
 def in_steps(survivors: Survivors, searches: int, steps: int):
-    """(step, search, parents) of all that drop somebody."""
-    drawn = [(step, each, survivors.parents()) for step in range(steps) for each in range(searches)]
-    return [row for row in drawn if row[2] is not None]
-
-
-def in_spans(survivors: Survivors, searches: int, steps: int):
-    """The same, looking ahead; also the longest span."""
-    found, step, longest = [], 0, 0
-    while step < steps:
-        count = min(survivors.steps_alike(searches), steps - step)
-        longest = max(longest, count)
-        survivors.pass_over((count - 1) * searches)
-        step += count
-        each = survivors.first_dropping(searches)
-        while each < searches:
-            parents = survivors.parents()
-            if parents is not None:
-                found.append((step - 1, each, parents))
-            each += 1
-            each += survivors.first_dropping(searches - each)
-    return found, longest
+    """(step, search, pairs) of all that may drop somebody, drawn one by one."""
+    found = []
+    for step in range(1, steps + 1):
+        for each in range(searches):
+            at = survivors.at + survivors.misses(survivors.at, 1)
+            if at == survivors.at:
+                pairs, at = survivors.pairs(at)
+                found.append((step, each, pairs))
+            survivors.pass_to(at)
+    return found
 
 
 @pytest.mark.parametrize("searches", [1, 3, 7])
@@ -35,6 +24,29 @@ def in_spans(survivors: Survivors, searches: int, steps: int):
 def test_looking_ahead_draws_the_same_survivors(process, searches):
     steps = 2 * DRAWS_AT_ONCE // searches  # more than are drawn at once
     beam = Beam(4, process, 3)
-    found, longest = in_spans(Survivors(beam), searches, steps)
+    found = [drop[:3] for drop in Survivors(beam).drops(searches, steps)]
     assert found == in_steps(Survivors(beam), searches, steps)
-    assert (longest == 1) == (process in {"uniform", "replace:1"})
+    assert bool(found) == (process != "replace:0")
+
+
+def test_looking_ahead_uses_nothing_up():
+    survivors = Survivors(Beam(4, "replace:0.3", 3))
+    first = list(survivors.drops(3, 2000))
+    assert list(survivors.drops(3, 2000)) == first
+    drop = first[9]
+    survivors.pass_to(drop.at)
+    assert next(survivors.drops(1, 2000)).pairs == first[10].pairs
+
+
+@pytest.mark.parametrize(
+    ("parents", "pairs"),
+    [
+        ([0, 1, 2, 3], []),
+        ([3, 2, 1, 0], []),
+        ([0, 0, 2, 2], [(1, 0), (3, 2)]),
+        ([3, 3, 3, 1], [(0, 3), (2, 3)]),
+        ([2, 2, 2, 2], [(0, 2), (1, 2), (3, 2)]),
+    ],
+)
+def test_who_has_no_child_gives_way_to_who_has_several(parents, pairs):
+    assert pairs_of(parents) == pairs
