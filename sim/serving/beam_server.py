@@ -123,8 +123,10 @@ class BeamServer(GroupServer):
         return used + lent, internal + never, 0, saved, 0, shared
 
     def _grow_between(self, ends: list[int], done: int, until: int) -> tuple[int, int]:
-        """Give memory to the steps behind the first `done`, up to `until`; returns the integrals of slots lent,
-        and of those never written."""
+        """Give memory to the steps behind the first `done`, up to `until`.
+
+        Returns the integrals, to the end of the span, of the slots lent and of those never to be written.
+        """
         if done == until:
             return 0, 0
         times = [*ends[done - 1 : until - 1], ends[-1]]

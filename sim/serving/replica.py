@@ -300,6 +300,8 @@ class Replica:
         alone = step.changed or late or self._reads_holes or (due and not self._works_in_spans)
         if decodes and not alone:
             ends = self._span_ends(now_ps, contexts, due)
+            if step.repeats:
+                self._go_on(ends, contexts)
         elif decodes or step.chunks or step.moves_blocks:
             ends = [self._step_ps(contexts, due)]
         else:
@@ -347,21 +349,21 @@ class Replica:
                 return self._unlike_ends(steps, limit_ps - now_ps)
             if self._works_in_spans and len(server.running) > progress.size:
                 steps = 1
-            ends = self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
-        else:
-            spread = None if apart is None else apart.at(progress.clock + 1)
-            ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
-            if self._hears:
-                self._span_priced = seats, contexts
-        if len(ends) == server.step.repeats and not (self._hears or self.memory_map):
-            self._go_on(ends, limit_ps - now_ps, seats, contexts)
+            return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
+        spread = None if apart is None else apart.at(progress.clock + 1)
+        ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
+        if self._hears:
+            self._span_priced = seats, contexts
         return ends
 
-    def _go_on(self, ends: list[int], limit_ps: int, seats: int, contexts: int) -> None:
-        """Add to a span what is foreseen of the steps behind the decision."""
-        server, cost, apart = self.server, self.cost, self.server.progress.spread
-        progress = server.progress
-        if ends[-1] >= limit_ps:
+    def _go_on(self, ends: list[int], contexts: int) -> None:
+        """Add to a span what is foreseen of the steps behind those for which the decision holds."""
+        server, cost, progress = self.server, self.cost, self.server.progress
+        until_ps = self.recorder.next_sample_ps
+        if self._alone:
+            until_ps = min(until_ps, self._arrivals.next_ps)
+        limit_ps, seats, apart = until_ps - server.now_ps, progress.size, progress.spread
+        if len(ends) < server.step.repeats or ends[-1] >= limit_ps or self._hears or self.memory_map:
             return
         at_most = min(self.max_span, progress.next_finish - progress.clock)
         for steps, copied in server.steps_behind(len(ends), at_most):
