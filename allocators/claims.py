@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.pool import Pool
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Claims:
@@ -94,9 +92,13 @@ class Claims:
         self.tokens -= len(shared) * self._size
         return alone
 
-    def exchange(self, shared: list[int], left: list[int], pool: Pool) -> None:
-        """A sequence holds the first blocks, which others hold too, instead of the second; all are full."""
-        extra, alone = self.extra, []
+    def exchange(self, shared: list[int], left: list[int]) -> list[int]:
+        """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.
+
+        The first are full; so are those of the second that others hold. Returns those that nobody else does.
+        """
+        extra = self.extra
+        alone: list[int] = []
         for block in shared:
             extra[block] = extra.get(block, 0) + 1
         for block in left:
@@ -108,7 +110,7 @@ class Claims:
             else:
                 del extra[block]
         self.tokens += (len(shared) + len(alone) - len(left)) * self._size
-        pool.give_back(alone)
+        return alone
 
     def shared_tail_slots(self) -> int:
         """Empty slots of shared blocks."""

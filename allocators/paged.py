@@ -94,6 +94,7 @@ class Paged(Allocator):
         self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
         self._tables: Holdings[list[int]] = Holdings()  # none is empty
         self._claims = Claims(block_size)
+        self._branching = Branching(self._tables, self._claims, self._pool, block_size)
         self._host = HostPool()
 
     def block_table(self, seq: int) -> tuple[int, ...]:
@@ -243,12 +244,14 @@ class Paged(Allocator):
         if self.prefixes is not None or self._claims.part_filled:
             super().branch(forks, writers)
             return
-        branching = Branching(self._tables, self._claims, self._pool, self.block_size)
+        branching = self._branching
         for seq, parent, child, tokens in forks:
             branching.fork(seq, parent, child, tokens)
-        branching.write(writers)
+        for seq, tokens in writers:
+            branching.write(seq, tokens)
         self.cow_copies += branching.copies
         self.copied_slots += branching.copied_slots
+        branching.copies = branching.copied_slots = 0
         self._count()
 
     def _expect_last(self, parent: int, child: int, tokens: int) -> int:

@@ -10,11 +10,11 @@ P, the longer candidates go their own way.
 All searches draw from one stream of random numbers, step by step, in each step one after the other. So who
 will be dropped can be foreseen, as long as the same groups search:
 
-    draws     .71 .93 .02 .31 .64 .55 ...      replace:0.1, two searches a, b
-    searches   a   b   a   '---'   b           in the second step a drops a candidate: two draws say which
+    draws      .71 .93 .02 .31 .64 .55 ...      replace:0.1, two searches a, b
+    searches    a   b   a   '---'   b           in the second step a drops a candidate: two draws say which
+    counted     0   1   2           3
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -31,18 +31,14 @@ Pair = tuple[int, int]
 
 
 class Drop(NamedTuple):
-    """A search that may drop candidates after a step."""
+    """A search that drops candidates after a step."""
 
     step: int
     """how many steps are over then, counted from where one looks ahead"""
     place: int
     """which of the searches"""
     pairs: list[Pair]
-    """who is dropped; maybe nobody"""
-    drawn: int
-    """searches that have drawn by then, this one included"""
-    at: int
-    """the next draw"""
+    """who is dropped"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -57,7 +53,7 @@ class Survivors:
     Attributes
     ----------
     at : int
-        The next draw.
+        Searches that have drawn.
 
     Raises
     ------
@@ -79,65 +75,69 @@ class Survivors:
                 raise KvsimError(
                     f"beam_process replace needs a probability from 0 to 1, got {beam.process!r}"
                 )
-        self.width = beam.width
         self.at = 0
+        self._width = beam.width
         self._uniform = name == "uniform"
         self._rng = np.random.default_rng(beam.seed)
-        self._draws: list[float] = []
-        self._hits: list[int] = []  # places of those below the share, ascending
+        self._left = np.empty(0)  # draws for the next search, too few
+        self._known = 0  # searches whose draws are known
+        self._dropping: list[int] = []  # those that drop candidates, ascending
+        self._pairs: list[list[Pair]] = []  # which
+        self._next = 0  # place in both of the next one
 
     def drops(self, searches: int, steps: int) -> Iterator[Drop]:
         """Look ahead: the drops of so many searches in so many steps."""
-        at, drawn, most = self.at, 0, searches * steps
+        begin, index = self.at, self._next
+        end = begin + searches * steps
         while True:
-            missed = self.misses(at, most - drawn)
-            drawn += missed
-            if drawn == most:
+            while index == len(self._dropping):
+                if self._known >= end:
+                    return
+                self._draw()
+            search = self._dropping[index]
+            if search >= end:
                 return
-            pairs, at = self.pairs(at + missed)
-            yield Drop(drawn // searches + 1, drawn % searches, pairs, drawn + 1, at)
-            drawn += 1
+            step, place = divmod(search - begin, searches)
+            yield tuple.__new__(Drop, (step + 1, place, self._pairs[index]))  # quicker than Drop(...)
+            index += 1
 
-    def misses(self, at: int, most: int) -> int:
-        """Searches before the first that may drop a candidate, of at most so many that draw from `at` on."""
-        if self._uniform:
-            return 0
-        while True:
-            hits = self._hits
-            found = bisect_left(hits, at)
-            if found < len(hits):
-                return min(hits[found] - at, most)
-            if at + most <= len(self._draws):
-                return most
-            self._draw()
-
-    def pairs(self, at: int) -> tuple[list[Pair], int]:
-        """Whom the search drops that draws at `at`, as `misses` said; and the draw behind it."""
-        width = self.width
-        behind = at + (width if self._uniform else 3)
-        while behind > len(self._draws):
-            self._draw()
-        if self._uniform:
-            return pairs_of(self.parents(at)), behind
-        dropped = int(self._draws[at + 1] * width)
-        return [(dropped, (dropped + 1 + int(self._draws[at + 2] * (width - 1))) % width)], behind
-
-    def parents(self, at: int) -> list[int]:
-        """For each of the next candidates, the place of its parent among the old."""
-        return [int(draw * self.width) for draw in self._draws[at : at + self.width]]
-
-    def pass_to(self, at: int) -> None:
-        """All draws before this one are used up."""
-        if at > DRAWS_AT_ONCE:
-            del self._draws[:at]
-            self._hits = [hit - at for hit in self._hits if hit >= at]
-            at = 0
-        self.at = at
+    def pass_over(self, searches: int) -> None:
+        """So many have drawn."""
+        self.at += searches
+        dropping, index = self._dropping, self._next
+        while index < len(dropping) and dropping[index] < self.at:
+            index += 1
+        if index > DRAWS_AT_ONCE:
+            del dropping[:index], self._pairs[:index]
+            index = 0
+        self._next = index
 
     def _draw(self) -> None:
-        drawn, known = self._rng.random(DRAWS_AT_ONCE)[::-1], len(self._draws)
-        self._draws += drawn.tolist()
-        self._hits += (np.flatnonzero(drawn < self._share) + known).tolist()
+        """Draw for more searches."""
+        drawn = np.concatenate((self._left, self._rng.random(DRAWS_AT_ONCE)[::-1]))
+        draws, width, at = drawn.tolist(), self._width, 0
+        if self._uniform:
+            for at in range(0, len(draws) - width + 1, width):
+                self._note(pairs_of([int(draw * width) for draw in draws[at : at + width]]))
+            self._left = drawn[at + width :]
+            return
+        for hit in np.flatnonzero(drawn < self._share).tolist():
+            if hit >= at:  # else it says which candidate
+                self._known, at = self._known + hit - at, hit
+                if hit + 3 > len(draws):
+                    break
+                dropped, at = int(draws[hit + 1] * width), hit + 3
+                self._note([(dropped, (dropped + 1 + int(draws[hit + 2] * (width - 1))) % width)])
+        else:
+            self._known, at = self._known + len(draws) - at, len(draws)
+        self._left = drawn[at:]
+
+    def _note(self, pairs: list[Pair]) -> None:
+        """The next search drops these candidates, or none."""
+        if pairs:
+            self._dropping.append(self._known)
+            self._pairs.append(pairs)
+        self._known += 1
 
 
 def pairs_of(parents: list[int]) -> list[Pair]:

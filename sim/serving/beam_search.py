@@ -27,15 +27,14 @@ class Search:
         self.drops: list[Drop] = []
         self._survivors = survivors
         self._ahead: Iterator[Drop] = iter(())
-        self._carried_out = 0  # of the drops
         self._clock = 0  # up to which survivors were drawn
 
     def begin(self, groups: list[Group]) -> None:
         """These search in the step that was decided."""
-        self.groups, self.drops, self._carried_out = groups, [], 0
+        self.groups, self.drops = groups, []
 
     def look_ahead(self, steps: int) -> int:
-        """The first of them ends after so many steps: after how many of these may a candidate be dropped?"""
+        """The first of them ends after so many steps: after how many of these is a candidate dropped?"""
         self._ahead = self._survivors.drops(len(self.groups), steps - 1)
         first = self.next_drop()
         return steps if first is None else first.step
@@ -52,33 +51,14 @@ class Search:
             self.drops.append(drop)
         return drop
 
-    def before(self, steps: int) -> list[Drop]:
-        """The drops foreseen before the last of so many steps, which are carried out now."""
-        drops, count = self.drops, 0
-        while count < len(drops) and drops[count].step < steps:
-            count += 1
-        self._carried_out = count
-        return drops[:count]
-
     def draw(self, clock: int) -> Iterator[tuple[Group, list[Pair]]]:
         """Steps are over: who drops candidates after the last of them."""
         steps, survivors = clock - self._clock, self._survivors
         if not steps:
             return
         self._clock = clock
-        drawn, at = 0, survivors.at
-        if self._carried_out:
-            drawn, at = self.drops[self._carried_out - 1][3:]
-        at += (steps - 1) * len(self.groups) - drawn  # nobody was dropped in between
+        survivors.pass_over((steps - 1) * len(self.groups))
         groups = [group for group in self.groups if group.sequences]  # the others have finished
-        place = 0
-        while True:
-            missed = survivors.misses(at, len(groups) - place)
-            place, at = place + missed, at + missed
-            if place == len(groups):
-                break
-            pairs, at = survivors.pairs(at)
-            if pairs:
-                yield groups[place], pairs
-            place += 1
-        survivors.pass_to(at)
+        for drop in survivors.drops(len(groups), 1):
+            yield groups[drop.place], drop.pairs
+        survivors.pass_over(len(groups))

@@ -93,27 +93,26 @@ class BeamServer(GroupServer):
 
     def grow_within(self, ends: list[int]) -> Grown:
         """As in `Decoding`, with the drops that were foreseen."""
-        drops = self.search.before(len(ends))
-        if not drops:
+        drops, index, count = self.search.drops, 0, 0
+        while count < len(drops) and drops[count].step < len(ends):
+            count += 1
+        if not count:
             return super().grow_within(ends)
-        allocator, clock, total = self.allocator, self.progress.clock, ends[-1]
-        used = internal = shared = index = 0
+        allocator, growth, clock, total = self.allocator, self._growth, self.progress.clock, ends[-1]
+        used = internal = shared = 0
         saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
         done = 1  # steps that have their memory
-        while index < len(drops):
-            step = drops[index].step
-            left, forks = total - ends[step - 1], list[Fork]()
-            lent, never = self._grow_between(ends, done, step)
-            done = step
-            lent_before, shared_before = allocator.used_slots, allocator.shared_tokens
-            while index < len(drops) and drops[index].step == step:
-                forks += self._take_places(drops[index], clock + step)
+        while index < count:
+            first, step = index, drops[index].step
+            while index < count and drops[index].step == step:
                 index += 1
-            if forks:
-                self._branch(forks, clock + step)
-                done, full = step + 1, self._growth.pop_full(clock + step)
-                never += self._full([(seq, clock + step, left) for seq in full])
-            more = allocator.shared_tokens - shared_before
+            left = total - ends[step - 1]
+            lent, never = self._grow_between(ends, done, step)
+            lent_before, shared_before = allocator.used_slots, allocator.shared_tokens
+            self._branch(drops[first:index], clock + step)
+            if clock + step in growth.last:
+                never += self._full([(seq, clock + step, left) for seq in growth.pop_full(clock + step)])
+            more, done = allocator.shared_tokens - shared_before, step + 1
             used += lent + (allocator.used_slots - lent_before) * left
             internal += never
             shared += more * left
@@ -135,30 +134,33 @@ class BeamServer(GroupServer):
             self.allocator.grow_many(grown)
         return lent * self.allocator.slots_per_token, self._full(full)
 
-    def _take_places(self, drop: Drop, clock: int) -> list[Fork]:
-        """Some candidates of a search give way to copies of others."""
-        group = self.search.groups[drop.place]
-        living = group.sequences[:]
-        return [self._take_place(group, living[parent], living[place], clock) for place, parent in drop.pairs]
+    def _branch(self, drops: list[Drop], clock: int) -> None:
+        """Some candidates give way to copies of others; these and all that must grow write at this clock.
 
-    def _branch(self, forks: list[Fork], clock: int) -> None:
-        """Give all who branch or must grow their slots for the step at this clock, group by group."""
+        They do so in the order of their groups.
+        """
+        forks: list[Fork] = []
+        writers: dict[Group, list[Request]] = {}
+        for drop in drops:
+            group = self.search.groups[drop.place]
+            living = group.sequences[:]
+            for place, parent in drop.pairs:
+                forks.append(self._take_place(group, living[parent], living[place], clock))
+            branched = [living[place] for pair in drop.pairs for place in pair]
+            writers[group] = [request for request in group.sequences if request in branched]
+        for seq in self._growth.residues[clock % self._growth.unit]:  # all candidates of a group at once
+            group = self.group_of(self.running[seq])
+            writers[group] = group.sequences
         allocator, copied = self.allocator, self.allocator.copied_slots
-        writers = set(self._growth.residues[clock % self._growth.unit])
-        for _, parent, child, _ in forks:
-            writers.add(parent)
-            writers.add(child)
-        groups = {self.group_of(self.running[seq]) for seq in writers}
         allocator.branch(
             forks,
             [
                 (request.seq, request.base + clock + 1)
-                for group in sorted(groups, key=self.urgency)
-                for request in group.sequences
-                if request.seq in writers
+                for group in (writers if len(writers) == 1 else sorted(writers, key=self.urgency))
+                for request in writers[group]
             ],
         )
-        foreseen = sum([tokens % self._growth.unit for *_, tokens in forks])
+        foreseen = sum([fork[3] % self._growth.unit for fork in forks])
         if allocator.copied_slots - copied != foreseen:
             raise InvariantError(
                 f"{allocator.copied_slots - copied} slots were copied where {foreseen} were foreseen"

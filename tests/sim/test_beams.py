@@ -1,5 +1,7 @@
 """Beam search in spans: whoever looks ahead finds the survivors that are drawn step by step."""
 
+from collections import Counter
+
 import pytest
 
 from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors, pairs_of
@@ -7,15 +9,12 @@ from kvsim.sim.workload import Beam
 
 
 def in_steps(survivors: Survivors, searches: int, steps: int):
-    """(step, search, pairs) of all that may drop somebody, drawn one by one."""
+    """(step, search, pairs) of all that drop somebody, drawn one by one."""
     found = []
     for step in range(1, steps + 1):
         for each in range(searches):
-            at = survivors.at + survivors.misses(survivors.at, 1)
-            if at == survivors.at:
-                pairs, at = survivors.pairs(at)
-                found.append((step, each, pairs))
-            survivors.pass_to(at)
+            found += [(step, each, drop.pairs) for drop in survivors.drops(1, 1)]
+            survivors.pass_over(1)
     return found
 
 
@@ -24,7 +23,7 @@ def in_steps(survivors: Survivors, searches: int, steps: int):
 def test_looking_ahead_draws_the_same_survivors(process, searches):
     steps = 2 * DRAWS_AT_ONCE // searches  # more than are drawn at once
     beam = Beam(4, process, 3)
-    found = [drop[:3] for drop in Survivors(beam).drops(searches, steps)]
+    found = [tuple(drop) for drop in Survivors(beam).drops(searches, steps)]
     assert found == in_steps(Survivors(beam), searches, steps)
     assert bool(found) == (process != "replace:0")
 
@@ -34,8 +33,15 @@ def test_looking_ahead_uses_nothing_up():
     first = list(survivors.drops(3, 2000))
     assert list(survivors.drops(3, 2000)) == first
     drop = first[9]
-    survivors.pass_to(drop.at)
+    survivors.pass_over(3 * (drop.step - 1) + drop.place + 1)
     assert next(survivors.drops(1, 2000)).pairs == first[10].pairs
+
+
+def test_each_candidate_is_dropped_as_often_as_the_process_says():
+    for process, share in (("replace:0.2", 0.2 / 4), ("uniform", 0.75**4)):  # of four draws, each missed it
+        drops = Survivors(Beam(4, process, 0)).drops(1, 20_000)
+        dropped = Counter(place for drop in drops for place, _ in drop.pairs)
+        assert all(abs(dropped[place] / 20_000 - share) < 0.01 for place in range(4))
 
 
 @pytest.mark.parametrize(
