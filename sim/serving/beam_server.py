@@ -61,28 +61,22 @@ class BeamServer(GroupServer):
         """As in `Server`, where nobody waits for blocks that a drop frees, and what is copied is known."""
         if self._anybody_waits() or not (self._alike and self.allocator.copies_on_write):
             return
-        search, residues, unit = self.search, self._growth.residues, self._growth.unit
-        clock, drop = self.progress.clock + done, search.last_drop
+        search, unit, size = self.search, self._growth.unit, self.progress.size
+        clock, drop, copies = self.progress.clock, search.last_drop, 0
         budget = self.allocator.growth_budget() - self.margin
-        for later in range(clock - done + 1, clock):
-            budget -= len(residues[later % unit])
         while done < at_most:
             pairs = copied = 0
             while drop is not None and drop.step == done:
-                tokens = search.groups[drop.place].sequences[0].base + clock
+                tokens = search.groups[drop.place].sequences[0].base + clock + done
                 pairs += len(drop.pairs)
                 copied += len(drop.pairs) * (tokens % unit)
                 drop = search.next_drop()
-            if len(residues[clock % unit]) + 2 * pairs > budget:  # who grows, and who may have to copy
+            end = at_most if drop is None else min(drop.step, at_most)
+            copies += pairs
+            if size * (end // unit + 1) + copies + pairs > budget:  # the most that grow, copy, or might copy
                 return
-            budget -= pairs
-            end, begin = at_most if drop is None else min(drop.step, at_most), done
-            while done < end and len(residues[clock % unit]) <= budget:
-                budget -= len(residues[clock % unit])
-                clock, done = clock + 1, done + 1
-            yield done - begin, copied
-            if done < end:
-                return
+            yield end - done, copied
+            done = end
 
     @property
     def _alike(self) -> bool:
@@ -146,8 +140,11 @@ class BeamServer(GroupServer):
             living = group.sequences[:]
             for place, parent in drop.pairs:
                 forks.append(self._take_place(group, living[parent], living[place], clock))
-            branched = [living[place] for pair in drop.pairs for place in pair]
-            writers[group] = [request for request in group.sequences if request in branched]
+            if len(drop.pairs) == 1:  # most often
+                writers[group] = [living[parent], living[place]]
+            else:
+                branched = [living[place] for pair in drop.pairs for place in pair]
+                writers[group] = [request for request in group.sequences if request in branched]
         for seq in self._growth.residues[clock % self._growth.unit]:  # all candidates of a group at once
             group = self.group_of(self.running[seq])
             writers[group] = group.sequences
