@@ -1,10 +1,15 @@
 """Beam search in spans: whoever looks ahead finds the survivors that are drawn step by step."""
 
 from collections import Counter
+from dataclasses import replace
+from random import Random
 
 import pytest
+from support.cases import COSTS, draw_case, told
 
+from kvsim.sim.build import build_engine
 from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors, pairs_of
+from kvsim.sim.serving.beam_server import BeamServer
 from kvsim.sim.workload import Beam
 
 
@@ -56,3 +61,35 @@ def test_each_candidate_is_dropped_as_often_as_the_process_says():
 )
 def test_who_has_no_child_gives_way_to_who_has_several(parents, pairs):
     assert pairs_of(parents) == pairs
+
+
+def run(case, max_span: int, check: bool):
+    """What a run tells, without events, and the order in which it leaves the free blocks."""
+    engine = build_engine(case.scenario, case.work, max_span=max_span, check=check)
+    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.recorder.timeline_rows = case.timeline_rows
+    result = engine.run()
+    return told(result) | {"free": engine.replica.server.allocator.free_queue()}
+
+
+@pytest.mark.parametrize("process", ["uniform", "replace:0.1", "replace:0.3", "replace:1"])
+def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeypatch):
+    behind = []
+    branch = BeamServer._branch
+
+    def noted(server, drops, clock):
+        behind.append(len(drops))
+        branch(server, drops, clock)
+
+    monkeypatch.setattr(BeamServer, "_branch", noted)
+    for seed in range(12):
+        case = draw_case(Random(seed), "vllm-v0")
+        engine = replace(case.engine, enable_prefix_caching=False, watermark=0.01)
+        tokens = (case.kv_tokens, 600, 20_000)[seed % 3]
+        width = 2 + seed % 3
+        rows = [replace(row, answers=[3 * row.answers[0] + 20]) for row in case.rows]
+        beam = Beam(width, process, seed)
+        case = replace(case, engine=engine, kv_tokens=tokens, rows=rows, beam=beam, samples=False)
+        one, other = run(case, 1 << 20, False), run(case, 1, True)
+        assert {k for k, v in one.items() if other[k] != v} == set()
+    assert len(behind) > 20 and max(behind) > 1
