@@ -368,7 +368,8 @@ class Replica:
         at_most = min(self.max_span, progress.next_finish - progress.clock)
         for steps, copied in server.steps_behind(len(ends), at_most):
             done, contexts_now = len(ends), contexts + len(ends) * seats
-            end = ends[-1] + cost.step_ps(server.later_work(done, contexts_now, copied))
+            spread = None if apart is None else apart.at(progress.clock + 1 + done)
+            end = ends[-1] + cost.copying_ps(seats, contexts_now, copied, spread)
             ends.append(end)
             if steps > 1 and end < limit_ps:
                 spread = None if apart is None else apart.at(progress.clock + 2 + done)

@@ -174,13 +174,6 @@ class Server(Decoding):
         )
         return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 
-    def later_work(self, later: int, contexts: int, copied: int) -> StepShape:
-        """The same of a decode step so many steps later, if nothing happens by then but copies."""
-        apart = self.progress.spread
-        spread = None if apart is None else apart.at(self.progress.clock + 1 + later)
-        seats = self.progress.size + self.seats.count
-        return tuple.__new__(StepShape, (0, 0, 0, seats, contexts, copied, 0, 0, 0, 0, spread))
-
     def steps_behind(self, done: int, at_most: int) -> Iterator[tuple[int, int]]:
         """What follows the `done` steps for which the decision holds (`step.repeats`), at most to so many.
 
