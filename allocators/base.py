@@ -155,6 +155,18 @@ class Allocator(Account):
         self.release(seq)
         return True
 
+    def branch(self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[int, int]]) -> None:
+        """`fork_over` of each (seq, parent, child, tokens), then `grow` of each (seq, tokens) who writes.
+
+        For all of that there must be room, else InvariantError is raised.
+        """
+        for fork in forks:
+            if not self.fork_over(*fork):
+                raise InvariantError(f"sequence {fork[1]} was refused a fork")
+        for seq, tokens in writers:
+            if not self.grow(seq, tokens):
+                raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
+
     # -- working beside -----------------------------------------------------------------------
 
     def after_step(self, lengths: Mapping[int, int]) -> None:

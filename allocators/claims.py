@@ -103,6 +103,26 @@ class Claims:
         self.tokens -= len(shared) * self._size
         return alone
 
+    def exchange(self, shared: list[int], left: list[int]) -> list[int]:
+        """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.
+
+        The first are full; so are those of the second that others hold. Returns those that nobody else does.
+        """
+        extra = self.extra
+        alone: list[int] = []
+        for block in shared:
+            extra[block] = extra.get(block, 0) + 1
+        for block in left:
+            others = extra.get(block)
+            if others is None:
+                alone.append(block)
+            elif others > 1:
+                extra[block] = others - 1
+            else:
+                del extra[block]
+        self.tokens += (len(shared) + len(alone) - len(left)) * self._size
+        return alone
+
     # -- forks --------------------------------------------------------------------------------
 
     def fork(self, parent: int, child: int, tokens: int) -> None:

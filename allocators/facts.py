@@ -63,6 +63,9 @@ class Facts:
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
     forks: ClassVar[bool] = False
     """Whether `fork`, `swap_out` and `swap_in` work."""
+    copies_on_write: ClassVar[bool] = False
+    """Whether `fork` copies nothing, and who writes behind a shared last token then copies the tokens of its
+    block, but for the last who shares it."""
     chooses_eviction: ClassVar[bool] = False
     """Whether the option `eviction` has a meaning."""
     chooses_compaction: ClassVar[bool] = False

@@ -29,7 +29,7 @@ class Mlc(Paged):
     used_by = "MLC-LLM"
     source = "Apache TVM, src/runtime/vm/paged_kv_cache.cc"
 
-    frees_behind_windows = keeps_prefixes = False
+    frees_behind_windows = keeps_prefixes = copies_on_write = False
     moves_on_release = True  # a fork copies between two steps: the later one pays
 
     @classmethod

@@ -23,6 +23,7 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError, Match
 from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.branching import Branching
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.options import CacheRules, Options, Order
 from kvsim.allocators.prefix import PrefixMatch
@@ -54,6 +55,7 @@ class Paged(BlockTables):
     source: ClassVar[str] = "PagedAttention, SOSP '23"
 
     forks: ClassVar[bool] = True
+    copies_on_write: ClassVar[bool] = True
     frees_behind_windows: ClassVar[bool] = True
     keeps_prefixes: ClassVar[bool] = True
 
@@ -74,6 +76,7 @@ class Paged(BlockTables):
         cache: CacheRules | None = None,
     ) -> None:
         super().__init__(capacity_slots, block_size, order, host_slots, cache)
+        self._branching = Branching(self._tables, self._claims, self._pool, block_size)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         if self.prefixes is not None:
@@ -156,6 +159,21 @@ class Paged(BlockTables):
         self._pool.give_back(self._claims.fork_over(seq, parent, child, tokens))
         self._count()
         return True
+
+    def branch(self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[int, int]]) -> None:
+        """As in `Allocator`, in one go where only last blocks that fork now can be shared and not full."""
+        if self.prefixes is not None or self._claims.part_filled:
+            super().branch(forks, writers)
+            return
+        branching = self._branching
+        for seq, parent, child, tokens in forks:
+            branching.fork(seq, parent, child, tokens)
+        for seq, tokens in writers:
+            branching.write(seq, tokens)
+        self.cow_copies += branching.copies
+        self.copied_slots += branching.copied_slots
+        branching.copies = branching.copied_slots = 0
+        self._count()
 
     # -- keeping prefixes ---------------------------------------------------------------------
 

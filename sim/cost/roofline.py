@@ -41,6 +41,9 @@ FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6
 FEW = 12
 """Steps that a loop adds up faster than iterators, which take a while to begin."""
 
+SEQS_BITS = 32
+"""Slots copied and decoding sequences are one integer, copied << SEQS_BITS | sequences."""
+
 TRANSFER_LATENCY_S = 5e-6
 """Start of one copy between GPU and host (cudaMemcpyAsync)."""
 
@@ -146,7 +149,7 @@ class Roofline(CostModel):
             else:
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
         self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
-        self._decode_ps: dict[int, int] = {}
+        self._decode_ps: dict[int, int] = {}  # by slots copied, and sequences that decode
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
@@ -160,6 +163,16 @@ class Roofline(CostModel):
             duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
         base, each = self._least
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
+
+    def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
+        """As in `CostModel`; what contexts do not add is most often known."""
+        if self._shaped:
+            return super().copying_ps(decode_seqs, context_tokens, copied, spread)
+        key = copied << SEQS_BITS | decode_seqs
+        constant = self._decode_ps.get(key)
+        if constant is None:
+            constant = self._decode_ps[key] = self._constant_ps(0, 0, 0, decode_seqs, copied)
+        return constant + self._context_ps * context_tokens
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""

@@ -92,6 +92,11 @@ class CostModel:
     def step_ps(self, shape: StepShape) -> int:
         """The duration of one step."""
 
+    def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
+        """The duration of a decode step beside which so many slots are copied."""
+        fields = (0, 0, 0, decode_seqs, context_tokens, copied, 0, 0, 0, 0, spread)
+        return self.step_ps(tuple.__new__(StepShape, fields))
+
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """Durations of `steps` decode steps, equal to `step_ps` element by element.
 

@@ -108,11 +108,12 @@ class Integrals:
             if span.rest is not None:
                 self.add_rest(span.ends[-1], *span.rest)
             if span.grown is not None:
-                used, internal, evicted, left, idle = span.grown
+                used, internal, evicted, left, idle, shared = span.grown
                 self.idle += idle
                 self.used += used
                 self.internal += internal
                 self.cached -= evicted
+                self.shared += shared
                 for step, slots in left or ():
                     self.token -= slots * (span.ends[-1] - span.ends[step - 1])
 

@@ -74,7 +74,6 @@ class VllmV0(Scheduler):
         if config.enable_prefix_caching:
             self.cache, self.order = CacheRules(), Order.QUEUE
         self._survivors: Survivors | None = None
-        self._searches = self._chosen_clock = 0  # beams in the step decided last; when survivors were drawn
         self._evicted: list[Request] = []  # in this step, with chunked prefill: back in the queue at its end
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
@@ -85,8 +84,9 @@ class VllmV0(Scheduler):
         self.unit = allocator.growth_unit
         blocks = allocator.capacity_slots // self.unit
         self.watermark_slots = int(self.config.watermark * blocks) * self.unit
-        kind = BeamServer if self._survivors else GroupServer
-        return kind(allocator, bound, self.config.policy, self.publishes_late)
+        if self._survivors:
+            return BeamServer(allocator, bound, self.config.policy, self.publishes_late, self._survivors)
+        return GroupServer(allocator, bound, self.config.policy, self.publishes_late)
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""
@@ -103,16 +103,8 @@ class VllmV0(Scheduler):
             self._schedule_together(server)
         else:
             self._schedule_apart(server)
-        if self._survivors and isinstance(server, BeamServer):
-            self._searches = len(server.beams)
-            if self._searches and not server.step.changed:
-                self._look_ahead(server, self._survivors)
-
-    def _look_ahead(self, server: BeamServer, survivors: Survivors) -> None:
-        """The decision holds until a candidate may be dropped; who watches sees every step."""
-        server.step.repeats = survivors.steps_alike(self._searches)
-        if server.events:
-            server.step.changed = True
+        if isinstance(server, BeamServer):
+            server.look_ahead()
 
     def _schedule_apart(self, server: GroupServer) -> None:
         budget = self.config.max_num_batched_tokens
@@ -290,21 +282,9 @@ class VllmV0(Scheduler):
         return [sequence for sequence in group.sequences if sequence.state == State.PREFILL]
 
     def choose_beams(self, server: Server) -> None:
-        """Draw the survivors of the groups that decoded in the steps since the last time."""
-        survivors, clock = self._survivors, server.progress.clock
-        if survivors is None or clock == self._chosen_clock:
-            return
-        assert isinstance(server, BeamServer)
-        steps, self._chosen_clock = clock - self._chosen_clock, clock
-        survivors.pass_over((steps - 1) * self._searches)
-        groups = [group for group in server.beams if server.searches(group)]
-        place, count = survivors.first_dropping(len(groups)), len(groups)
-        while place < count:
-            parents = survivors.parents()
-            if parents is not None:
-                server.branch(groups[place], parents)
-            place += 1
-            place += survivors.first_dropping(count - place)
+        """Draw the survivors of the groups that decoded."""
+        if isinstance(server, BeamServer):
+            server.drop_candidates()
 
     def finish(self, server: Server, request: Request) -> None:
         """A sequence has its last token."""

@@ -6,25 +6,54 @@
 Both keep `width` candidates alive. They are assumptions, named in every result. `uniform` lets all
 candidates descend from one within about 2 * width steps, so that they share nearly everything; the smaller
 P, the longer candidates go their own way.
+
+All searches draw from one stream of random numbers, step by step, in each step one after the other. So who
+will be dropped can be foreseen, as long as the same groups search:
+
+    draws      .71 .93 .02 .31 .64 .55 ...      replace:0.1, two searches a, b
+    searches    a   b   a   '---'   b           in the second step a drops a candidate: two draws say which
+    counted     0   1   2           3
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Beam
 
 DRAWS_AT_ONCE = 4096
 
+Pair = tuple[int, int]
+"""Places of a candidate that is dropped, and of the one that goes on twice instead."""
 
+
+class Drop(NamedTuple):
+    """A search that drops candidates after a step."""
+
+    step: int
+    """how many steps are over then, counted from where one looks ahead"""
+    place: int
+    """which of the searches"""
+    pairs: list[Pair]
+    """who is dropped"""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Survivors:
-    """Draws the parents of the next candidates.
+    """Draws which candidates give way to others.
 
     Parameters
     ----------
     beam : Beam
         Width, process and seed.
+
+    Attributes
+    ----------
+    at : int
+        Searches that have drawn.
 
     Raises
     ------
@@ -34,9 +63,7 @@ class Survivors:
 
     def __init__(self, beam: Beam) -> None:
         name, _, parameter = beam.process.partition(":")
-        processes: dict[str, Callable[[], list[int] | None]]
-        processes = {"uniform": self._uniform, "replace": self._replace}
-        if name not in processes or (name == "uniform" and parameter):
+        if name not in ("uniform", "replace") or (name == "uniform" and parameter):
             raise KvsimError(f"beam_process must be uniform or replace:PROBABILITY, got {beam.process!r}")
         self._share = 1.0
         if name == "replace":
@@ -48,52 +75,77 @@ class Survivors:
                 raise KvsimError(
                     f"beam_process replace needs a probability from 0 to 1, got {beam.process!r}"
                 )
-        self.width = beam.width
-        self._process = processes[name]
+        self.at = 0
+        self._width = beam.width
+        self._uniform = name == "uniform"
         self._rng = np.random.default_rng(beam.seed)
-        self._draws: list[float] = []  # the last one is next
-        self._hits: list[int] = []  # places of those below the share, the last one is next
+        self._left = np.empty(0)  # draws for the next search, too few
+        self._known = 0  # searches whose draws are known
+        self._dropping: list[int] = []  # those that drop candidates, ascending
+        self._pairs: list[list[Pair]] = []  # which
+        self._next = 0  # place in both of the next one
 
-    def steps_alike(self, beams: int) -> int:
-        """Steps of so many searches up to and with the first that may drop a candidate."""
-        return self._misses() // beams + 1
+    def drops(self, searches: int, steps: int) -> Iterator[Drop]:
+        """Look ahead: the drops of so many searches in so many steps."""
+        begin, index = self.at, self._next
+        end = begin + searches * steps
+        while True:
+            while index == len(self._dropping):
+                if self._known >= end:
+                    return
+                self._draw()
+            search = self._dropping[index]
+            if search >= end:
+                return
+            step, place = divmod(search - begin, searches)
+            yield tuple.__new__(Drop, (step + 1, place, self._pairs[index]))  # quicker than Drop(...)
+            index += 1
 
-    def pass_over(self, draws: int) -> None:
-        """Nobody was dropped so many times, as `steps_alike` said."""
-        if draws:
-            del self._draws[-draws:]
+    def pass_over(self, searches: int) -> None:
+        """So many have drawn."""
+        self.at += searches
+        dropping, index = self._dropping, self._next
+        while index < len(dropping) and dropping[index] < self.at:
+            index += 1
+        if index > DRAWS_AT_ONCE:
+            del dropping[:index], self._pairs[:index]
+            index = 0
+        self._next = index
 
-    def first_dropping(self, beams: int) -> int:
-        """The first of so many searches that may drop a candidate; those before it are passed over."""
-        first = min(self._misses(), beams)
-        self.pass_over(first)
-        return first
+    def _draw(self) -> None:
+        """Draw for more searches."""
+        drawn = np.concatenate((self._left, self._rng.random(DRAWS_AT_ONCE)[::-1]))
+        draws, width, at = drawn.tolist(), self._width, 0
+        if self._uniform:
+            for at in range(0, len(draws) - width + 1, width):
+                self._note(pairs_of([int(draw * width) for draw in draws[at : at + width]]))
+            self._left = drawn[at + width :]
+            return
+        for hit in np.flatnonzero(drawn < self._share).tolist():
+            if hit >= at:  # else it says which candidate
+                self._known, at = self._known + hit - at, hit
+                if hit + 3 > len(draws):
+                    break
+                dropped, at = int(draws[hit + 1] * width), hit + 3
+                self._note([(dropped, (dropped + 1 + int(draws[hit + 2] * (width - 1))) % width)])
+        else:
+            self._known, at = self._known + len(draws) - at, len(draws)
+        self._left = drawn[at:]
 
-    def _misses(self) -> int:
-        """The next draws at hand that drop nobody."""
-        left, hits = len(self._draws), self._hits
-        while hits and hits[-1] >= left:
-            hits.pop()
-        return left - 1 - hits[-1] if hits else left
+    def _note(self, pairs: list[Pair]) -> None:
+        """The next search drops these candidates, or none."""
+        if pairs:
+            self._dropping.append(self._known)
+            self._pairs.append(pairs)
+        self._known += 1
 
-    def parents(self) -> list[int] | None:
-        """For each of the next candidates, the place of its parent among the old; None if all live on."""
-        return self._process()
 
-    def _uniform(self) -> list[int]:
-        return [int(self._draw() * self.width) for _ in range(self.width)]
-
-    def _replace(self) -> list[int] | None:
-        draws = self._draws
-        if (draws.pop() if draws else self._draw()) >= self._share:  # most often
-            return None
-        parents = list(range(self.width))
-        dropped = int(self._draw() * self.width)
-        parents[dropped] = (dropped + 1 + int(self._draw() * (self.width - 1))) % self.width
-        return parents
-
-    def _draw(self) -> float:
-        if not self._draws:
-            drawn = self._rng.random(DRAWS_AT_ONCE)
-            self._draws, self._hits = drawn.tolist(), np.flatnonzero(drawn < self._share).tolist()
-        return self._draws.pop()
+def pairs_of(parents: list[int]) -> list[Pair]:
+    """Who is dropped, and who goes on twice instead, both in order of their places."""
+    twice, dropped = list(parents), []
+    for place in range(len(parents)):
+        if place in twice:
+            twice.remove(place)
+        else:
+            dropped.append(place)
+    return list(zip(dropped, sorted(twice), strict=True))

@@ -5,78 +5,207 @@
 
 All candidates of a search have equally many tokens and the same end. So a candidate that is dropped makes way
 for the new one in everything that depends on these: it changes its blocks and its id, and nothing else.
+
+Who will be dropped, and what is copied then, can be foreseen (beam_search.py). So a span of steps goes on
+behind a drop where nobody waits and the memory is there whatever is freed meanwhile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import InvariantError
+from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.serving.beam import Drop, Pair, Survivors
+from kvsim.sim.serving.beam_search import Search
 from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Group, Request, State
+
+Fork = tuple[int, int, int, int]
+"""(sequence that makes way, parent, child, tokens), as `Allocator.fork_over` takes them."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BeamServer(GroupServer):
-    """What beam search needs beyond a GroupServer."""
+    """What beam search needs beyond a GroupServer.
+
+    Attributes
+    ----------
+    search : Search
+        Which groups search, and whom they drop.
+    """
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        bound: Callable[[Request], int],
+        policy: str,
+        publishes_late: bool,
+        survivors: Survivors,
+    ) -> None:
+        super().__init__(allocator, bound, policy, publishes_late)
+        self.search = Search(survivors)
+
+    # -- looking ahead ------------------------------------------------------------------------
+
+    def look_ahead(self) -> None:
+        """A step is decided, and holds until a candidate may be dropped; who watches sees every step."""
+        groups = [group for group in self.groups if len(group.sequences) > 1]
+        self.search.begin(groups)
+        if groups and not self.step.changed:
+            self.step.repeats = self.search.look_ahead(self.progress.next_finish - self.progress.clock)
+            if self.events:
+                self.step.changed = True
+
+    def steps_behind(self, done: int, at_most: int) -> Iterator[tuple[int, int]]:
+        """As in `Server`, where nobody waits for blocks that a drop frees, and what is copied is known."""
+        if self._anybody_waits() or not (self._alike and self.allocator.copies_on_write):
+            return
+        search, unit, size = self.search, self._growth.unit, self.progress.size
+        clock, drop, copies = self.progress.clock, search.last_drop, 0
+        budget = self.allocator.growth_budget() - self.margin
+        while done < at_most:
+            pairs = copied = 0
+            while drop is not None and drop.step == done:
+                tokens = search.groups[drop.place].sequences[0].base + clock + done
+                pairs += len(drop.pairs)
+                copied += len(drop.pairs) * (tokens % unit)
+                drop = search.next_drop()
+            end = at_most if drop is None else min(drop.step, at_most)
+            copies += pairs
+            if size * (end // unit + 1) + copies + pairs > budget:  # the most that grow, copy, or might copy
+                return
+            yield end - done, copied
+            done = end
 
     @property
-    def beams(self) -> list[Group]:
-        """The groups that have their candidates."""
-        return [group for group in self.groups if len(group.sequences) > 1]
+    def _alike(self) -> bool:
+        """Whether a candidate may take the place of another one, and nobody wants to hear of it."""
+        return not (self.events or self.allocator.caches) and self.progress.linear
 
-    def searches(self, group: Group) -> bool:
-        """Whether a group has decoded a token yet, so that its candidates may differ."""
-        first = group.sequences[0]
-        return self.progress.stored(first) > first.prompt_tokens
+    # -- a span -------------------------------------------------------------------------------
+
+    def grow_within(self, ends: list[int]) -> Grown:
+        """As in `Decoding`, with the drops that were foreseen."""
+        drops, index, count = self.search.drops, 0, 0
+        while count < len(drops) and drops[count].step < len(ends):
+            count += 1
+        if not count:
+            return super().grow_within(ends)
+        allocator, growth, clock, total = self.allocator, self._growth, self.progress.clock, ends[-1]
+        used = internal = shared = 0
+        saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
+        done = 1  # steps that have their memory
+        while index < count:
+            first, step = index, drops[index].step
+            while index < count and drops[index].step == step:
+                index += 1
+            left = total - ends[step - 1]
+            lent, never = self._grow_between(ends, done, step)
+            lent_before, shared_before = allocator.used_slots, allocator.shared_tokens
+            self._branch(drops[first:index], clock + step)
+            if clock + step in growth.last:
+                never += self._full([(seq, clock + step, left) for seq in growth.pop_full(clock + step)])
+            more, done = allocator.shared_tokens - shared_before, step + 1
+            used += lent + (allocator.used_slots - lent_before) * left
+            internal += never
+            shared += more * left
+            saved.append((step, more))
+        lent, never = self._grow_between(ends, done, len(ends))
+        self.step.changed = True
+        return used + lent, internal + never, 0, saved, 0, shared
+
+    def _grow_between(self, ends: list[int], done: int, until: int) -> tuple[int, int]:
+        """Give memory to the steps behind the first `done`, up to `until`.
+
+        Returns the integrals, to the end of the span, of the slots lent and of those never to be written.
+        """
+        if done == until:
+            return 0, 0
+        times = [*ends[done - 1 : until - 1], ends[-1]]
+        grown, lent, full = self._growth.growth_within(self.progress.clock + done - 1, times)
+        if grown:
+            self.allocator.grow_many(grown)
+        return lent * self.allocator.slots_per_token, self._full(full)
+
+    def _branch(self, drops: list[Drop], clock: int) -> None:
+        """Some candidates give way to copies of others; these and all that must grow write at this clock.
+
+        They do so in the order of their groups.
+        """
+        forks: list[Fork] = []
+        writers: dict[Group, list[Request]] = {}
+        for drop in drops:
+            group = self.search.groups[drop.place]
+            living = group.sequences[:]
+            for place, parent in drop.pairs:
+                forks.append(self._take_place(group, living[parent], living[place], clock))
+            if len(drop.pairs) == 1:  # most often
+                writers[group] = [living[parent], living[place]]
+            else:
+                branched = [living[place] for pair in drop.pairs for place in pair]
+                writers[group] = [request for request in group.sequences if request in branched]
+        for seq in self._growth.residues[clock % self._growth.unit]:  # all candidates of a group at once
+            group = self.group_of(self.running[seq])
+            writers[group] = group.sequences
+        allocator, copied = self.allocator, self.allocator.copied_slots
+        allocator.branch(
+            forks,
+            [
+                (request.seq, request.base + clock + 1)
+                for group in (writers if len(writers) == 1 else sorted(writers, key=self.urgency))
+                for request in writers[group]
+            ],
+        )
+        foreseen = sum([fork[3] % self._growth.unit for fork in forks])
+        if allocator.copied_slots - copied != foreseen:
+            raise InvariantError(
+                f"{allocator.copied_slots - copied} slots were copied where {foreseen} were foreseen"
+            )
 
     # -- branching ----------------------------------------------------------------------------
 
-    def branch(self, group: Group, parents: Sequence[int]) -> None:
-        """Replace the candidates: the i-th follows the old candidate `parents[i]`."""
-        living, left = group.sequences[:], list(parents)
-        dropped = []
-        for place, candidate in enumerate(living):
-            if place in left:
-                left.remove(place)
-            else:
-                dropped.append(candidate)
-        twice = [living[place] for place in sorted(left)]
-        self.step.changed = True
-        if self._alike(living):
-            for parent, candidate in zip(twice, dropped, strict=True):
-                self._replace(group, parent, candidate)
-            return
-        for parent in twice:
-            self._branch_off(group, parent)
-        for candidate in dropped:
-            self._abandon(group, candidate)
+    def drop_candidates(self) -> None:
+        """Steps are over: draw who survived the last of them."""
+        for group, pairs in self.search.draw(self.progress.clock):
+            self.branch(group, pairs)
 
-    def _alike(self, candidates: list[Request]) -> bool:
-        """Whether a candidate may take the place of another one, and nobody wants to hear of it."""
-        if self.events or self.allocator.caches or not self.progress.linear:
-            return False
-        return all([one.open_stream is None and one.seq not in self._unwritten for one in candidates])
+    def branch(self, group: Group, pairs: Sequence[Pair]) -> None:
+        """Drop the first candidate of each pair of places, and let the second one go on twice."""
+        living = group.sequences[:]
+        self.step.changed = True
+        if self._alike:
+            for dropped, parent in pairs:
+                self._replace(group, living[parent], living[dropped])
+            return
+        for _, parent in pairs:
+            self._branch_off(group, living[parent])
+        for dropped, _ in pairs:
+            self._abandon(group, living[dropped])
 
     def _replace(self, group: Group, parent: Request, candidate: Request) -> None:
         """A candidate goes on as a copy of another one."""
-        allocator, progress, old, seq = self.allocator, self.progress, candidate.seq, self._next_seq
-        self._next_seq += 1
         full = self._full_clock(candidate)
         if parent.seq not in self._unwritten:
             self._await_write(parent, full)
-        if not allocator.fork_over(old, parent.seq, seq, progress.stored(parent)):
+        if not self.allocator.fork_over(*self._take_place(group, parent, candidate, self.progress.clock)):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
+        self._await_write(candidate, full)
+
+    def _take_place(self, group: Group, parent: Request, candidate: Request, clock: int) -> Fork:
+        """All but the blocks: a candidate gets a new id, and is a copy of its parent at this clock."""
+        old, seq = candidate.seq, self._next_seq
+        self._next_seq += 1
         del self.running[old]
         self.running[seq] = candidate
-        self._growth.rename(old, seq, full, candidate.finish_clock)
-        progress.rename(candidate, seq)
-        self._await_write(candidate, full)
+        self._growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then
+        self.progress.rename(candidate, seq)
         candidate.reached, candidate.sample = parent.reached, parent.sample
         group.sequences.remove(candidate)
         group.sequences.append(candidate)
         group.sequences[0].preemptions += candidate.preemptions
         candidate.preemptions = 0
+        return old, parent.seq, seq, parent.base + clock
 
     def _await_write(self, request: Request, full_clock: int) -> None:
         """A candidate shares its last block; if it is to grow at all, that stays planned as it is."""

@@ -46,8 +46,6 @@ class Decoding:
         How far the decoding sequences are.
     """
 
-    margin: int = 0
-    """Growth units that must stay free in every step."""
     may_work_in_spans: bool = True
     """Whether an allocator may work after each step of a span (`grow_mapped`, `pass_steps`)."""
 
@@ -79,6 +77,15 @@ class Decoding:
     def decoding(self) -> int:
         """Sequences that decode."""
         return self.progress.size
+
+    @property
+    def margin(self) -> int:
+        """Growth units that must stay free in every step."""
+        return self._growth.margin
+
+    @margin.setter
+    def margin(self, units: int) -> None:
+        self._growth.margin = units
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -156,7 +163,7 @@ class Decoding:
         if steps > 1:
             if self.own.works_in_spans:
                 return steps  # the allocator says later how far it can go
-            budget, unit = self.allocator.growth_budget() - self.margin, growth.unit
+            budget, unit = self.allocator.growth_budget() - growth.margin, growth.unit
             if keeping_cached and self.allocator.cached_slots:
                 budget = 0  # which block goes first is the allocator's secret
             if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew at once
@@ -184,7 +191,7 @@ class Decoding:
         if lefts and allocator.evicted_by:
             each = [left for count, left in lefts for _ in range(count)]
             evicted = sum([each[index] for index in allocator.evicted_by]) * self._growth.unit
-        return used * per_token, internal, evicted, None, 0
+        return used * per_token, internal, evicted, None, 0, 0
 
     def work_within(self, ends: list[int]) -> Grown:
         """As `grow_within`, with the allocator's work behind each step but the last.
@@ -206,7 +213,7 @@ class Decoding:
                 internal += self._leave_unwritten(clock + step + 1) * (total - start)
         if allocator.used_slots - lent != sum(counts[: len(idles)]) * slots:
             raise InvariantError(f"{allocator.used_slots - lent} slots were lent in {len(idles)} steps")
-        return used, internal, 0, None, idle
+        return used, internal, 0, None, idle, 0
 
     def _leave_unwritten(self, clock: int) -> int:
         """Some growths of this clock lend slots that will never be written: returns how many more."""
@@ -251,7 +258,7 @@ class Decoding:
             if clock in growth.last:
                 full += [(seq, clock, total - start) for seq in growth.pop_full(clock)]
         allocator.grow_many(grown)
-        return used, self._full(full), 0, left, 0
+        return used, self._full(full), 0, left, 0, 0
 
     def _grow_and_leave(self, due: Sequence[int], leaving: Sequence[int], clock: int) -> None:
         """Give those that are due at `clock` their slots, as promised, and let others leave some."""

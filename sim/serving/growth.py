@@ -15,10 +15,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-Grown = tuple[int, int, int, list[tuple[int, int]] | None, int]
+Grown = tuple[int, int, int, list[tuple[int, int]] | None, int, int]
 """What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
-those never to be written, of those that were cached before; (step, slots) of what was left behind; and the
-integral of the slots that came to be idle."""
+those never to be written, of those that were cached before; (step, slots) of what was left behind, or came to
+be shared; and the integrals of the slots that came to be idle, and of the tokens that came to be shared."""
 
 
 SOON_PS: Final = 1 << 42
@@ -40,6 +40,8 @@ class GrowthCalendar:
     unwritten : dict of lists of (int, int)
         Clock -> (sequence, slots of it that will never be written from then on), where a growth lends more
         slots than its tokens take. Who is gone by then still stands there.
+    margin : int
+        Growths for which there must be room in every step, beside those that are due.
     """
 
     def __init__(self, unit: int) -> None:
@@ -48,6 +50,7 @@ class GrowthCalendar:
         self.last: dict[int, list[int]] = {}
         self.leaving: dict[int, list[int]] = {}
         self.unwritten: dict[int, list[tuple[int, int]]] = {}
+        self.margin = 0
         self._steady = 0  # sequences in `residues`
         self._irregular: dict[int, list[int]] = {}
         self._leaves_at: dict[int, int] = {}

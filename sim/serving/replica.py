@@ -300,6 +300,8 @@ class Replica:
         alone = step.changed or late or self._reads_holes or (due and not self._works_in_spans)
         if decodes and not alone:
             ends = self._span_ends(now_ps, contexts, due)
+            if step.repeats:
+                self._go_on(ends, contexts)
         elif decodes or step.chunks or step.moves_blocks:
             ends = [self._step_ps(contexts, due)]
         else:
@@ -353,6 +355,28 @@ class Replica:
         if self._hears:
             self._span_priced = seats, contexts
         return ends
+
+    def _go_on(self, ends: list[int], contexts: int) -> None:
+        """Add to a span what is foreseen of the steps behind those for which the decision holds."""
+        server, cost, progress = self.server, self.cost, self.server.progress
+        until_ps = self.recorder.next_sample_ps
+        if self._alone:
+            until_ps = min(until_ps, self._arrivals.next_ps)
+        limit_ps, seats, apart = until_ps - server.now_ps, progress.size, progress.spread
+        if len(ends) < server.step.repeats or ends[-1] >= limit_ps or self._hears or self.memory_map:
+            return
+        at_most = min(self.max_span, progress.next_finish - progress.clock)
+        for steps, copied in server.steps_behind(len(ends), at_most):
+            done, contexts_now = len(ends), contexts + len(ends) * seats
+            spread = None if apart is None else apart.at(progress.clock + 1 + done)
+            end = ends[-1] + cost.copying_ps(seats, contexts_now, copied, spread)
+            ends.append(end)
+            if steps > 1 and end < limit_ps:
+                spread = None if apart is None else apart.at(progress.clock + 2 + done)
+                rest = cost.span_ends(seats, contexts_now + seats, steps - 1, limit_ps - end, spread)
+                ends += [end + later for later in rest]
+            if ends[-1] >= limit_ps:
+                return
 
     def _unlike_first(self, steps: int, limit_ps: int, seats: int, contexts: int, due: bool) -> list[int]:
         """The same where the first step copies blocks beside, or pays for what was done before."""

@@ -8,7 +8,7 @@ Sequence ids count admissions. So ascending id is the order of `running`, the id
 request never comes back, and the last of `running` is the latest admission.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -173,6 +173,14 @@ class Server(Decoding):
             spread,
         )
         return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
+
+    def steps_behind(self, done: int, at_most: int) -> Iterator[tuple[int, int]]:
+        """What follows the `done` steps for which the decision holds (`step.repeats`), at most to so many.
+
+        That is (steps, tokens copied in the first of them), one after the other, as far as all of it is
+        foreseen; `grow_within` then carries it out, or as much of it as is in the span.
+        """
+        return iter(())
 
     def internal_slots(self) -> int:
         """Slots lent that will never be written, or not before somebody owns them alone."""

@@ -1,4 +1,4 @@
-"""`fork_over` is a fork and a release, in one: everything that can be seen of the memory is the same."""
+"""`fork_over` is a fork and a release in one, `branch` some of these and growths: the memory is the same."""
 
 from random import Random
 
@@ -13,6 +13,7 @@ class Apart(Paged):
     """One after the other, as the contract says it."""
 
     fork_over = Allocator.fork_over
+    branch = Allocator.branch
 
 
 def seen(allocator, seqs):
@@ -24,6 +25,7 @@ def seen(allocator, seqs):
         allocator.shared_tail_slots(),
         allocator.logical_slots(),
         allocator.copied_slots,
+        allocator.cow_copies,
         list(allocator.regions()),
     )
 
@@ -54,6 +56,48 @@ def test_candidates_that_take_places_leave_the_memory_that_forks_and_releases_le
             allocator.release(seq)
     assert seen(both[0], []) == seen(both[1], [])
     assert both[0].used_slots == both[0].shared_tokens == 0
+
+
+@pytest.mark.parametrize("order", [Order.STACK, Order.QUEUE])
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_steps_of_beam_search_leave_the_memory_that_forks_and_growths_leave(width, order):
+    rng, both = Random(width), [kind(200 * 4, 4, order) for kind in (Paged, Apart)]
+    searches = []  # (candidates, tokens)
+    for first in (0, width):
+        tokens = rng.randint(1, 9)
+        searches.append((list(range(first, first + width)), tokens))
+        for allocator in both:
+            assert allocator.admit(first, tokens, tokens)
+            for child in range(first + 1, first + width):
+                assert allocator.fork(first, child, tokens)
+    following, copies = 2 * width, set()
+    for _ in range(60):
+        forks = []
+        for place, (candidates, tokens) in enumerate(searches):
+            living = candidates
+            parents = rng.sample(living, rng.randint(1, width)) if rng.random() < 0.7 else living
+            for gone in [seq for seq in candidates if seq not in parents]:
+                forks.append((gone, rng.choice(parents), following, tokens))
+                living = [seq for seq in living if seq != gone] + [following]
+                following += 1
+            searches[place] = living, tokens + 1
+        writers = [(seq, tokens) for living, tokens in searches for seq in living]
+        before = both[0].copied_slots
+        for allocator in both:
+            allocator.branch(forks, writers)
+        copies.add(both[0].copied_slots - before)
+        assert seen(both[0], [seq for seq, _ in writers]) == seen(both[1], [seq for seq, _ in writers])
+    assert len(copies) > 3
+    assert both[0].shared_tail_slots() == 0
+
+
+@pytest.mark.parametrize("kind", [Paged, Apart])
+def test_a_step_without_room_is_a_broken_promise(kind):
+    allocator = kind(8, 4)
+    assert allocator.admit(0, 3, 3)
+    assert allocator.admit(1, 3, 3)
+    with pytest.raises(InvariantError):
+        allocator.branch([(1, 0, 2, 3)], [(0, 6), (2, 6), (0, 9)])
 
 
 def test_a_parent_that_does_not_end_with_its_last_block_is_refused():

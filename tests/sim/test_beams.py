@@ -1,33 +1,26 @@
 """Beam search in spans: whoever looks ahead finds the survivors that are drawn step by step."""
 
-import pytest
+from collections import Counter
+from dataclasses import replace
+from random import Random
 
-from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors
+import pytest
+from support.cases import COSTS, draw_case, told
+
+from kvsim.sim.build import build_engine
+from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors, pairs_of
+from kvsim.sim.serving.beam_server import BeamServer
 from kvsim.sim.workload import Beam
 
 
 def in_steps(survivors: Survivors, searches: int, steps: int):
-    """(step, search, parents) of all that drop somebody."""
-    drawn = [(step, each, survivors.parents()) for step in range(steps) for each in range(searches)]
-    return [row for row in drawn if row[2] is not None]
-
-
-def in_spans(survivors: Survivors, searches: int, steps: int):
-    """The same, looking ahead; also the longest span."""
-    found, step, longest = [], 0, 0
-    while step < steps:
-        count = min(survivors.steps_alike(searches), steps - step)
-        longest = max(longest, count)
-        survivors.pass_over((count - 1) * searches)
-        step += count
-        each = survivors.first_dropping(searches)
-        while each < searches:
-            parents = survivors.parents()
-            if parents is not None:
-                found.append((step - 1, each, parents))
-            each += 1
-            each += survivors.first_dropping(searches - each)
-    return found, longest
+    """(step, search, pairs) of all that drop somebody, drawn one by one."""
+    found = []
+    for step in range(1, steps + 1):
+        for each in range(searches):
+            found += [(step, each, drop.pairs) for drop in survivors.drops(1, 1)]
+            survivors.pass_over(1)
+    return found
 
 
 @pytest.mark.parametrize("searches", [1, 3, 7])
@@ -35,6 +28,68 @@ def in_spans(survivors: Survivors, searches: int, steps: int):
 def test_looking_ahead_draws_the_same_survivors(process, searches):
     steps = 2 * DRAWS_AT_ONCE // searches  # more than are drawn at once
     beam = Beam(4, process, 3)
-    found, longest = in_spans(Survivors(beam), searches, steps)
+    found = [tuple(drop) for drop in Survivors(beam).drops(searches, steps)]
     assert found == in_steps(Survivors(beam), searches, steps)
-    assert (longest == 1) == (process in {"uniform", "replace:1"})
+    assert bool(found) == (process != "replace:0")
+
+
+def test_looking_ahead_uses_nothing_up():
+    survivors = Survivors(Beam(4, "replace:0.3", 3))
+    first = list(survivors.drops(3, 2000))
+    assert list(survivors.drops(3, 2000)) == first
+    drop = first[9]
+    survivors.pass_over(3 * (drop.step - 1) + drop.place + 1)
+    assert next(survivors.drops(1, 2000)).pairs == first[10].pairs
+
+
+def test_each_candidate_is_dropped_as_often_as_the_process_says():
+    for process, share in (("replace:0.2", 0.2 / 4), ("uniform", 0.75**4)):  # of four draws, each missed it
+        drops = Survivors(Beam(4, process, 0)).drops(1, 20_000)
+        dropped = Counter(place for drop in drops for place, _ in drop.pairs)
+        assert all(abs(dropped[place] / 20_000 - share) < 0.01 for place in range(4))
+
+
+@pytest.mark.parametrize(
+    ("parents", "pairs"),
+    [
+        ([0, 1, 2, 3], []),
+        ([3, 2, 1, 0], []),
+        ([0, 0, 2, 2], [(1, 0), (3, 2)]),
+        ([3, 3, 3, 1], [(0, 3), (2, 3)]),
+        ([2, 2, 2, 2], [(0, 2), (1, 2), (3, 2)]),
+    ],
+)
+def test_who_has_no_child_gives_way_to_who_has_several(parents, pairs):
+    assert pairs_of(parents) == pairs
+
+
+def run(case, max_span: int, check: bool):
+    """What a run tells, without events, and the order in which it leaves the free blocks."""
+    engine = build_engine(case.scenario, case.work, max_span=max_span, check=check)
+    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.recorder.timeline_rows = case.timeline_rows
+    result = engine.run()
+    return told(result) | {"free": engine.replica.server.allocator.free_queue()}
+
+
+@pytest.mark.parametrize("process", ["uniform", "replace:0.1", "replace:0.3", "replace:1"])
+def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeypatch):
+    behind = []
+    branch = BeamServer._branch
+
+    def noted(server, drops, clock):
+        behind.append(len(drops))
+        branch(server, drops, clock)
+
+    monkeypatch.setattr(BeamServer, "_branch", noted)
+    for seed in range(12):
+        case = draw_case(Random(seed), "vllm-v0")
+        engine = replace(case.engine, enable_prefix_caching=False, watermark=0.01)
+        tokens = (case.kv_tokens, 600, 20_000)[seed % 3]
+        width = 2 + seed % 3
+        rows = [replace(row, answers=[3 * row.answers[0] + 20]) for row in case.rows]
+        beam = Beam(width, process, seed)
+        case = replace(case, engine=engine, kv_tokens=tokens, rows=rows, beam=beam, samples=False)
+        one, other = run(case, 1 << 20, False), run(case, 1, True)
+        assert {k for k, v in one.items() if other[k] != v} == set()
+    assert len(behind) > 20 and max(behind) > 1

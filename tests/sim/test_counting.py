@@ -23,7 +23,7 @@ def drawn(random, longest_ps, most_slots):
     span = Span(ends, decoding, running, held, used, used // 3, random.choice(("", "kv_memory")), rest)
     left = random.choice((None, [(step, 1) for step in range(1, len(ends))]))
     if len(ends) > 1:
-        span.grown = random.choice((None, (random.randrange(1 << 50), 5, 7, left, 11)))
+        span.grown = random.choice((None, (random.randrange(1 << 50), 5, 7, left, 11, 13)))
     return span
 
 
