@@ -12,12 +12,57 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from kvsim.allocators.base import Allocator, InvariantError, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.walk import NEEDS, State, Step, Walk
 
 ARENAS = (15_744, 4_096, 1_000, 37)
+
+
+class Sums(NamedTuple):
+    """What regions add up to; `gap`: what is wrong with the first one that does not follow the last."""
+
+    owned: int
+    cached: int
+    idle: int
+    once: bool
+    of_sequence: dict[int, int]
+    end: int
+    gap: str
+
+
+class _Latest:
+    """The regions that were looked at last: a call in two changes none."""
+
+    regions: tuple[Region, ...] | None = None
+    sums: Sums
+
+
+def _sums(regions: tuple[Region, ...]) -> Sums:
+    """One look at all regions, for the rules that add them up."""
+    if regions is _Latest.regions:
+        return _Latest.sums
+    owned, cached, idle, once, of_sequence = 0, 0, 0, True, dict[int, int]()
+    end, gap = 0, ""
+    for region in regions:
+        start, size, owners, _, is_cached, is_idle, _ = region
+        if (start != end or size < 1) and not gap:
+            gap = f"after slot {end - 1} comes {region}"
+        end += size
+        if owners:
+            owned += size
+            for seq in owners:
+                of_sequence[seq] = of_sequence.get(seq, 0) + size
+            once &= not (is_cached or is_idle)
+        if is_cached:
+            cached += size
+            once &= not is_idle
+        if is_idle:
+            idle += size
+    _Latest.regions, _Latest.sums = regions, Sums(owned, cached, idle, once, of_sequence, end, gap)
+    return _Latest.sums
 
 
 def only_mistakes_raise(step: Step) -> str:
@@ -46,20 +91,11 @@ def refusals_change_nothing(step: Step) -> str:
 
 def slots_add_up(step: Step) -> str:
     """Used and free slots make the capacity, and the used ones are those that someone owns (2)."""
-    state, owned, cached, idle, once = step.after, 0, 0, 0, True
-    for _, size, owners, _, is_cached, is_idle, _ in state.regions:
-        if owners:
-            owned += size
-            once &= not (is_cached or is_idle)
-        if is_cached:
-            cached += size
-            once &= not is_idle
-        if is_idle:
-            idle += size
-    empty = state.free - state.cached - state.idle
-    right = once and state.used == owned and state.free == step.capacity_slots - owned
+    state, sums = step.after, _sums(step.after.regions)
+    owned, empty = sums.owned, state.free - state.cached - state.idle
+    right = sums.once and state.used == owned and state.free == step.capacity_slots - owned
     right &= min(state.cached, state.idle, empty) >= 0
-    right &= (state.cached, state.idle) == (cached, idle)
+    right &= (state.cached, state.idle) == (sums.cached, sums.idle)
     external = all(0 <= slots <= empty for slots in state.external)
     if right and external and state.largest <= state.free:
         return ""
@@ -103,22 +139,15 @@ def sequences_are_bounded(step: Step) -> str:
 
 def no_slot_has_two_kinds(step: Step) -> str:
     """Regions follow each other without gap or overlap, from 0 to the capacity (2)."""
-    end = 0
-    for region in step.after.regions:
-        start, size, *_ = region
-        if start != end or size < 1:
-            return f"after slot {end - 1} comes {region}"
-        end += size
-    return "" if end == step.capacity_slots else f"regions end at {end} of {step.capacity_slots}"
+    sums = _sums(step.after.regions)
+    if sums.gap or sums.end == step.capacity_slots:
+        return sums.gap
+    return f"regions end at {sums.end} of {step.capacity_slots}"
 
 
 def capacity_covers_tokens(step: Step) -> str:
     """Tokens <= capacity <= slots owned, for everybody who holds something and for nobody else."""
-    owned: Counter[int] = Counter()
-    for _, size, owners, *_ in step.after.regions:
-        for seq in owners:
-            owned[seq] += size
-    capacities = step.after.capacities
+    owned, capacities = _sums(step.after.regions).of_sequence, step.after.capacities
     if owned.keys() != step.tokens.keys():
         return f"slots are owned by {sorted(owned)}, tokens are held by {sorted(step.tokens)}"
     gone = step.after.expired  # whose they were is not known

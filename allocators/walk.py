@@ -74,6 +74,7 @@ class Walk:
         self._finals: dict[int, int] = {}
         self._refused: list[tuple[int, int]] = []
         self._last_seq = 0
+        self._regions: tuple[Region, ...] = ()
         self._fresh = self._now = self._state()
 
     def __iter__(self) -> Iterator[Step]:
@@ -242,6 +243,9 @@ class Walk:
     def _state(self) -> State:
         allocator = self._allocator
         capacity = allocator.capacity_slots
+        regions = tuple(allocator.regions())
+        if regions != self._regions:
+            self._regions = regions
         return State(
             used=allocator.used_slots,
             free=allocator.free_slots,
@@ -258,7 +262,7 @@ class Walk:
             largest=allocator.largest_free_extent(),
             external=tuple(allocator.external_slots(need) for need in NEEDS),
             admits=tuple(allocator.can_admit(size, size) for size in (1, capacity // 3 + 1, capacity)),
-            regions=tuple(allocator.regions()),
+            regions=self._regions,  # the same object as before where nothing changed
             capacities={seq: allocator.capacity(seq) for seq in self._tokens},
         )
 
