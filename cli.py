@@ -18,8 +18,10 @@
     sim check-allocator, check-scheduler    does your own keep the rules?
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
-`sim --help` answers at once.
+`sim --help` answers at once; so are the options, which stand in option_groups.py.
 """
+
+from __future__ import annotations
 
 import os
 import sys
@@ -36,32 +38,28 @@ from kvsim.cli_calibrate import calibrate_app
 from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
-from kvsim.flags import (
-    NO_SERVER,
-    NO_TRAFFIC,
-    ScenarioTexts,
-    TrafficTexts,
-    called,
-    completed,
-    flat,
-    given,
-    names_of,
-    shortened,
-)
+from kvsim.flags import called, flat, given, names_of, shortened
 from kvsim.sim import __version__, installed_build
-from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped, Stopping
-from kvsim.sim.fit.asked import FitOptions
-from kvsim.sim.options.goals import Goals
-from kvsim.sim.options.outputs import Output, Seeds
-from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.options.sweeps import Sought, Swept, Where
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.scenario.deployment import Deployment
 
 if TYPE_CHECKING:
+    from kvsim.option_groups import (
+        FitOptions,
+        Goals,
+        Output,
+        ReplayOptions,
+        Scenario,
+        ScenarioTexts,
+        Seeds,
+        Sought,
+        Swept,
+        Traffic,
+        TrafficTexts,
+        Where,
+    )
+    from kvsim.sim.scenario.deployment import Deployment
     from kvsim.sim.serving.fleet import FleetConfig
 
 
@@ -76,13 +74,14 @@ app = typer.Typer(
 
 @app.command(short_help="Simulate one server: its KV memory, its speed.")
 @flat
-def run(  # noqa: PLR0917 - typer passes them by name
+def run(
+    *,
     ctx: typer.Context,
     traffic: Traffic,
-    seeds: Seeds = Seeds(),
-    server: Scenario = Scenario(),
-    goals: Goals = Goals(),
-    output: Output = Output(),
+    seeds: Seeds,
+    server: Scenario,
+    goals: Goals,
+    output: Output,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -105,9 +104,10 @@ def run(  # noqa: PLR0917 - typer passes them by name
 
 @app.command()
 @flat
-def compare(  # noqa: PLR0917 - typer passes them by name
+def compare(
+    *,
     traffic: Traffic,
-    seeds: Seeds = Seeds(),
+    seeds: Seeds,
     allocator: Annotated[
         str,
         typer.Option(
@@ -117,9 +117,9 @@ def compare(  # noqa: PLR0917 - typer passes them by name
             show_default="contiguous, buddy:pow2, buddy:oracle, paged",
         ),
     ] = "contiguous,buddy:pow2,buddy:oracle,paged",
-    server: Scenario = Scenario(),
-    goals: Goals = Goals(),
-    output: Output = Output(),
+    server: Scenario,
+    goals: Goals,
+    output: Output,
 ) -> None:
     """Simulate several allocators under the same workload."""
     from kvsim.jobs import carry_out, compared_with
@@ -130,15 +130,16 @@ def compare(  # noqa: PLR0917 - typer passes them by name
 
 @app.command(short_help="Simulate all combinations of options, into one table.")
 @flat
-def sweep(  # noqa: PLR0917 - typer passes them by name
+def sweep(
+    *,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
     ] = None,
-    traffic: TrafficTexts = NO_TRAFFIC,
-    server: ScenarioTexts = NO_SERVER,
-    goals: Goals = Goals(),
-    swept: Swept = Swept(),
-    where: Where = Where(),
+    traffic: TrafficTexts,
+    server: ScenarioTexts,
+    goals: Goals,
+    swept: Swept,
+    where: Where,
 ) -> None:
     """Simulate all combinations of options: lists (1,2,4), ranges (1:8:0.5, 1:64:x2, 1:64:log7)."""
     from kvsim import sweeping
@@ -148,15 +149,16 @@ def sweep(  # noqa: PLR0917 - typer passes them by name
 
 @app.command(short_help="The largest load within an SLO, and why not more.")
 @flat
-def capacity(  # noqa: PLR0917 - typer passes them by name
+def capacity(
+    *,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
     ] = None,
-    traffic: TrafficTexts = NO_TRAFFIC,
-    server: ScenarioTexts = NO_SERVER,
-    goals: Goals = Goals(),
-    sought: Sought = Sought(),
-    where: Where = Where(),
+    traffic: TrafficTexts,
+    server: ScenarioTexts,
+    goals: Goals,
+    sought: Sought,
+    where: Where,
 ) -> None:
     """Find the largest load within an SLO, for each combination of options, and say why not more."""
     from kvsim import sizing
@@ -180,7 +182,8 @@ def table(
 
 
 @app.command(short_help="Draw figures of earlier runs, side by side.")
-def plot(  # noqa: PLR0917 - typer passes them by name
+def plot(
+    *,
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs or comparisons.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
@@ -258,7 +261,8 @@ def explain(
 
 
 @app.command("trace-events")
-def trace_events(  # noqa: PLR0917 - typer passes them by name
+def trace_events(
+    *,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
     out: Annotated[
         Path | None,
@@ -292,7 +296,8 @@ def trace_events(  # noqa: PLR0917 - typer passes them by name
 
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
-def reproduce(  # noqa: PLR0917 - typer passes them by name
+def reproduce(
+    *,
     paper: Annotated[
         str,
         typer.Argument(
@@ -315,6 +320,7 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier reproduction there.")] = False,
 ) -> None:
     """Simulate the figures of a paper, and put what was published beside them."""
+    from kvsim.option_groups import Output
     from kvsim.reproducing import reproduced
 
     reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force))
@@ -322,10 +328,11 @@ def reproduce(  # noqa: PLR0917 - typer passes them by name
 
 @app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.")
 @flat
-def fit_(  # noqa: PLR0917 - typer passes them by name
+def fit_(
+    *,
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="See: sim models; or config.json.")],
     gpu: Annotated[str, typer.Option(metavar="NAME,...", help="See: sim gpus.")] = "h100",
-    asked: FitOptions = FitOptions(),
+    asked: FitOptions,
     log: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="vLLM's start-up log, to explain.", show_default="none"),
@@ -347,7 +354,8 @@ def fit_(  # noqa: PLR0917 - typer passes them by name
 
 @app.command(short_help="Replay a benchmark's result: measured beside simulated.")
 @flat
-def replay(  # noqa: PLR0917 - typer passes them by name
+def replay(
+    *,
     result: Annotated[
         Path,
         typer.Argument(
@@ -356,7 +364,7 @@ def replay(  # noqa: PLR0917 - typer passes them by name
     ],
     model: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim models; or a config.json.")],
     gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim gpus; or your own, or a profile.")],
-    asked: ReplayOptions = ReplayOptions(),
+    asked: ReplayOptions,
     fit: Annotated[
         str | None,
         typer.Option(
@@ -366,7 +374,7 @@ def replay(  # noqa: PLR0917 - typer passes them by name
             rich_help_panel="Replay",
         ),
     ] = None,
-    server: Scenario = Scenario(),
+    server: Scenario,
 ) -> None:
     """Send a benchmark's requests into the simulator, and put measured beside simulated."""
     from kvsim.replaying import replayed
@@ -375,7 +383,8 @@ def replay(  # noqa: PLR0917 - typer passes them by name
 
 
 @app.command()
-def validate(  # noqa: PLR0917 - each is an option
+def validate(
+    *,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -435,8 +444,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop:
             any_output()
-            words = completed(sys.argv[1:] if argv is None else argv)
-            code = command(called(words))(words, standalone_mode=False) or 0
+            words = list(sys.argv[1:] if argv is None else argv)
+            code = command(called(words))(completed(words), standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -461,11 +470,21 @@ def command(called: str) -> Front:
     return typer.main.get_command(shortened(app, called))
 
 
+def completed(words: list[str]) -> list[str]:
+    """A command line with what may be left out; without a command there are no options to look at."""
+    if not called(words):
+        return words
+    from kvsim import words as line
+
+    return line.completed(words)
+
+
 def _repeated(
     ctx: typer.Context, config: Path, allow_code: bool
-) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
+) -> tuple[Deployment, FleetConfig, Traffic, Goals]:
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
     from kvsim.jobs import choices
+    from kvsim.option_groups import Output, Seeds
     from kvsim.sim.plugins import NAMING
 
     free = {"config", "allow_code", *names_of((Output, Seeds))}

@@ -12,8 +12,10 @@
 Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from array import array
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import count, groupby, repeat
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -96,6 +98,21 @@ def regions_of_tables(
         yield Region(place * size, size, held, firsts.get(block, 0), not held and is_cached(block))
 
 
+def regions_of_slots(
+    capacity: int, lent: Iterable[tuple[int, Sequence[int]]], cached: Container[int]
+) -> Iterator[Region]:
+    """Slots lent one by one, as (sequence, its slots): neighbours that are alike are one region."""
+    owners: list[tuple[int, ...]] = [()] * capacity
+    for seq, slots in lent:
+        for slot in slots:
+            owners[slot] += (seq,)
+    start = 0
+    for (seqs, is_cached), same in groupby(zip(owners, map(cached.__contains__, count()), strict=False)):
+        size = sum(1 for _ in same)
+        yield Region(start, size, seqs, cached=is_cached)
+        start += size
+
+
 class Layout(NamedTuple):
     """Regions as columns, which is quicker where there are many: ranges, arrays, or lists."""
 
@@ -129,3 +146,34 @@ class Layout(NamedTuple):
         owners, cached = map(self.owners.__getitem__, self.which), map(bool, self.cached)
         columns = (self.starts, self.sizes, owners, self.firsts, cached, idle, per_token)
         return as_regions(zip(*columns, strict=False))
+
+
+def layout_of_tables(
+    blocks: int,
+    size: int,
+    tables: Iterable[tuple[int, int, Sequence[int]]],
+    shared: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    cached: Iterable[int] = (),
+) -> Layout:
+    """A layout of so many blocks of `size`.
+
+    `tables` are (sequence, the token that comes first, blocks), those of a sequence one after the other;
+    `shared` has the sequences of blocks that stand in several.
+    """
+    which, firsts = array("q", bytes(8 * blocks)), array("q", bytes(8 * blocks))
+    starts, is_cached = range(0, blocks * size, size), bytearray(blocks)
+    owners: list[tuple[int, ...]] = [()]
+    for seq, token, table in tables:
+        if owners[-1] != (seq,):
+            owners.append((seq,))
+        for block, first in zip(table, range(token, token + len(table) * size, size), strict=True):
+            which[block], firsts[block] = len(owners) - 1, first
+    place: dict[tuple[int, ...], int] = {}
+    for block, seqs in shared.items():
+        if seqs not in place:
+            place[seqs] = len(owners)
+            owners.append(seqs)
+        which[block] = place[seqs]
+    for block in cached:
+        is_cached[block] = 1
+    return Layout(starts, array("q", [size]) * blocks, which, owners, firsts, is_cached)

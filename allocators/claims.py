@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.records import Holdings, InvariantError
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Claims:
@@ -23,11 +25,12 @@ class Claims:
         Tokens that are held more than once: the sum over sequences minus the slots that hold them.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, tables: Holdings[list[int]]) -> None:
         self.extra: dict[int, int] = {}
         self.part_filled: dict[int, int] = {}
         self.tokens = 0
         self._size = block_size
+        self._tables = tables
 
     def add(self, blocks: list[int]) -> None:
         """One more sequence holds these blocks, all of them full."""
@@ -92,14 +95,61 @@ class Claims:
         self.tokens -= len(shared) * self._size
         return alone
 
+    # -- forks --------------------------------------------------------------------------------
+
+    def fork(self, parent: int, child: int, tokens: int) -> None:
+        """The child begins with a copy of the table of its parent, which holds `tokens`.
+
+        Raises InvariantError when the parent's last block cannot end with its last token.
+        """
+        self._expect_last(parent, child, tokens)
+        table = self._tables[parent]
+        self.add_table(table, tokens)
+        self._tables[child] = table[:]
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> list[int]:
+        """`fork`, and `seq` leaves; returns the blocks that nobody holds then.
+
+        Of blocks that `seq` shares with the parent, nothing need be counted.
+        """
+        table, old = self._tables[parent], self._tables[seq]
+        last = self._expect_last(parent, child, tokens)
+        same = min(len(table), len(old))
+        while same and (same > last or table[same - 1] != old[same - 1]):
+            same -= 1  # tables that part share nothing further on
+        self.add_table(table[same:], tokens - same * self._size)
+        alone = self.drop_all(old[same:])
+        del self._tables[seq]
+        self._tables[child] = table[:]
+        return alone
+
+    def _expect_last(self, parent: int, child: int, tokens: int) -> int:
+        """The place of the parent's last block, if it ends with the last token, and the child is new."""
+        self._tables.expect_new(child, tokens)
+        table, size = self._tables[parent], self._size
+        last, filled = table[-1], tokens - (len(table) - 1) * size
+        known = self.part_filled.get(last, size) if last in self.extra else filled
+        if not 0 < filled <= size or filled != known:
+            room = f"{len(table)} blocks of {size}, {known} tokens in the last"
+            raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
+        return len(table) - 1
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def holders(self, block: int) -> int:
+        """How many tables name a block."""
+        if block in self.extra:
+            return self.extra[block] + 1
+        return sum(block in table for table in self._tables.values())
+
     def shared_tail_slots(self) -> int:
         """Empty slots of shared blocks."""
         return sum([self._size - filled for filled in self.part_filled.values()])
 
-    def sharers(self, tables: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+    def sharers(self) -> dict[int, tuple[int, ...]]:
         """Which sequences hold each shared block."""
         seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.extra, ())
-        for seq, table in tables.items():
+        for seq, table in self._tables.items() if seqs else ():
             for block in seqs.keys() & table:
                 seqs[block] += (seq,)
         return seqs

@@ -2,7 +2,7 @@
 
 Each is a class variable. The engine, the schedulers and the reports ask for these and never for a name, so
 that a class of your own is treated as the built-in ones are. What differs from object to object stands in
-`Allocator` (allocators/base.py).
+`Account` (allocators/account.py).
 """
 
 from typing import ClassVar

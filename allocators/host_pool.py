@@ -14,14 +14,14 @@ class HostPool:
         self._next_block = 0
 
     def put(self, tables: Mapping[int, list[int]], filled: Mapping[int, int]) -> None:
-        """Take in tables of device blocks; `filled` says how many tokens a shared last block holds."""
+        """Take in tables of device blocks; `filled` has the tokens of shared blocks that are not full."""
         names: dict[int, int] = {}
         for seq, table in tables.items():
             for block in table:
                 names.setdefault(block, self._next_block + len(names))
             self.tables[seq] = [names[block] for block in table]
         self._next_block += len(names)
-        self._filled |= {names[block]: tokens for block, tokens in filled.items() if tokens}
+        self._filled |= {names[block]: filled[block] for block in names.keys() & filled.keys()}
 
     def take(self, seqs: Sequence[int], blocks: Sequence[int]) -> tuple[dict[int, list[int]], dict[int, int]]:
         """Give tables back, over these device blocks, and the tokens of shared last blocks."""

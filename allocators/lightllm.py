@@ -15,12 +15,12 @@ allocators/lightllm_tree.py; each is equal to LightLLM's own (revision fc72ffab)
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count, groupby
 
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.arena import regions_of_slots
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.lightllm_pool import TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
-from kvsim.allocators.runs import cut
+from kvsim.allocators.runs import text_of
 from kvsim.allocators.shares import shares
 
 NAMELESS = 1 << 40
@@ -82,17 +82,10 @@ class LightLLM(Allocator):
         return _path(held.node) + held.slots
 
     def regions(self) -> Iterator[Region]:
-        owners: list[tuple[int, ...]] = [()] * self.capacity_slots
-        for seq in sorted(self._held):
-            for slot in self.slots(seq):
-                owners[slot] += (seq,)
+        lent = ((seq, self.slots(seq)) for seq in sorted(self._held))
         unlocked = (node for node in self.tree.nodes() if not node.locks)
         found = {slot for node in unlocked for slot in node.slots[: node.findable]}
-        start = 0
-        for (seqs, cached), same in groupby(zip(owners, map(found.__contains__, count()), strict=False)):
-            size = sum(1 for _ in same)
-            yield Region(start, size, seqs, cached=cached)
-            start += size
+        return regions_of_slots(self.capacity_slots, lent, found)
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -101,7 +94,7 @@ class LightLLM(Allocator):
 
     def match(self, content: Content, own: int, most: int) -> TokenMatch:
         """As in the base; by the name `own` a paused sequence finds all that it held."""
-        tokens, unlocked = self.tree.find(_text(content, own, most))
+        tokens, unlocked = self.tree.find(text_of(content, own, most))
         return TokenMatch(tokens, unlocked, content, own, self._changes)
 
     def can_admit(self, tokens: int, bound: int) -> bool:
@@ -124,7 +117,7 @@ class LightLLM(Allocator):
         if not self.can_admit_after(match, tokens, bound):
             return False
         self._changes += 1
-        node = self.tree.match(_text(match.content, match.own, match.tokens))
+        node = self.tree.match(text_of(match.content, match.own, match.tokens))
         self.shared_tokens += match.tokens - match.woken_slots
         self._held[seq] = Holding(node, self._take(tokens - match.tokens), match.content, match.own)
         self._count()
@@ -192,7 +185,7 @@ class LightLLM(Allocator):
         self._changes += 1
         before = held.node.end
         slots = _path(held.node) + held.slots
-        known, node = self.tree.insert(_text(held.content, held.own, held.filled), slots[: held.filled])
+        known, node = self.tree.insert(text_of(held.content, held.own, held.filled), slots[: held.filled])
         known = max(known, before)
         self.pool.give_back(slots[before:known] + slots[max(held.filled, known) :])
         locked = self.tree.locked
@@ -228,11 +221,3 @@ def _path(node: Node) -> list[int]:
         pieces.append(above.slots)
         above = above.parent
     return [slot for piece in reversed(pieces) for slot in piece]
-
-
-def _text(content: Content, own: int, tokens: int) -> list[Run]:
-    """The first tokens of a text; what follows the part that others may have is a stream of its own."""
-    shared = sum([length for _, _, length in content])
-    if tokens <= shared:
-        return cut(content, 0, tokens)
-    return [*content, (-1 - own, shared, tokens - shared)]

@@ -16,24 +16,21 @@ With `cache` it also keeps prefixes (allocators/prefix.py): equal texts share bl
 found until they are lent again. Sliding windows are for allocators/windowed.py.
 """
 
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Layout, Match, Region
-from kvsim.allocators.claims import Claims
-from kvsim.allocators.host_pool import HostPool
+from kvsim.allocators.base import Allocator, InvariantError, Match
+from kvsim.allocators.block_tables import BlockTables
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.options import CacheRules, Options, Order
-from kvsim.allocators.pool import Pool
-from kvsim.allocators.prefix import Known, Prefixes, PrefixMatch
+from kvsim.allocators.prefix import PrefixMatch
 from kvsim.allocators.windowed import Windowed
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Paged(Allocator):
+class Paged(BlockTables):
     """Blocks of `block_size` slots, block tables, reference counts, copy-on-write.
 
     Parameters
@@ -56,8 +53,6 @@ class Paged(Allocator):
     used_by: ClassVar[str] = "vLLM, nano-vLLM"
     source: ClassVar[str] = "PagedAttention, SOSP '23"
 
-    pages: ClassVar[bool] = True
-    has_blocks: ClassVar[bool] = True
     forks: ClassVar[bool] = True
     frees_behind_windows: ClassVar[bool] = True
     keeps_prefixes: ClassVar[bool] = True
@@ -78,42 +73,7 @@ class Paged(Allocator):
         host_slots: int = 0,
         cache: CacheRules | None = None,
     ) -> None:
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
-        if capacity_slots < block_size:
-            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
-        super().__init__(capacity_slots // block_size * block_size)
-        self.block_size = self.growth_unit = block_size
-        self.num_blocks = capacity_slots // block_size
-        self.host_capacity_slots = host_slots // block_size * block_size
-        self.order = order
-        self.caches = cache is not None
-        self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache)
-        self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
-        self._tables: Holdings[list[int]] = Holdings()  # none is empty
-        self._claims = Claims(block_size)
-        self._host = HostPool()
-
-    def block_table(self, seq: int) -> tuple[int, ...]:
-        """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
-        return tuple(self._tables[seq])
-
-    def free_queue(self) -> tuple[int, ...]:
-        """The free blocks in the order in which they will be lent."""
-        return tuple(self._pool.queue())
-
-    def slot(self, seq: int, token: int) -> int:
-        """The address of a token's key and value."""
-        table, (index, offset) = self._tables[seq], divmod(token, self.block_size)
-        if not 0 <= index < len(table):
-            raise InvariantError(f"sequence {seq} has no token {token}: it holds {len(table)} blocks")
-        return table[index] * self.block_size + offset
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return -(-tokens // self.block_size) * self.block_size
-
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return -(-tokens // self.block_size) <= self._pool.free
+        super().__init__(capacity_slots, block_size, order, host_slots, cache)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         if self.prefixes is not None:
@@ -126,13 +86,6 @@ class Paged(Allocator):
         self._tables[seq] = self._pool.lend(count)
         self.used_slots += count * self.block_size
         return True
-
-    def capacity(self, seq: int) -> int:
-        table = self._tables[seq]
-        part_filled = self._claims.part_filled
-        if part_filled and table[-1] in part_filled:
-            return (len(table) - 1) * self.block_size + part_filled[table[-1]]
-        return len(table) * self.block_size
 
     def grow(self, seq: int, tokens: int) -> bool:
         table, size = self._tables[seq], self.block_size
@@ -164,33 +117,14 @@ class Paged(Allocator):
         if self.prefixes is None:
             self._pool.lend_each(seqs, self._tables)
         else:
-            self._grow_known(seqs, self.prefixes.filling)
-
-    def _grow_known(self, seqs: Sequence[int], filling: set[int]) -> None:
-        """Grow sequences, and say who of them took the block of a text that could be found."""
-        self.evicted_by = []
-        if filling and not filling.isdisjoint(seqs):
-            self._fill_and_grow(seqs)
-        else:
-            self._pool.lend_each(seqs, self._tables, self.evicted_by)
-        self.cached_slots = self._pool.cached * self.block_size
-
-    def _fill_and_grow(self, seqs: Sequence[int]) -> None:
-        """Grow one by one, as what a sequence held is full when it grows: a cached equal may be forgotten."""
-        pool = self._pool
-        for index, seq in enumerate(seqs):
-            cached = pool.cached
-            self.fill(seq, len(self._tables[seq]) * self.block_size)
-            self._tables[seq] += pool.lend(1)
-            self.evicted_by += [index] * (cached - pool.cached)
-
-    def growth_budget(self) -> int:
-        return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
+            self.evicted_by = self.prefixes.grow_each(seqs, self._tables)
+            self.cached_slots = self._pool.cached * self.block_size
 
     def release(self, seq: int) -> None:
         if self.prefixes is not None and seq in self._tables:
             self.prefixes.forget(seq)
-            self._leave(seq, self.prefixes.leave(seq))
+            self.prefixes.leave(seq, self._tables.pop(seq), self._claims)
+            self._count()
             return
         table = self._tables.pop(seq, None)
         if table is None:
@@ -209,91 +143,21 @@ class Paged(Allocator):
 
         Raises InvariantError when the parent's last block cannot end with its last token.
         """
-        self._expect_last(parent, child, tokens)
-        table = self._tables[parent]
-        self._claims.add_table(table, tokens)
-        self._tables[child] = table[:]
-        self._count()
+        self._claims.fork(parent, child, tokens)
         if self.prefixes is not None:
-            self.prefixes.fork(parent, child, len(table))
+            self.prefixes.fork(parent, child, len(self._tables[child]))
+        self._count()
         return True
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
         """As in `Allocator`; of blocks that `seq` shares with the parent, nothing need be counted."""
         if self.prefixes is not None:
             return super().fork_over(seq, parent, child, tokens)
-        table, old = self._tables[parent], self._tables[seq]
-        last = self._expect_last(parent, child, tokens)
-        same = min(len(table), len(old))
-        while same and (same > last or table[same - 1] != old[same - 1]):
-            same -= 1  # tables that part share nothing further on
-        shared = table[same:]
-        self._claims.add_table(shared, tokens - same * self.block_size)
-        alone = self._claims.drop_all(old[same:])
-        self._pool.give_back(alone)
-        del self._tables[seq]
-        self._tables[child] = table[:]
+        self._pool.give_back(self._claims.fork_over(seq, parent, child, tokens))
         self._count()
         return True
 
-    def _expect_last(self, parent: int, child: int, tokens: int) -> int:
-        """The place of the parent's last block, if it ends with the last token, and the child is new."""
-        self._tables.expect_new(child, tokens)
-        table, size = self._tables[parent], self.block_size
-        last, filled = table[-1], tokens - (len(table) - 1) * size
-        known = self._claims.part_filled.get(last, size) if last in self._claims.extra else filled
-        if not 0 < filled <= size or filled != known:
-            room = f"{len(table)} blocks of {size}, {known} tokens in the last"
-            raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
-        return len(table) - 1
-
-    def shared_tail_slots(self) -> int:
-        return self._claims.shared_tail_slots() if self._claims.part_filled else 0
-
-    def references(self, block: int) -> int:
-        """How many block tables name the block."""
-        if block in self._claims.extra:
-            return self._claims.extra[block] + 1
-        return sum(block in table for table in self._tables.values())
-
-    def shared_slots(self) -> int:
-        return len(self._claims.extra) * self.block_size
-
-    def logical_slots(self) -> int:
-        return self.used_slots + sum(self._claims.extra.values()) * self.block_size
-
-    def regions(self) -> Iterator[Region]:
-        return self.layout().regions()
-
-    def layout(self) -> Layout:
-        count, size = self.num_blocks, self.block_size
-        which, firsts = array("q", bytes(8 * count)), array("q", bytes(8 * count))
-        owners: list[tuple[int, ...]] = [()]
-        tokens = range(0, self.capacity_slots, size)
-        for number, (seq, table) in enumerate(self._tables.items(), 1):
-            owners.append((seq,))
-            for block, first in zip(table, tokens, strict=False):
-                which[block] = number
-                firsts[block] = first
-        place: dict[tuple[int, ...], int] = {}
-        for block, seqs in self._claims.sharers(self._tables).items() if self._claims.extra else ():
-            if seqs not in place:
-                place[seqs] = len(owners)
-                owners.append(seqs)
-            which[block] = place[seqs]
-        cached = bytearray(count)
-        for block in self.prefixes.pool.cached_blocks() if self.prefixes else ():
-            cached[block] = 1
-        return Layout(tokens, array("q", [size]) * count, which, owners, firsts, cached)
-
     # -- keeping prefixes ---------------------------------------------------------------------
-
-    def match(self, content: Content, own: int, most: int) -> Match:
-        return self.prefixes.match(content, own, most) if self.prefixes else super().match(content, own, most)
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        needed = -(-tokens // self.block_size) * self.block_size - match.tokens + match.woken_slots
-        return needed <= self.free_slots
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         if self.prefixes is None:
@@ -317,52 +181,18 @@ class Paged(Allocator):
     def evict(self, seq: int) -> None:
         if self.prefixes is not None:
             self.prefixes.keep(seq, self._tables[seq])
-            self._leave(seq, self.prefixes.leave(seq))
+            self.prefixes.leave(seq, self._tables.pop(seq), self._claims)
+            self._count()
         else:
             self.release(seq)
 
-    def _leave(self, seq: int, known: Known) -> None:
-        """Take back a table by its texts, so that they can be found again."""
-        table = self._tables.pop(seq)
-        if self.order is Order.HASHED_LAST and known.full < len(table):
-            tail = table[known.full :]
-            self._pool.give_back(self._claims.drop_all(tail) if self._claims.extra else tail, first=True)
-            del table[known.full :]
-        for start, stop, key in known.runs(len(table)):
-            blocks = table[start:stop]
-            if start < known.alone and self._claims.extra:
-                self._give_back_unshared(blocks, key)
-            else:
-                self._pool.give_back(blocks, key)
-        self._count()
-
-    def _give_back_unshared(self, blocks: list[int], key: int | None) -> None:
-        """Free those blocks to which nobody else has a claim, the last first; the others lose one."""
-        alone = self._claims.drop_all(blocks)
-        start = len(blocks) - len(alone)
-        if not alone:
-            return
-        if blocks[start:] == alone:  # most often: what is shared comes first
-            self._pool.give_back(alone, None if key is None else key + start)
-            return
-        mine = set(alone)
-        for at in range(len(blocks) - 1, -1, -1):
-            if blocks[at] in mine:
-                self._pool.give_back(blocks[at : at + 1], None if key is None else key + at)
-
     # -- swapping -----------------------------------------------------------------------------
-
-    def slots_held(self, seqs: Sequence[int]) -> int:
-        tables = self._host.tables if seqs[0] in self._host.tables else self._tables
-        return len({block for seq in seqs for block in tables[seq]}) * self.block_size
 
     def swap_out(self, seqs: Sequence[int]) -> bool:
         slots = self.slots_held(seqs)
         if slots > self.host_capacity_slots - self.host_used_slots:
             return False
-        tables = {seq: self._tables[seq] for seq in seqs}
-        filled = {table[-1]: self._claims.part_filled.get(table[-1], 0) for table in tables.values()}
-        self._host.put(tables, filled)
+        self._host.put({seq: self._tables[seq] for seq in seqs}, self._claims.part_filled)
         self.host_used_slots += slots
         for seq in seqs:
             self.release(seq)

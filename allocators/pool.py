@@ -58,6 +58,10 @@ class Pool:
             self._free[:0] = blocks
         self.free += len(blocks)
 
+    def cached_blocks(self) -> Iterator[int]:
+        """The free blocks that have a text."""
+        return iter(())
+
     def queue(self) -> Iterator[int]:
         """The free blocks in the order in which they will be lent."""
         return reversed(self._free)

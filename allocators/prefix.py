@@ -11,14 +11,15 @@ back.
 A free block keeps its key until it is lent again: that is the eviction (allocators/prefix_pool.py). Such
 blocks are `cached` in the ledger. A look-up stops at the first miss.
 
-`Prefixes` says what the texts of sequences are and what of them is found; who holds which block is for the
-owner of the block tables to know.
+`Prefixes` says what the texts of sequences are and what of them is found; tables and claims to blocks are of
+the allocator, which hands them in.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from kvsim.allocators.base import Content, Match
-from kvsim.allocators.options import CacheRules
+from kvsim.allocators.claims import Claims
+from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.prefix_pool import PrefixPool
 from kvsim.allocators.texts import Keys, Texts, pieces
 
@@ -94,6 +95,8 @@ class Prefixes:
         Of the pool.
     rules : CacheRules
         What is found where blocks are equal.
+    order : Order
+        QUEUE, or HASHED_LAST: what is not full is lent again before all others.
 
     Attributes
     ----------
@@ -101,10 +104,11 @@ class Prefixes:
         Sequences that will fill blocks others may share.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, rules: CacheRules) -> None:
+    def __init__(self, num_blocks: int, block_size: int, rules: CacheRules, order: Order) -> None:
         self.pool = PrefixPool(num_blocks, rules)
         self.block_size = block_size
         self.filling: set[int] = set()
+        self._hashed_last = order is Order.HASHED_LAST
         self._texts = Texts(block_size)
         self._known: dict[int, Known] = {}  # of each sequence
         self._left_over: dict[int, list[Keys]] = {}  # by name: private keys of an evicted sequence
@@ -168,6 +172,20 @@ class Prefixes:
         if full >= known.shareable:
             self.filling.remove(seq)
 
+    def grow_each(self, seqs: Sequence[int], tables: dict[int, list[int]]) -> list[int]:
+        """Grow full tables by a block each, in this order; which of them took one that could be found."""
+        pool = self.pool
+        evicted: list[int] = []
+        if not self.filling or self.filling.isdisjoint(seqs):
+            pool.lend_each(seqs, tables, evicted)
+            return evicted
+        for index, seq in enumerate(seqs):  # one by one, as an equal may be forgotten when a table is full
+            cached, table = pool.cached, tables[seq]
+            self.fill(seq, table, len(table))
+            table += pool.lend(1)
+            evicted += [index] * (cached - pool.cached)
+        return evicted
+
     def keep(self, seq: int, table: list[int]) -> None:
         """The sequence leaves and will come back: it finds its private blocks too, as far as they last."""
         known = self._known[seq]
@@ -187,10 +205,34 @@ class Prefixes:
                 self.pool.forget(key, count)
             self._texts.give_back(rest)
 
-    def leave(self, seq: int) -> Known:
-        """The sequence holds nothing any more; returns what is known of its text, to free its blocks by."""
+    def leave(self, seq: int, table: list[int], claims: Claims) -> None:
+        """The sequence holds nothing any more: free what nobody else claims, to be found by its text."""
         self.filling.discard(seq)
-        return self._known.pop(seq)
+        known = self._known.pop(seq)
+        if self._hashed_last and known.full < len(table):
+            tail = table[known.full :]
+            self.pool.give_back(claims.drop_all(tail) if claims.extra else tail, first=True)
+            del table[known.full :]
+        for start, stop, key in known.runs(len(table)):
+            blocks = table[start:stop]
+            if start < known.alone and claims.extra:
+                self._give_back_unshared(blocks, key, claims)
+            else:
+                self.pool.give_back(blocks, key)
+
+    def _give_back_unshared(self, blocks: list[int], key: int | None, claims: Claims) -> None:
+        """Free those blocks to which nobody else has a claim, the last first; the others lose one."""
+        alone = claims.drop_all(blocks)
+        start = len(blocks) - len(alone)
+        if not alone:
+            return
+        if blocks[start:] == alone:  # most often: what is shared comes first
+            self.pool.give_back(alone, None if key is None else key + start)
+            return
+        mine = set(alone)
+        for at in range(len(blocks) - 1, -1, -1):
+            if blocks[at] in mine:
+                self.pool.give_back(blocks[at : at + 1], None if key is None else key + at)
 
     def known_blocks(self) -> dict[int, int]:
         """The keys of the blocks that have one, free or not."""

@@ -22,11 +22,11 @@ Where private text follows text that nobody else has asked for yet, the two are 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count, groupby
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.arena import regions_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.radix_tree import Node, RadixTree
 from kvsim.allocators.runs import cut
@@ -91,16 +91,8 @@ class Radix(Allocator):
         return [slot for piece in reversed(pieces) for slot in piece]
 
     def regions(self) -> Iterator[Region]:
-        owners: list[tuple[int, ...]] = [()] * self.capacity_slots
-        for seq in sorted(self._held):
-            for slot in self.slots(seq):
-                owners[slot] += (seq,)
-        idle = set(self.tree.idle_slots())
-        start = 0
-        for (seqs, cached), same in groupby(zip(owners, map(idle.__contains__, count()), strict=False)):
-            size = sum(1 for _ in same)
-            yield Region(start, size, seqs, cached=cached)
-            start += size
+        lent = ((seq, self.slots(seq)) for seq in sorted(self._held))
+        return regions_of_slots(self.capacity_slots, lent, set(self.tree.idle_slots()))
 
     # -- placing ------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ tree here is made of them: `radix` (radix_tree.py), SGLang's (sglang/tree.py), L
 
 from collections.abc import Sequence
 
-from kvsim.allocators.base import Run
+from kvsim.allocators.base import Content, Run
 
 
 def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
@@ -42,3 +42,11 @@ def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
             common += beyond - at
             at = beyond
     return common
+
+
+def text_of(content: Content, own: int, tokens: int) -> list[Run]:
+    """The first tokens of a text: what others may have too, then a stream that has the name `own`."""
+    shared = sum([length for _, _, length in content])
+    if tokens <= shared:
+        return cut(content, 0, tokens)
+    return [*content, (-1 - own, shared, tokens - shared)]

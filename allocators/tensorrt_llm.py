@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from kvsim.allocators.arena import Region, regions_of_tables
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Match
+from kvsim.allocators.base import Holdings, InvariantError, Match
 from kvsim.allocators.block_texts import BlockNode, BlockTexts, TextMatch
+from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
 from kvsim.allocators.retention import Retention
 from kvsim.allocators.shares import shares
@@ -41,7 +42,7 @@ class Holding:
         return f"{len(self.table)} blocks, {self.entered} of them in the tree"
 
 
-class TensorRTLLM(Allocator):
+class TensorRTLLM(Blocks):
     """Blocks with reference counts, a tree of their texts, partial reuse, eviction by priority.
 
     Parameters
@@ -60,20 +61,15 @@ class TensorRTLLM(Allocator):
     used_by = "TensorRT-LLM"
     source = "TensorRT-LLM, kvCacheManager.cpp and evictionPolicy.cpp"
 
-    pages = has_blocks = keeps_prefixes = True
+    keeps_prefixes = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
         return cls(capacity_slots, options.block_size, options.cache is not None)
 
     def __init__(self, capacity_slots: int, block_size: int = 32, caches: bool = False) -> None:
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
-        if capacity_slots < block_size:
-            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
-        super().__init__(capacity_slots // block_size * block_size)
-        self.block_size = self.growth_unit = block_size
-        self.num_blocks = capacity_slots // block_size
+        super().__init__(capacity_slots, block_size)
+        self.growth_unit = block_size
         self.caches = caches
         self.retention = Retention(self.num_blocks)
         self.texts = BlockTexts(self.num_blocks, block_size)
@@ -98,9 +94,6 @@ class TensorRTLLM(Allocator):
             self.retention.retain(block, priority, lasts)
 
     # -- placing ------------------------------------------------------------------------------
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return -(-tokens // self.block_size) * self.block_size
 
     def can_admit(self, tokens: int, bound: int) -> bool:
         return self.slots_needed(tokens, bound) <= self.free_slots

@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from typing import ClassVar, Self
 
 from kvsim.allocators.arena import regions_of_tables
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
-from kvsim.allocators.runs import cut
+from kvsim.allocators.runs import text_of
 from kvsim.allocators.tgi_blocks import FreeBlocks
 from kvsim.allocators.tgi_tree import BlockTree, Node
 
@@ -59,13 +60,10 @@ class BlockMatch(Match):
 
     def text(self, tokens: int) -> list[Run]:
         """The first tokens of the text; what follows the part that others may have is a stream of its own."""
-        shared = sum([length for _, _, length in self.content])
-        if tokens <= shared:
-            return cut(self.content, 0, tokens)
-        return [*self.content, (-1 - self.own, shared, tokens - shared)]
+        return text_of(self.content, self.own, tokens)
 
 
-class Tgi(Allocator):
+class Tgi(Blocks):
     """Blocks for the whole reservation, a trie of prompts, eviction from the end of the oldest leaf.
 
     Parameters
@@ -85,8 +83,6 @@ class Tgi(Allocator):
     source: ClassVar[str] = "TGI, backends/v3/src/block_allocator.rs and radix.rs"
 
     reserves: ClassVar[bool] = True
-    pages: ClassVar[bool] = True
-    has_blocks: ClassVar[bool] = True
     keeps_prefixes: ClassVar[bool] = True
 
     @classmethod
@@ -94,24 +90,13 @@ class Tgi(Allocator):
         return cls(capacity_slots, options.block_size, options.cache is not None)
 
     def __init__(self, capacity_slots: int, block_size: int = 16, caches: bool = False) -> None:
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
-        if capacity_slots < block_size:
-            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
-        self.block_size = block_size
-        self.num_blocks = capacity_slots // block_size
-        super().__init__(self.num_blocks * block_size)
+        super().__init__(capacity_slots, block_size)
         self.caches = caches
         self.pool = FreeBlocks(self.num_blocks + 1, block_size)  # TGI's block 0 is none of the arena
         self.tree = BlockTree(block_size)
         self._held: Holdings[Holding] = Holdings()
         self._found = 0  # blocks of the trie that sequences hold, each counted once for every sequence
         self._changes = 0  # of the trie
-
-    @property
-    def block_slots(self) -> int:
-        """Slots of a block."""
-        return self.block_size
 
     def block_table(self, seq: int) -> tuple[int, ...]:
         """The blocks of a sequence in the order of its tokens; TGI counts them from 1."""

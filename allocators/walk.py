@@ -1,66 +1,15 @@
 """A random caller of an allocator, on a crowded arena: what it asked and what came of it.
 
 A `Walk` admits, grows, forks and releases sequences of random sizes, ends steps where the allocator works
-after them, and now and then makes a mistake that no caller may make. Each call becomes a `Step`: the call,
-its outcome, the state before and after. `kvsim.allocators.contract` judges the steps.
+after them, and now and then makes a mistake that no caller may make. Each call becomes a `Step`
+(allocators/steps.py): the call, its outcome, the state before and after.
 """
 
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import NamedTuple
 
-from kvsim.allocators.base import Allocator, InvariantError, Ledger, Region
-
-NEEDS = (1, 2, 5, 16, 60, 256, 1_000)
-"""Sizes of the head of the queue at which `external_slots` is looked at."""
-
-
-class State(NamedTuple):
-    """All that can be seen of an allocator without changing it."""
-
-    used: int
-    free: int
-    cached: int
-    idle: int
-    shared: int
-    expired: int
-    states: int
-    copied: int
-    cow: int
-    maps: int
-    unmaps: int
-    budget: int
-    largest: int
-    external: tuple[int, ...]
-    admits: tuple[bool, ...]
-    regions: tuple[Region, ...]
-    capacities: dict[int, int]
-
-
-class Step(NamedTuple):
-    """One call. `tokens` and `ledger` (or what is wrong with it) are those after it."""
-
-    call: str
-    outcome: object
-    error: str
-    mistake: bool
-    before: State
-    after: State
-    fresh: State
-    tokens: dict[int, int]
-    ledger: Ledger | str
-    capacity_slots: int
-    slots_per_token: int = 1
-    idles: bool = False
-    frees_when_refused: bool = False
-    moves_on_release: bool = False
-    moves_in_part: bool = False
-    most_sequences: int | None = None
-    foretold: bool | None = None
-    fits: bool | None = None
-    grown: tuple[int, ...] = ()
-    growth_unit: int = 0
-    revived: tuple[tuple[int, int], ...] = ()
+from kvsim.allocators.base import Allocator, InvariantError, Ledger
+from kvsim.allocators.steps import NEEDS, State, Step
 
 
 class Walk:
@@ -74,8 +23,7 @@ class Walk:
         self._finals: dict[int, int] = {}
         self._refused: list[tuple[int, int]] = []
         self._last_seq = 0
-        self._regions: tuple[Region, ...] = ()
-        self._fresh = self._now = self._state()
+        self._fresh = self._now = State.of(allocator, self._tokens)
 
     def __iter__(self) -> Iterator[Step]:
         yield from self._ask_sizes()
@@ -203,7 +151,7 @@ class Walk:
         if outcome is not False and not error:
             for seq, held in (tokens or {}).items():
                 self._hold(seq, held, final)
-        after = self._now = self._state()
+        after = self._now = State.of(self._allocator, self._tokens, before)
         if (after.copied, after.cached, after.expired) != (before.copied, before.cached, before.expired):
             self._refused = []
         return Step(
@@ -239,32 +187,6 @@ class Walk:
             return self._allocator.ledger(self._tokens, self._finals, self._rng.choice(NEEDS))
         except InvariantError as error:
             return str(error)
-
-    def _state(self) -> State:
-        allocator = self._allocator
-        capacity = allocator.capacity_slots
-        regions = tuple(allocator.regions())
-        if regions != self._regions:
-            self._regions = regions
-        return State(
-            used=allocator.used_slots,
-            free=allocator.free_slots,
-            cached=allocator.cached_slots,
-            idle=allocator.idle_slots,
-            shared=allocator.shared_tokens,
-            expired=allocator.expired_slots,
-            states=allocator.state_slots,
-            copied=allocator.copied_slots,
-            cow=allocator.cow_copies,
-            maps=allocator.maps,
-            unmaps=allocator.unmaps,
-            budget=allocator.growth_budget(),
-            largest=allocator.largest_free_extent(),
-            external=tuple(allocator.external_slots(need) for need in NEEDS),
-            admits=tuple(allocator.can_admit(size, size) for size in (1, capacity // 3 + 1, capacity)),
-            regions=self._regions,  # the same object as before where nothing changed
-            capacities={seq: allocator.capacity(seq) for seq in self._tokens},
-        )
 
     def _any(self) -> int:
         """A sequence that holds something."""

@@ -25,42 +25,16 @@ it would free as room. The numbers are equal at every step, as whoever is refuse
 or goes itself; only the order of the free blocks may differ. Ignored: fork, prefixes, swapping.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.arena import layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
+from kvsim.allocators.group_blocks import Holding
 from kvsim.allocators.options import Groups, Order
 from kvsim.allocators.pool import Pool
-
-
-class Holding:
-    """The blocks of a sequence.
-
-    Attributes
-    ----------
-    blocks : list of int
-        Block i of group g is `blocks[i * groups + g]`; what was freed stands there still.
-    length : int
-        Blocks of a group, freed ones included.
-    behind : int
-        Blocks that each windowed group has freed.
-    start, tokens : int
-        The tokens that it had before its last piece, or step that changed anything, and after that.
-    expired : int
-        Slots that the sequence has freed.
-    """
-
-    __slots__ = ("behind", "blocks", "expired", "length", "start", "tokens")
-
-    def __init__(self) -> None:
-        self.blocks: list[int] = []
-        self.length = self.behind = self.start = self.tokens = self.expired = 0
-
-    def __repr__(self) -> str:
-        return f"{self.length} blocks in each group, {self.behind} behind the window"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -265,17 +239,10 @@ class Windowed(Allocator):
         return self.layout().regions()
 
     def layout(self) -> Layout:
-        count, size = self.num_blocks, self.block_size
-        which, firsts = array("q", bytes(8 * count)), array("q", bytes(8 * count))
-        owners: list[tuple[int, ...]] = [()]
-        for number, (seq, held) in enumerate(self._held.items(), 1):
-            owners.append((seq,))
-            for group, leaves in enumerate(self._leaving):
-                first = held.behind * size if leaves else 0
-                for block, token in zip(
-                    self._table(held, group), range(first, held.length * size, size), strict=True
-                ):
-                    which[block] = number
-                    firsts[block] = token
-        starts = range(0, self.capacity_slots, size)
-        return Layout(starts, array("q", [size]) * count, which, owners, firsts, bytearray(count))
+        size = self.block_size
+        tables = (
+            (seq, held.behind * size if leaves else 0, self._table(held, group))
+            for seq, held in self._held.items()
+            for group, leaves in enumerate(self._leaving)
+        )
+        return layout_of_tables(self.num_blocks, size, tables)

@@ -1,5 +1,7 @@
 """`sim calibrate` and `sim calibrate show`: time the kernels on this machine's GPU, look at a profile."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +15,8 @@ calibrate_app = typer.Typer(cls=Front, help="Measure this machine's GPU: a profi
 
 
 @calibrate_app.callback(invoke_without_command=True)
-def calibrate(  # noqa: PLR0917 - typer passes them by name
+def calibrate(
+    *,
     ctx: typer.Context,
     out: Annotated[
         Path | None,
@@ -39,7 +42,8 @@ def calibrate(  # noqa: PLR0917 - typer passes them by name
 
 
 @calibrate_app.command("show")
-def show_profile(  # noqa: PLR0917 - typer passes them by name
+def show_profile(
+    *,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="A name, see: sim gpus; or a file.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")

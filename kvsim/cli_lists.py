@@ -1,5 +1,7 @@
 """What there is to choose from: `sim models`, `gpus`, ...; and whether what is your own keeps the rules."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer

@@ -1,5 +1,7 @@
 """`sim traces`: list the traces; show one in numbers and pictures, convert one, fetch a public one."""
 
+from __future__ import annotations
+
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +9,6 @@ from typing import Annotated
 import typer
 
 from kvsim.cli_parts import Force, Front, show
-from kvsim.sim.options.traffic import Traffic
 
 traces_app = typer.Typer(cls=Front, help="List the traces, look at one, convert it, fetch a public one.")
 
@@ -41,7 +42,8 @@ def traces(ctx: typer.Context) -> None:
 
 
 @traces_app.command("show")
-def show_trace(  # noqa: PLR0917 - typer passes them by name
+def show_trace(
+    *,
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A name or a file in any format.")],
     out: Annotated[
         Path | None,
@@ -60,13 +62,15 @@ def show_trace(  # noqa: PLR0917 - typer passes them by name
 ) -> None:
     """Show a trace in numbers, and draw it."""
     from kvsim.showing import trace_shown
+    from kvsim.sim.options.traffic import Traffic
 
     described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
     trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size)
 
 
 @traces_app.command("convert")
-def convert_trace(  # noqa: PLR0917 - typer passes them by name
+def convert_trace(
+    *,
     trace: Annotated[str, typer.Argument(metavar="IN", help="A name or a file in any format.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Ends with .jsonl or .parquet.")],
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
@@ -77,6 +81,7 @@ def convert_trace(  # noqa: PLR0917 - typer passes them by name
     """Write a trace in kvsim's own format."""
     from kvsim.jobs import opened
     from kvsim.reports.progress import progress
+    from kvsim.sim.options.traffic import Traffic
     from kvsim.workloads.convert import convert
     from kvsim.workloads.tokenized import file_of
 

@@ -1,30 +1,25 @@
 """Commands whose options are the fields of dataclasses, as typer understands them.
 
     @flat
-    def run(traffic: Traffic, server: Scenario = Scenario()) -> None: ...
+    def run(*, traffic: Traffic, server: Scenario) -> None: ...
 
-gives a command with an option for every field that sim/options/option.py describes.
+gives a command with an option for every field that sim/options/option.py describes. The dataclasses are those
+of option_groups.py, which is imported when such a command is called.
 """
 
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import is_dataclass, make_dataclass
+from dataclasses import is_dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.models import CommandInfo
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import Named, option, options_of
-from kvsim.sim.options.outputs import MAP_INSTANTS
-from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.options.traffic import Traffic
-
-SWEEPING = ("sweep", "capacity")
-"""Commands whose options take lists and ranges."""
+from kvsim.sim.options.option import Named, options_of
 
 
 class Flattened:
@@ -47,9 +42,18 @@ class Flattened:
         self._command(**values)
 
     @cached_property
+    def _written(self) -> dict[str, inspect.Parameter]:
+        """The parameters as they are written, with the annotations that the names stand for."""
+        from kvsim import option_groups
+
+        hints = get_type_hints(self._command, localns=vars(option_groups), include_extras=True)
+        written = inspect.signature(self._command).parameters
+        return {name: each.replace(annotation=hints[name]) for name, each in written.items()}
+
+    @cached_property
     def _flattened(self) -> tuple[dict[str, type], dict[str, list[inspect.Parameter]]]:
         """The parameters that are dataclasses, and the options of each."""
-        parameters = inspect.signature(self._command).parameters
+        parameters = self._written
         groups = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
         own = parameters.keys() - groups.keys()
         return groups, {name: _options(group, own) for name, group in groups.items()}
@@ -57,9 +61,8 @@ class Flattened:
     @property
     def __signature__(self) -> inspect.Signature:
         options: list[inspect.Parameter] = []
-        for name, parameter in inspect.signature(self._command).parameters.items():
-            own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-            options += self._flattened[1].get(name) or own
+        for name, parameter in self._written.items():
+            options += self._flattened[1].get(name) or [parameter]
         return inspect.Signature(options)
 
     @property
@@ -68,20 +71,6 @@ class Flattened:
 
 
 flat = Flattened
-
-
-def completed(argv: Sequence[str]) -> list[str]:
-    """The command line with the number that `--record-map` may leave out, long names made short."""
-    if argv and argv[0] in SWEEPING:
-        return with_values(argv)
-    short = {each.flag: each.about.short for each in options_of(Scenario) if each.about.short}
-    return [
-        f"{word}={MAP_INSTANTS}"
-        if word == "--record-map" and not following.isdigit()
-        else "".join((short.get(name, name), equals, value))
-        for word, following in zip(argv, [*argv[1:], ""], strict=True)
-        for name, equals, value in [word.partition("=")]
-    ]
 
 
 def called(argv: Sequence[str]) -> str:
@@ -168,47 +157,3 @@ def _chosen(group: type, values: Mapping[str, Any]) -> dict[str, Any]:
                 raise KvsimError(f"{each.name} must be either on or off, got both")
             chosen[each.name] = False
     return chosen
-
-
-def texts_of(described: type) -> type:
-    """The options of a dataclass with texts for values: what a sweep takes, see reports/sweeps/values.py.
-
-    A field per option, None where nothing is said.
-    """
-    parts = []
-    for each in options_of(described):
-        about = each.about
-        value = f"{about.value or 'on|off'},..."
-        parts.append(
-            (
-                each.name,
-                str | None,
-                option(about.help, panel=about.panel, default=None, value=value, shown=each.in_words),
-            )
-        )
-    return make_dataclass(f"{described.__name__}Texts", parts, kw_only=True, frozen=True)
-
-
-TrafficTexts = texts_of(Traffic)
-ScenarioTexts = texts_of(Scenario)
-NO_TRAFFIC, NO_SERVER = TrafficTexts(), ScenarioTexts()
-
-
-def with_values(argv: Sequence[str]) -> list[str]:
-    """A command line of a sweep with a value after every option that may stand alone.
-
-    `--enable-prefix-caching` is on, `--no-enable-prefix-caching` is off, `--zip` pairs all lists.
-    """
-    alone = {each.flag for kind in (Traffic, Scenario) for each in options_of(kind) if each.type is bool}
-    found = []
-    for word, following in zip(argv, [*argv[1:], "--"], strict=True):
-        positive = f"--{word.removeprefix('--no-')}"
-        if word.startswith("--no-") and positive in alone:
-            found.append(f"{positive}=off")
-        elif word in alone and following.partition(",")[0].lower() not in ("on", "off", "true", "false"):
-            found.append(f"{word}=on")
-        elif word == "--zip" and following.startswith("-"):
-            found.append("--zip=all")
-        else:
-            found.append(word)
-    return found

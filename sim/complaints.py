@@ -15,8 +15,7 @@ import os
 import sys
 import traceback
 
-from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import of_pyarrow
+from kvsim.sim.errors import KvsimError, of_pyarrow
 
 MISTAKE, BUG = 2, 1
 """Exit codes: what was asked for cannot be done; kvsim did something wrong."""

@@ -24,3 +24,8 @@ def listed(names: list[str]) -> str:
     """All of some names, or the first of many."""
     more = len(names) - MOST_NAMES
     return f"{', '.join(names[:MOST_NAMES])} and {more} more" if more > 1 else ", ".join(names)
+
+
+def of_pyarrow(error: Exception) -> bool:
+    """Whether pyarrow raised it, which is imported late."""
+    return type(error).__module__.partition(".")[0] == "pyarrow"

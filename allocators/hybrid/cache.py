@@ -1,14 +1,16 @@
 """All groups of a sequence together: what of its text is cached, whether it fits, its tables.
 
-A hit is the longest beginning of a text that every group holds: full groups say how far it can reach, windows
-and states shorten it, and the question is asked again until nobody does. Where a full group reached further
-than the hit, two texts part there: that place (the junction) is kept from now on.
+    place    take back what no group sees any more -> is there room in all? -> hits, new blocks, keys
+    lookup   the longest beginning of a text that every group holds (hits.py)
+
+Each group keeps the tables of all sequences (tables.py, window_tables.py, states.py); memory is one pool for
+all, or one for each (memory.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, lcm
 
+from kvsim.allocators.hybrid.hits import Hit, longest_hit
 from kvsim.allocators.hybrid.memory import Memory, OnePool
 from kvsim.allocators.hybrid.pieces import aligned_piece
 from kvsim.allocators.hybrid.pool import NULL, Blocks
@@ -16,15 +18,6 @@ from kvsim.allocators.hybrid.specs import GroupSpec, alike, most_blocks
 from kvsim.allocators.hybrid.states import StateTables
 from kvsim.allocators.hybrid.tables import GroupTables, Text
 from kvsim.allocators.hybrid.window_tables import ChunkTables, WindowTables
-
-
-@dataclass(frozen=True)
-class Hit:
-    """What of a text is cached: the blocks of each group, and how many tokens they hold."""
-
-    blocks: tuple[list[int], ...]
-    tokens: int
-    junction: int = 0
 
 
 class HybridCache:
@@ -139,41 +132,9 @@ class HybridCache:
 
     def lookup(self, text: Text) -> Hit:
         """The longest beginning of the text that every group holds; its last token is never hit."""
-        limit = text.tokens - 1
         if not self.caching:
             return Hit(tuple([] for _ in self.groups), 0)
-        blocks: list[list[int]] = [[] for _ in self.groups]
-        reached, longest = limit, 0
-        full_length: dict[int, int] = {}
-        single = len(self._alike) == 2 and self._is_full(self._alike[0])
-        while True:
-            length = reached
-            for numbers in self._alike:
-                tables, first = self.groups[numbers[0]], numbers[0]
-                if self._is_full(numbers) and first in full_length:
-                    length = min(length, full_length[first])
-                    continue
-                found, length = tables.hit(text, length, numbers)
-                for number, each in zip(numbers, found, strict=True):
-                    blocks[number] = each
-                if self._is_full(numbers):
-                    full_length[first] = length
-                longest = max(longest, length)
-            if length >= reached:
-                break
-            reached = length
-            if single:
-                break
-        for numbers in self._alike:
-            if self._is_full(numbers):
-                for number in numbers:
-                    del blocks[number][-(-reached // self.groups[number].block_size) :]
-        single_group = len(self.groups) == 1
-        junction = longest if longest > reached and not single_group else 0
-        return Hit(tuple(blocks), reached, junction)
-
-    def _is_full(self, numbers: Sequence[int]) -> bool:
-        return type(self.groups[numbers[0]]) is GroupTables
+        return longest_hit(self.groups, self._alike, text)
 
     def place(
         self,

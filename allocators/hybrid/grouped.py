@@ -13,8 +13,8 @@ between its `capacity` is not reached. Nothing is promised: that takes a run wit
 """
 
 from kvsim.allocators.base import Content, InvariantError, Match
-from kvsim.allocators.hybrid.cache import Hit
 from kvsim.allocators.hybrid.group_sizes import GroupSizes
+from kvsim.allocators.hybrid.hits import Hit
 from kvsim.allocators.hybrid.pool import NULL
 from kvsim.allocators.hybrid.tables import Text
 from kvsim.allocators.hybrid.texts import NOT_PLACED, Holding, HybridMatch, TextKeys

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import overload
 
 from kvsim.allocators.base import Match
-from kvsim.allocators.hybrid.cache import Hit
+from kvsim.allocators.hybrid.hits import Hit
 from kvsim.allocators.hybrid.tables import Text
 from kvsim.allocators.texts import Keys
 

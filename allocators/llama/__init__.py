@@ -6,8 +6,9 @@
 Equal to the genuine code of July 2025 and of 2026, driven without a model (only the bookkeeping).
 """
 
-from kvsim.allocators.llama.cache import CellCache, Placed, Slot
+from kvsim.allocators.llama.cache import CellCache
 from kvsim.allocators.llama.cells import Cells, Window
+from kvsim.allocators.llama.slots import Placed, Slot
 from kvsim.allocators.llama.window_pair import WindowPair
 
 __all__ = ["CellCache", "Cells", "Placed", "Slot", "Window", "WindowPair"]

@@ -9,27 +9,12 @@ Waste: contiguous refuses although enough cells are free (external); both read e
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import NamedTuple
 
 from kvsim.allocators.llama import search
 from kvsim.allocators.llama.batches import Token, Ubatch, equal, simple
 from kvsim.allocators.llama.cells import EVERY, Cells, Window
 from kvsim.allocators.llama.defrag import Move
-
-
-class Slot(NamedTuple):
-    """Cells for a ubatch: of each of its arrays, in the order of its tokens."""
-
-    streams: tuple[int, ...]
-    cells: tuple[tuple[int, ...], ...]
-
-
-class Placed(NamedTuple):
-    """A ubatch in its cells; attention then reads `read_cells` of each array."""
-
-    ubatch: Ubatch
-    slot: Slot
-    read_cells: int
+from kvsim.allocators.llama.slots import Placed, Slot, restorer
 
 
 class CellCache:
@@ -83,8 +68,7 @@ class CellCache:
     def prepare(self, tokens: list[Token], ubatches: list[Ubatch]) -> list[Slot] | None:
         """Find cells for all ubatches, each as if those before it had been placed; None: no room.
 
-        As in the original, the tokens that a window hides are dropped already here, and the head of the
-        array at place i of a ubatch gets back what array i had.
+        As in the original, the tokens that a window hides are dropped already here.
         """
         slots: list[Slot] = []
         undo: list[Callable[[], None]] = []
@@ -93,7 +77,7 @@ class CellCache:
             if slot is None:
                 break
             slots.append(slot)
-            undo.append(self._remembered(slot))
+            undo.append(restorer(self.arrays, self.heads, slot))
             self.place(tokens, ubatch, slot)
         for step in reversed(undo):
             step()
@@ -242,26 +226,3 @@ class CellCache:
         """Cells became empty: the next search starts there, if that is before its head."""
         if freed:
             self.heads[stream] = min(self.heads[stream], *freed)
-
-    def _remembered(self, slot: Slot) -> Callable[[], None]:
-        """How to undo the placing of a ubatch."""
-        heads = list(self.heads)
-        before = [
-            [
-                (cell, self.arrays[stream].position[cell], tuple(self.arrays[stream].owners[cell]))
-                for cell in row
-            ]
-            for stream, row in zip(slot.streams, slot.cells, strict=True)
-        ]
-
-        def undo() -> None:
-            for place, (stream, row) in enumerate(zip(slot.streams, before, strict=True)):
-                cells = self.arrays[stream]
-                for cell, position, owners in row:
-                    if not cells.is_empty(cell):
-                        cells.erase(cell)
-                    if position >= 0:
-                        cells.write(cell, position, owners)
-                self.heads[stream] = heads[place]
-
-        return undo

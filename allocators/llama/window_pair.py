@@ -9,8 +9,9 @@ A batch is placed in both or in none. Split simply, and if that finds no room, i
 from typing import NamedTuple
 
 from kvsim.allocators.llama.batches import Token, equal, simple
-from kvsim.allocators.llama.cache import CellCache, Placed
+from kvsim.allocators.llama.cache import CellCache
 from kvsim.allocators.llama.cells import Window
+from kvsim.allocators.llama.slots import Placed
 
 WHOLE = 256
 """cells: the size of the smaller cache is a multiple"""

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from kvsim.allocators.arena import equal_regions
-from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.base import Holdings, Region
+from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options, Order
 from kvsim.allocators.pool import Pool
 
@@ -67,7 +68,7 @@ class Holding:
         return f"{len(self.blocks) - self.blocks.count(None)} blocks, {self.expired} tokens dropped"
 
 
-class Budgeted(Allocator):
+class Budgeted(Blocks):
     """Blocks of `block_size` slots, from which tokens are dropped one by one.
 
     Parameters
@@ -84,7 +85,7 @@ class Budgeted(Allocator):
     note = "Memory only: what the answers lose in quality is not modelled."
     takes_budget = True
 
-    windows = pages = has_blocks = True
+    windows = True
     usual = Budget(tokens=1_024)
     """the budget where none is given"""
 
@@ -93,11 +94,9 @@ class Budgeted(Allocator):
         return cls(capacity_slots, Budget(*options.kv_budget or cls.usual), options.block_size)
 
     def __init__(self, capacity_slots: int, budget: Budget | None = None, block_size: int = 16) -> None:
-        if block_size < 1 or capacity_slots < block_size:
-            raise ValueError(f"capacity_slots must hold one block of {block_size}, got {capacity_slots}")
-        self.block_size, self.budget = block_size, budget or self.usual
-        super().__init__(capacity_slots // block_size * block_size)
-        self._pool = Pool(capacity_slots // block_size, Order.STACK)
+        super().__init__(capacity_slots, block_size)
+        self.budget = budget or self.usual
+        self._pool = Pool(self.num_blocks, Order.STACK)
         self._held: Holdings[Holding] = Holdings()
 
     @abstractmethod
@@ -107,13 +106,6 @@ class Budgeted(Allocator):
     def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
         """The same, and remember that they are dropped."""
         return self.victims(seq, held, tokens, count)
-
-    @property
-    def block_slots(self) -> int:
-        return self.block_size
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return -(-tokens // self.block_size) * self.block_size
 
     def can_admit(self, tokens: int, bound: int) -> bool:
         return -(-tokens // self.block_size) <= self._pool.free
@@ -177,9 +169,8 @@ class Budgeted(Allocator):
 
     def regions(self) -> Iterator[Region]:
         size = self.block_size
-        count = self.capacity_slots // size
-        owners: list[tuple[int, ...]] = [()] * count
-        firsts = [0] * count
+        owners: list[tuple[int, ...]] = [()] * self.num_blocks
+        firsts = [0] * self.num_blocks
         for seq, held in self._held.items():
             mine = (seq,)
             for first, block in zip(range(0, len(held.blocks) * size, size), held.blocks, strict=True):

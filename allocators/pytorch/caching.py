@@ -13,8 +13,6 @@ that fit no request and hold their segment.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from kvsim.allocators.pytorch import expandable
 from kvsim.allocators.pytorch.blocks import Block, Journal, Pool
@@ -28,17 +26,7 @@ from kvsim.allocators.pytorch.settings import (
     Settings,
     segment_bytes,
 )
-
-
-class Segment(NamedTuple):
-    """Blocks in a row, as torch's snapshot lists them: of an expandable segment, each mapped stretch."""
-
-    addr: int
-    size: int
-    small: bool
-    stream: int
-    expandable: bool
-    blocks: tuple[Block, ...]
+from kvsim.allocators.pytorch.snapshot import Segment, segments_of
 
 
 class CachingAllocator:
@@ -133,12 +121,7 @@ class CachingAllocator:
 
     def segments(self) -> list[Segment]:
         """All segments by address."""
-        heads = [
-            block
-            for block in (*self._small.free(), *self._large.free(), *self.lent)
-            if block.prev is None or not block.prev.mapped
-        ]
-        return [_segment(head) for head in sorted(heads, key=lambda block: block.addr)]
+        return segments_of([*self._small.free(), *self._large.free(), *self.lent])
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -264,16 +247,3 @@ def _may_become(block: Block) -> int:
     """Bytes of a free block and of the unmapped one behind it."""
     behind = block.next
     return block.size + (behind.size if behind is not None and not behind.mapped else 0)
-
-
-def _row(head: Block) -> Iterator[Block]:
-    block: Block | None = head
-    while block is not None and block.mapped:
-        yield block
-        block = block.next
-
-
-def _segment(head: Block) -> Segment:
-    blocks = tuple(_row(head))
-    size = sum(block.size for block in blocks)
-    return Segment(head.addr, size, head.pool.small, head.stream, head.range is not None, blocks)

@@ -18,10 +18,10 @@ rows.
 
 from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.arena import equal_regions
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.arena import regions_of_tables
+from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.options import Options
-from kvsim.allocators.runs import cut
+from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import UNKNOWN, Row, SglangMatch
@@ -84,19 +84,9 @@ class SglangCached(Allocator):
         return len(self.pool.free) + (self.tree.evictable if self.page_size == 1 else 0)
 
     def regions(self) -> Iterator[Region]:
-        size, rows = self.page_size, sorted(self._rows.items())
-        owners: list[tuple[int, ...]] = [()] * self.pool.pages
-        firsts, cached = [0] * len(owners), [False] * len(owners)
-        for seq, row in rows:
-            mine = (seq,)
-            for first, page in zip(range(0, len(row.pages) * size, size), row.pages, strict=True):
-                owners[page - 1] += mine
-                firsts[page - 1] = first
-        for node in self.tree.nodes():
-            if not node.locks:
-                for page in node.pages:
-                    cached[page - 1] = True
-        return equal_regions(size, owners, firsts, cached=cached)
+        tables = {seq: row.pages for seq, row in self._rows.items()}
+        cached = {page for node in self.tree.nodes() if not node.locks for page in node.pages}
+        return regions_of_tables(tables, range(1, self.pool.pages + 1), self.page_size, cached.__contains__)
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -119,7 +109,7 @@ class SglangCached(Allocator):
         if match.tokens and not match.held:
             match.node = self.tree.touch(match.node, match.common)
             self.tree.lock(match.node)
-        row = Row(match.content, match.own, match.node, self.tree.path(match.node))
+        row = Row(match.content, match.own, match.node, match.node.path())
         self._rows[seq] = row
         self._pages[seq] = row.pages
         self._entered += row.entered
@@ -176,12 +166,12 @@ class SglangCached(Allocator):
 
     def match(self, content: Content, own: int, most: int) -> SglangMatch:
         """As in the base; what is private is found by the name `own`."""
-        found = self.tree.find(self._text(content, own, most), most)
+        found = self.tree.find(text_of(content, own, most), most)
         return SglangMatch(found, content, own, self.tree.changes)
 
     def look(self, content: Content, own: int, most: int) -> SglangMatch:
         """As `match`, but what is found counts as used, and is a node of its own from now on."""
-        node, idle = self.tree.match(self._text(content, own, most), most), 0
+        node, idle = self.tree.match(text_of(content, own, most), most), 0
         at = node
         while not at.locks:
             idle += at.tokens
@@ -190,7 +180,7 @@ class SglangCached(Allocator):
 
     def touch(self, content: Content, own: int, tokens: int) -> None:
         """As `look`, for those who wait: what is found counts as used."""
-        self.tree.match(self._text(content, own, tokens), tokens)
+        self.tree.match(text_of(content, own, tokens), tokens)
 
     def hold(self, match: SglangMatch) -> None:
         """Lock what was found, until `admit_after` takes it: it stays, whatever else is evicted."""
@@ -217,12 +207,12 @@ class SglangCached(Allocator):
         if whole < max(before, 1):
             return
         found, node = self.tree.insert(
-            self._text(row.content, row.own, whole), row.pages[: whole // size], 0, row.longest
+            text_of(row.content, row.own, whole), row.pages[: whole // size], 0, row.longest
         )
         if found > before:
             doubles = slice(before // size, found // size)
             self.pool.give(row.pages[doubles])
-            row.pages[doubles] = self.tree.path(node)[doubles]
+            row.pages[doubles] = node.path()[doubles]
         node = self.tree.touch(node, node.tokens)
         self.tree.lock(node)
         self.tree.unlock(row.node)
@@ -235,17 +225,10 @@ class SglangCached(Allocator):
         row, size = self._rows[seq], self.page_size
         whole = tokens - tokens % size
         if self.caches and 0 < whole < row.entered:
-            text = self._text(row.content, row.own, whole)
+            text = text_of(row.content, row.own, whole)
             self.tree.insert(text, row.pages[: whole // size], 1, whole)
 
     # -- pieces -------------------------------------------------------------------------------
-
-    def _text(self, content: Content, own: int, tokens: int) -> Sequence[Run]:
-        """The first tokens of a text: what others may have, then its own."""
-        shared = sum([length for _, _, length in content])
-        if tokens <= shared:
-            return cut(content, 0, tokens)
-        return (*content, (-1 - own, shared, tokens - shared))
 
     def _extend(self, row: Row, tokens: int) -> None:
         missing = -(-tokens // self.page_size) - len(row.pages)

@@ -49,3 +49,19 @@ class Node:
         self.queued: tuple[int, ...] | None = None
         self.windowed = False  # this and what follows: WindowedTree's
         self.window_locks = self.recent = 0
+
+    def path(self) -> list[int]:
+        """The pages from the root to its end."""
+        pieces, node = [self.pages], self
+        while node.parent is not node:
+            node = node.parent
+            pieces.append(node.pages)
+        return [page for piece in reversed(pieces) for page in piece]
+
+    def raise_history(self) -> None:
+        """A path ends here: no node before it has had a shorter one."""
+        node, end = self, max(self.history, self.end)
+        self.history = end
+        while node.parent is not node and node.parent.history < end:
+            node = node.parent
+            node.history = end

@@ -16,12 +16,12 @@ Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tr
 """
 
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kvsim.allocators.base import InvariantError, Run
 from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import STRATEGIES, Strategy
+from kvsim.allocators.sglang.leaves import Leaves
 from kvsim.allocators.sglang.nodes import Key, Node
 
 DEPTH = 1 << 20
@@ -48,11 +48,10 @@ class SglangTree:
 
     def __init__(self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False) -> None:
         self.page_size = page_size
-        self.strategy = strategy
+        self.leaves = Leaves(strategy)
         self.unified = unified
         self.evictable = self.protected = self.changes = 0
         self._clock = self._nodes = 0
-        self._leaves: list[tuple[tuple[int, ...], int, Node]] = []
         self.root = self._new(None, [], [])
         self.root.locks = 1
 
@@ -90,17 +89,9 @@ class SglangTree:
         while at is not self.root:
             at.last = now
             now -= self.unified  # those in front are a little older
-            self._queue(at)
+            self.leaves.queue(at)
             at = at.parent
         return end if self.unified or common == node.tokens else self._split(node, common)
-
-    def path(self, node: Node) -> list[int]:
-        """The pages from the root to the end of a node."""
-        pieces = []
-        while node is not self.root:
-            pieces.append(node.pages)
-            node = node.parent
-        return [page for piece in reversed(pieces) for page in piece]
 
     def _follow(self, rest: list[Run]) -> tuple[Node, int]:
         """Go down along a text, runs last first: the last node, and how many of its tokens are the text's."""
@@ -128,12 +119,12 @@ class SglangTree:
         node = self.root
         for node in self._along(text, priority):
             node.hits += node.end > entered
-            self._queue(node)
+            self.leaves.queue(node)
         found = node.end
         if found < len(pages) * self.page_size:
             node = self._append(node, text, pages, priority)
             node.hits = int(node.end > entered)
-            self._queue(node)
+            self.leaves.queue(node)
         return found, node
 
     def _along(self, text: Sequence[Run], priority: int) -> Iterator[Node]:
@@ -154,7 +145,7 @@ class SglangTree:
                 rest = cut(whole, common, sum([length for _, _, length in whole]))[::-1]
             node = self._split(child, common) if common < child.tokens else child
             node.priority = max(node.priority, priority)
-            self._queue(child)
+            self.leaves.queue(child)
             yield node
 
     def _append(self, node: Node, text: Sequence[Run], pages: Sequence[int], priority: int) -> Node:
@@ -164,14 +155,8 @@ class SglangTree:
         leaf.priority = priority
         node.children[self._key(leaf.runs)] = leaf
         self.evictable += leaf.tokens
-        self._raise_history(leaf)
+        leaf.raise_history()
         return leaf
-
-    def _raise_history(self, node: Node) -> None:
-        end = node.history = max(node.history, node.end)
-        while node.parent is not node and node.parent.history < end:
-            node = node.parent
-            node.history = end
 
     # -- locking and evicting -----------------------------------------------------------------
 
@@ -193,13 +178,13 @@ class SglangTree:
             if not node.locks:
                 self.evictable += node.tokens
                 self.protected -= node.tokens
-                self._queue(node)
+                self.leaves.queue(node)
             node = node.parent
 
     def evict(self, tokens: int) -> Evicted:
         """Drop leaves until so many tokens are gone, or nothing is left that can go."""
         gone, pages = 0, []
-        while gone < tokens and (leaf := self._next_leaf()) is not None:
+        while gone < tokens and (leaf := self.leaves.next()) is not None:
             self._remove(leaf)
             gone += leaf.tokens
             pages.append(leaf.pages)
@@ -210,7 +195,7 @@ class SglangTree:
         leaf.queued = None
         del leaf.parent.children[self._key(leaf.runs)]
         self.evictable -= leaf.tokens
-        self._queue(leaf.parent)
+        self.leaves.queue(leaf.parent)
 
     def nodes(self) -> Iterator[Node]:
         """All but the root, depth first."""
@@ -222,25 +207,6 @@ class SglangTree:
             left += reversed(node.children.values())
 
     # -- pieces -------------------------------------------------------------------------------
-
-    def _next_leaf(self) -> Node | None:
-        while self._leaves:
-            key, _, leaf = heappop(self._leaves)
-            if leaf.queued != key:  # queued anew since, with another key
-                continue
-            leaf.queued = None
-            if not (leaf.locks or leaf.children):
-                return leaf
-        return None
-
-    def _queue(self, node: Node) -> None:
-        """Let a node be evicted in its turn, if it is a leaf without a lock."""
-        if node.locks or node.children:
-            return
-        key = self.strategy(node)
-        if node.queued != key:
-            node.queued = key
-            heappush(self._leaves, (key, node.serial, node))
 
     def _tick(self) -> int:
         self._clock += DEPTH if self.unified else 1
@@ -274,5 +240,5 @@ class SglangTree:
         if self.unified:
             head.created = node.created
             node.last = self._tick()
-            self._queue(node)
+            self.leaves.queue(node)
         return head

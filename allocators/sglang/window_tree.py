@@ -126,7 +126,7 @@ class WindowTree(SglangTree):
         for node in self._along(text, 0):
             self._meet(node, pages, known, behind)
             node.hits += node.end > entered
-            self._queue(node)
+            self.leaves.queue(node)
         found, whole = node.end, len(pages) * size
         if found < whole:
             node = self._append(node, text, pages, 0)
@@ -139,7 +139,7 @@ class WindowTree(SglangTree):
                 if node.tokens > tail:
                     self._give_windowed(self._split(node, node.tokens - tail))
                 self._give_windowed(node)
-            self._queue(node)
+            self.leaves.queue(node)
         self._use(node)
         return node
 
@@ -207,7 +207,7 @@ class WindowTree(SglangTree):
 
     def make_room(self, full: int, windowed: int) -> None:
         """Evict until so many more tokens are free in both pools, or nothing is left that can go."""
-        while full > 0 and (leaf := self._next_leaf()) is not None:
+        while full > 0 and (leaf := self.leaves.next()) is not None:
             full -= leaf.tokens
             windowed -= self._drop(leaf)
         while windowed > 0 and self._idle:

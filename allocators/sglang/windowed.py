@@ -18,6 +18,7 @@ What one pool cannot lend does not help the other: external. Source: SGLang 0.5.
 """
 
 from kvsim.allocators.base import Content, InvariantError, Match
+from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.rows import UNKNOWN, SglangMatch, WindowMatch, WindowRow
 from kvsim.allocators.sglang.window_sizes import WindowSizes
@@ -40,7 +41,7 @@ class SglangWindowed(WindowSizes):
         if not match.held:
             match.node = self.window_tree.touch(match.node, match.common)
             match.start = self.window_tree.lock_window(match.node)
-        row = WindowRow(match.content, match.own, match.node, self.tree.path(match.node))
+        row = WindowRow(match.content, match.own, match.node, match.node.path())
         row.start, row.branch = match.start, match.there
         self._rows[seq] = row
         self._entered += row.entered
@@ -147,11 +148,11 @@ class SglangWindowed(WindowSizes):
         return match
 
     def match(self, content: Content, own: int, most: int) -> WindowMatch:
-        node, common, there = self.window_tree.reach(self._text(content, own, most), most)
+        node, common, there = self.window_tree.reach(text_of(content, own, most), most)
         return self._match(node, common, there, content, own)
 
     def look(self, content: Content, own: int, most: int) -> WindowMatch:
-        node, there = self.window_tree.look(self._text(content, own, most), most)
+        node, there = self.window_tree.look(text_of(content, own, most), most)
         return self._match(node, node.tokens, there, content, own)
 
     def hold(self, match: SglangMatch) -> None:
@@ -172,9 +173,9 @@ class SglangWindowed(WindowSizes):
             self._slide(row, length - 1, 1)
         whole, before = length - length % size, row.entered
         if whole >= max(before, 1):
-            text, pages = self._text(row.content, row.own, whole), row.pages[: whole // size]
+            text, pages = text_of(row.content, row.own, whole), row.pages[: whole // size]
             node = self.window_tree.enter(text, pages, before, row.behind, row.longest)
-            row.pages[before // size : whole // size] = self.tree.path(node)[before // size :]
+            row.pages[before // size : whole // size] = node.path()[before // size :]
             self.window_tree.unlock_window(row.node, row.start)
             row.start = self.window_tree.lock_window(node)
             row.node, row.entered, row.longest = node, whole, max(whole, row.longest)

@@ -3,11 +3,10 @@
     page 0 |## block 0 ##|## block 1 ##|  . |     block of 3 straddles pages 0 and 1: never used
     page 1 |  . |## block 3 ##|## block 4 ##|     page p holds blocks ceil(p P / b) ... floor((p+1) P / b) - 1
 
-*Lend* n blocks: from those set aside (`reserve`); from the partly free page with the fewest free blocks
-that holds all the rest, else from the one with the most; else from a new page. In a page blocks go in the
-order of its list. Where a page is wanted and there is none, all is taken back and the answer is None. *Take
-back*: blocks go to the end of their page's list; an empty page goes back to the pool; a page with one block
-stays mapped.
+*Lend* n blocks: from those set aside (`reserve`); from a partly free page (page_choice.py); else from a new
+page. In a page blocks go in the order of its list. Where a page is wanted and there is none, all is taken
+back and the answer is None. *Take back*: blocks go to the end of their page's list; an empty page goes back
+to the pool; a page with one block stays mapped.
 
 `resize` to less than is in use starts a shrink: nothing but partly free pages is lent until few enough
 blocks live.
@@ -16,10 +15,10 @@ Source: kvcached/kv_cache_manager.py, csrc/page_allocator.cpp of ovg-project/kvc
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.virtual_memory.hash_order import hash_order
+from kvsim.allocators.virtual_memory.page_choice import best_page, fewest_free
 from kvsim.allocators.virtual_memory.page_pool import NONE, PagePool
 
 
@@ -101,7 +100,7 @@ class ElasticBlocks:
         del self.set_aside[:count]
         self._least = NONE
         while len(blocks) < count:
-            page = self._best(count - len(blocks))
+            page = best_page(self.part_free, count - len(blocks))
             if page == NONE:
                 page = self._new_page()
             if page == NONE:
@@ -117,7 +116,7 @@ class ElasticBlocks:
             if self.set_aside:
                 blocks += self.lend(1) or ()
                 continue
-            page = self._least if self._least in self.part_free else self._fewest()
+            page = self._least if self._least in self.part_free else fewest_free(self.part_free)
             if page == NONE:
                 page = self._new_page()
             if page == NONE:
@@ -203,27 +202,6 @@ class ElasticBlocks:
         self.pool.ahead = ahead
         if ahead:
             self.pool.map_ahead()
-
-    def _best(self, count: int) -> int:
-        """The partly free page with the fewest blocks that hold all, else the most; the first of equals."""
-        found, best, most, largest = NONE, 0, NONE, 0
-        for page, free in self.part_free.items():
-            size = len(free)
-            if size >= count:
-                if found == NONE or size < best:
-                    found, best = page, size
-                    if size == count:
-                        break
-            elif size > largest:
-                most, largest = page, size
-        return most if found == NONE else found
-
-    def _fewest(self) -> int:
-        """The same for one block: the first page with the fewest."""
-        if not self.part_free:
-            return NONE
-        sizes = list(map(len, self.part_free.values()))
-        return next(islice(self.part_free, sizes.index(min(sizes)), None))
 
     def _new_page(self) -> int:
         """A page from the pool that has a block; those that have none are parked as full."""

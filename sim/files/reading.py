@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, of_pyarrow
 
 DEEPEST = 100
 """Levels of lists and objects that a JSON file may have; nothing that kvsim reads needs ten."""
@@ -41,11 +41,6 @@ def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
         if not (isinstance(error, _OF_CONTENT) or of_pyarrow(error)):
             raise
         raise KvsimError(f"{what} {verdict}: {shortened(error)}") from error
-
-
-def of_pyarrow(error: Exception) -> bool:
-    """Whether pyarrow raised it, which is imported late."""
-    return type(error).__module__.partition(".")[0] == "pyarrow"
 
 
 def shortened(error: Exception) -> str:

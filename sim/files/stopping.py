@@ -9,7 +9,6 @@ what `at_forced_exit` says.
 
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -72,11 +71,12 @@ class Stopping:
         self._numbers = numbers = [
             number for number in _NUMBERS if signal.getsignal(number) != signal.SIG_IGN
         ]
-        self._told, self._telling = socket.socketpair()
-        self._telling.setblocking(False)
-        self._wakeup = signal.set_wakeup_fd(self._telling.fileno(), warn_on_full_buffer=False)
+        told, self._telling = os.pipe()
+        if hasattr(os, "set_blocking"):  # Windows asks for none
+            os.set_blocking(self._telling, False)
+        self._wakeup = signal.set_wakeup_fd(self._telling, warn_on_full_buffer=False)
         self._over = threading.Event()
-        how = (self._told, numbers, self._over, threading.get_ident())
+        how = (told, numbers, self._over, threading.get_ident())
         self._watcher = threading.Thread(target=_watch, args=how, daemon=True)
         self._watcher.start()
         self._restoring = [
@@ -94,9 +94,8 @@ class Stopping:
                 signal.signal(number, signal.SIG_IGN)
         self._over.set()
         signal.set_wakeup_fd(self._wakeup)
-        self._telling.close()
+        os.close(self._telling)
         self._watcher.join()
-        self._told.close()
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         self.exit_code = self.exit_code or 128 + number
@@ -129,13 +128,12 @@ def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
         _State.last_will.remove(clean)
 
 
-def _watch(told: socket.socket, numbers: list[int], over: threading.Event, main: int) -> None:
-    while True:
-        heard = told.recv(1)
-        if not heard:
-            return
-        if heard[0] in numbers:
-            break
+def _watch(told: int, numbers: list[int], over: threading.Event, main: int) -> None:
+    with open(told, "rb", buffering=0) as pipe:
+        while (heard := pipe.read(1)) and heard[0] not in numbers:
+            pass
+    if not heard:
+        return
     number = heard[0]
     if over.wait(_AGAIN_S):
         return

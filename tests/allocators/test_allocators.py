@@ -15,7 +15,8 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.extents import ExtentArena
 from kvsim.allocators.options import Options, Order
 from kvsim.allocators.paged import Paged
-from kvsim.allocators.walk import Step, Walk
+from kvsim.allocators.steps import Step
+from kvsim.allocators.walk import Walk
 
 SMALL = cases((37, 1_000), calls=150)
 QUICK = [

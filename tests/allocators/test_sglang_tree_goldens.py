@@ -47,7 +47,7 @@ class Replay:
 
     def match(self, tokens):
         node = self.tree.match(text(tokens), len(tokens))
-        return {"len": node.end, "indices": self.slots(self.tree.path(node))}
+        return {"len": node.end, "indices": self.slots(node.path())}
 
     def lock(self, handle, tokens):
         node = self.locked[handle] = self.tree.match(text(tokens), len(tokens))

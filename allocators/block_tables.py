@@ -1,0 +1,114 @@
+"""Block tables over one pool: which blocks a sequence has, where its tokens lie, what still fits.
+
+    table of 7   [47, 12, 83]        block         47  12  83  90   5
+    table of 8   [47, 12, 90]        in tables      2   2   1   1   0, so it is in the pool
+
+Here is all that can be asked of such a memory; how blocks come and go is for allocators/paged.py. A block in
+several tables is shared: allocators/claims.py counts its holders.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mypy_extensions import mypyc_attr
+
+from kvsim.allocators.arena import layout_of_tables
+from kvsim.allocators.base import Content, Holdings, InvariantError, Layout, Match, Region
+from kvsim.allocators.blocks import Blocks
+from kvsim.allocators.claims import Claims
+from kvsim.allocators.host_pool import HostPool
+from kvsim.allocators.options import CacheRules, Order
+from kvsim.allocators.pool import Pool
+from kvsim.allocators.prefix import Prefixes
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BlockTables(Blocks):
+    """A pool of blocks, a table of them for each sequence, here or swapped to the host.
+
+    Attributes
+    ----------
+    order : Order
+        Which free block is lent first.
+    prefixes : Prefixes or None
+        What keeps texts; None: nothing does.
+    """
+
+    def __init__(
+        self, capacity_slots: int, block_size: int, order: Order, host_slots: int, cache: CacheRules | None
+    ) -> None:
+        super().__init__(capacity_slots, block_size)
+        self.growth_unit = block_size
+        self.host_capacity_slots = host_slots // block_size * block_size
+        self.order = order
+        self.caches = cache is not None
+        self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
+        self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
+        self._tables: Holdings[list[int]] = Holdings()  # none is empty
+        self._claims = Claims(block_size, self._tables)
+        self._host = HostPool()
+
+    # -- tables -------------------------------------------------------------------------------
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
+        return tuple(self._tables[seq])
+
+    def slot(self, seq: int, token: int) -> int:
+        """The address of a token's key and value."""
+        table, (index, offset) = self._tables[seq], divmod(token, self.block_size)
+        if not 0 <= index < len(table):
+            raise InvariantError(f"sequence {seq} has no token {token}: it holds {len(table)} blocks")
+        return table[index] * self.block_size + offset
+
+    def capacity(self, seq: int) -> int:
+        table = self._tables[seq]
+        part_filled = self._claims.part_filled
+        if part_filled and table[-1] in part_filled:
+            return (len(table) - 1) * self.block_size + part_filled[table[-1]]
+        return len(table) * self.block_size
+
+    def references(self, block: int) -> int:
+        """How many block tables name the block."""
+        return self._claims.holders(block)
+
+    def shared_slots(self) -> int:
+        return len(self._claims.extra) * self.block_size
+
+    def shared_tail_slots(self) -> int:
+        return self._claims.shared_tail_slots() if self._claims.part_filled else 0
+
+    def logical_slots(self) -> int:
+        return self.used_slots + sum(self._claims.extra.values()) * self.block_size
+
+    def slots_held(self, seqs: Sequence[int]) -> int:
+        tables = self._host.tables if seqs[0] in self._host.tables else self._tables
+        return len({block for seq in seqs for block in tables[seq]}) * self.block_size
+
+    # -- room ---------------------------------------------------------------------------------
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return -(-tokens // self.block_size) <= self._pool.free
+
+    def match(self, content: Content, own: int, most: int) -> Match:
+        return self.prefixes.match(content, own, most) if self.prefixes else super().match(content, own, most)
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        needed = -(-tokens // self.block_size) * self.block_size - match.tokens + match.woken_slots
+        return needed <= self.free_slots
+
+    def growth_budget(self) -> int:
+        return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
+
+    # -- drawing ------------------------------------------------------------------------------
+
+    def free_queue(self) -> tuple[int, ...]:
+        """The free blocks in the order in which they will be lent."""
+        return tuple(self._pool.queue())
+
+    def regions(self) -> Iterator[Region]:
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        tables = ((seq, 0, table) for seq, table in self._tables.items())
+        shared, cached = self._claims.sharers(), self._pool.cached_blocks()
+        return layout_of_tables(self.num_blocks, self.block_size, tables, shared, cached)

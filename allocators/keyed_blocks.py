@@ -1,0 +1,69 @@
+"""For each key of a text the block that holds it: what look-ups find.
+
+    keys of a text    0   1   2   3   4   5   6
+    blocks found      4   9   2   7  11   5   -
+                     '- in use -' '-- idle --'   unknown
+
+A key stands for the text of a block and all text before it (allocators/texts.py). Equal blocks are not
+merged: where a key has a block already, others wait behind it (allocators/equal_blocks.py). How blocks enter,
+are freed and lent is for allocators/prefix_pool.py.
+"""
+
+from collections.abc import Iterator
+
+from mypy_extensions import mypyc_attr
+
+from kvsim.allocators.equal_blocks import EqualBlocks
+from kvsim.allocators.pool import Pool
+from kvsim.allocators.spans import Span
+
+UNKNOWN, IN_USE, IDLE = 0, 1, 2
+"""What the pool knows of a key: no block, one that a sequence holds, one that is free."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class KeyedBlocks(Pool):
+    """A pool whose blocks may have keys; the free ones are spans of a queue."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.free = num_blocks
+        self.cached = 0
+        self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes the span lent next
+        self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
+        self._found: list[int] = []  # by key: the block, unless UNKNOWN
+        self._home: list[Span] = []  # by key: the span of the block, if IDLE
+        self._equals = EqualBlocks()
+
+    def know(self, keys: int) -> None:
+        """Make room for so many keys in all."""
+        more = keys - len(self._state)
+        if more > 0:
+            self._state += bytes(more)
+            self._found += [0] * more
+            self._home += [self._ends] * more
+
+    def find(self, key: int, count: int) -> list[int]:
+        """The blocks of the next keys, up to the first without one."""
+        miss = self._state.find(UNKNOWN, key, key + count)
+        return self._found[key : key + count if miss < 0 else miss]
+
+    def idle(self, key: int, count: int) -> int:
+        """How many of these keys have a block that is free."""
+        return self._state.count(IDLE, key, key + count)
+
+    def holds(self, key: int, block: int) -> bool:
+        """Whether the block is known by this key."""
+        return bool(self._state[key] and self._found[key] == block) or self._equals.key.get(block) == key
+
+    def _kind(self, key: int, block: int) -> int:
+        """1: look-ups find the block by this key; 0: it is not known; else it waits behind another one."""
+        if self._state[key] and self._found[key] == block:
+            return 1
+        return -key - 1 if block in self._equals.key else 0
+
+    def known_blocks(self) -> Iterator[tuple[int, int]]:
+        """All blocks that have a text, free or not, and their keys."""
+        for key, (state, block) in enumerate(zip(self._state, self._found, strict=True)):
+            if state:
+                yield block, key
+        yield from self._equals.key.items()

@@ -1,0 +1,40 @@
+"""The segments of a card as torch's snapshot lists them: blocks in a row, lent and free, by address.
+
+segment     |## lent ##|... free ...|# lent #|        20 MiB from the card, cut into blocks
+expandable  |## lent ##|... free ...|  unmapped  |## lent ##|      each mapped stretch is one
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kvsim.allocators.pytorch.blocks import Block
+
+
+class Segment(NamedTuple):
+    """Blocks in a row: of an expandable segment, a mapped stretch."""
+
+    addr: int
+    size: int
+    small: bool
+    stream: int
+    expandable: bool
+    blocks: tuple[Block, ...]
+
+
+def segments_of(blocks: Sequence[Block]) -> list[Segment]:
+    """The segments that are made of these blocks, all that are mapped."""
+    heads = [block for block in blocks if block.prev is None or not block.prev.mapped]
+    return [_segment(head) for head in sorted(heads, key=lambda block: block.addr)]
+
+
+def _segment(head: Block) -> Segment:
+    blocks = tuple(_row(head))
+    size = sum(block.size for block in blocks)
+    return Segment(head.addr, size, head.pool.small, head.stream, head.range is not None, blocks)
+
+
+def _row(head: Block) -> Iterator[Block]:
+    block: Block | None = head
+    while block is not None and block.mapped:
+        yield block
+        block = block.next

@@ -1,0 +1,48 @@
+"""The words of a command line, with what a user may leave out.
+
+run --record-map                      -> run --record-map=240
+sweep --enable-prefix-caching         -> sweep --enable-prefix-caching=on
+"""
+
+from collections.abc import Sequence
+
+from kvsim.option_groups import Scenario, Traffic
+from kvsim.sim.options.option import options_of
+from kvsim.sim.options.outputs import MAP_INSTANTS
+
+SWEEPING = ("sweep", "capacity")
+"""Commands whose options take lists and ranges."""
+
+
+def completed(argv: Sequence[str]) -> list[str]:
+    """The command line with the number that `--record-map` may leave out, long names made short."""
+    if argv and argv[0] in SWEEPING:
+        return with_values(argv)
+    short = {each.flag: each.about.short for each in options_of(Scenario) if each.about.short}
+    return [
+        f"{word}={MAP_INSTANTS}"
+        if word == "--record-map" and not following.isdigit()
+        else "".join((short.get(name, name), equals, value))
+        for word, following in zip(argv, [*argv[1:], ""], strict=True)
+        for name, equals, value in [word.partition("=")]
+    ]
+
+
+def with_values(argv: Sequence[str]) -> list[str]:
+    """A command line of a sweep with a value after every option that may stand alone.
+
+    `--enable-prefix-caching` is on, `--no-enable-prefix-caching` is off, `--zip` pairs all lists.
+    """
+    alone = {each.flag for kind in (Traffic, Scenario) for each in options_of(kind) if each.type is bool}
+    found = []
+    for word, following in zip(argv, [*argv[1:], "--"], strict=True):
+        positive = f"--{word.removeprefix('--no-')}"
+        if word.startswith("--no-") and positive in alone:
+            found.append(f"{positive}=off")
+        elif word in alone and following.partition(",")[0].lower() not in ("on", "off", "true", "false"):
+            found.append(f"{word}=on")
+        elif word == "--zip" and following.startswith("-"):
+            found.append("--zip=all")
+        else:
+            found.append(word)
+    return found
