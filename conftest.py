@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
     """Python's search for reference cycles passes over the thousands of tests from here on, and is seldom."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(20_000, 10, 50)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
