@@ -1,4 +1,12 @@
-"""Blocks that several sequences hold: how many more than one, and how far shared last blocks are filled."""
+"""Blocks that several sequences hold: how many more than one, and how far shared last blocks are filled.
+
+    tables         7: [47, 12, 83]     8: [47, 12, 83]     9: [47, 90]
+    extra          47: 2   12: 1   83: 1         holders beyond the first; 90 has none
+    part_filled    83: 6                         of 16 slots: whoever writes the next token copies it first
+
+A fork gives every block of a table one holder more; a sequence that leaves takes one away. The pool gets a
+block back from its last holder.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -105,30 +105,13 @@ class PagePool:
         size, growing = self.page_size, list(zip(befores, afters, strict=True))
         pages = sum(-(-after // size) - -(-before // size) for before, after in growing)
         at_most = sum(after - before for before, after in growing) // size + len(growing) + 1
-        return self._slots(self.take(pages, at_most), growing, lasts)
+        return slots_in(self.take(pages, at_most), size, growing, lasts)
 
     def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
         """A slot more for each sequence, which has `afters` tokens then."""
         pages = sum(after % self.page_size == 1 or self.page_size == 1 for after in afters)
         growing = [(after - 1, after) for after in afters]
-        return self._slots(self.take(pages, len(afters)), growing, lasts)
-
-    def _slots(
-        self, pages: list[int] | None, growing: list[tuple[int, int]], lasts: Sequence[int]
-    ) -> list[int] | None:
-        """The slots behind the last ones, as far as their pages go, then those of the new pages."""
-        if pages is None:
-            return None
-        slots: list[int] = []
-        size, left = self.page_size, iter(pages)
-        for (before, after), last in zip(growing, lasts, strict=True):
-            inside = min(-before % size, after - before)
-            slots += range(last + 1, last + 1 + inside)
-            missing = after - before - inside
-            for page in islice(left, -(-missing // size)):
-                slots += range(page * size, page * size + min(size, missing))
-                missing -= size
-        return slots
+        return slots_in(self.take(pages, len(afters)), self.page_size, growing, lasts)
 
     def free_slots(self, slots: Sequence[int]) -> None:
         """Take back the pages of any slots: in order of their numbers."""
@@ -158,6 +141,24 @@ class TokenPool(PagePool):
     def free_slots(self, slots: Sequence[int]) -> None:
         """Take them back in the order given."""
         self.give(slots)
+
+
+def slots_in(
+    pages: list[int] | None, size: int, growing: Sequence[tuple[int, int]], lasts: Sequence[int]
+) -> list[int] | None:
+    """For each (tokens before, after): the slots behind its last one in that page, then new pages."""
+    if pages is None:
+        return None
+    slots: list[int] = []
+    left = iter(pages)
+    for (before, after), last in zip(growing, lasts, strict=True):
+        inside = min(-before % size, after - before)
+        slots += range(last + 1, last + 1 + inside)
+        missing = after - before - inside
+        for page in islice(left, -(-missing // size)):
+            slots += range(page * size, page * size + min(size, missing))
+            missing -= size
+    return slots
 
 
 def pool_of(pages: int, page_size: int, need_sort: bool = False) -> PagePool:

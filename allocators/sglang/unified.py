@@ -9,9 +9,9 @@ tokens there is. If it is short, both are compacted. Source: SGLang 0.5.23, `uni
 """
 
 from collections.abc import Sequence
-from itertools import islice
 
 from kvsim.allocators.sglang.ends import End
+from kvsim.allocators.sglang.pools import slots_in
 
 
 class UnifiedPair:
@@ -93,18 +93,7 @@ class UnifiedPair:
         """Slots for sequences that grow from `befores` to `afters` tokens behind slots `lasts`."""
         growing, size = list(zip(befores, afters, strict=True)), self.page_size
         pages = self.take(sum(-(-after // size) - -(-before // size) for before, after in growing))
-        if pages is None:
-            return None
-        slots: list[int] = []
-        left = iter(pages)
-        for (before, after), last in zip(growing, lasts, strict=True):
-            inside = min(-before % size, after - before)
-            slots += range(last + 1, last + 1 + inside)
-            missing = after - before - inside
-            for page in islice(left, -(-missing // size)):
-                slots += range(page * size, page * size + min(size, missing))
-                missing -= size
-        return slots
+        return slots_in(pages, size, growing, lasts)
 
     def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
         """A slot more for each sequence, which has `afters` tokens then."""

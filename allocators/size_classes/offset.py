@@ -16,7 +16,6 @@ Source: mooncake-store/src/offset_allocator of kvcache-ai/Mooncake 3b5a59413;
 github.com/sebbbi/OffsetAllocator.
 """
 
-from kvsim.allocators.size_classes.class_heap import ClassHeap
 from kvsim.allocators.size_classes.reserving import SizeClasses
 
 BITS = 3
@@ -40,9 +39,7 @@ class Offset(SizeClasses):
     source = "mooncake-store/src/offset_allocator of Mooncake 3b5a59413"
 
     def __init__(self, capacity_slots: int, exact: bool = False) -> None:
-        if capacity_slots < 1:
-            raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
-        super().__init__(capacity_slots, ClassHeap(capacity_slots, BITS, rounds=not exact))
+        super().__init__(capacity_slots, BITS, rounds=not exact)
 
 
 class OffsetExact(Offset):

@@ -1,4 +1,10 @@
-"""What allocators over a `ClassHeap` have in common: a sequence's whole reservation in one extent."""
+"""What allocators over a `ClassHeap` have in common: a sequence's whole reservation in one extent.
+
+    |######~~~~~~..|               |####~~~~|         # tokens   ~ reserved   . rounding
+     seq 7: bound 12, extent 14      seq 9: bound 8
+
+Which extent is found, and whether loans are rounded up to their class, is for the heap (class_heap.py).
+"""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -14,15 +20,17 @@ class SizeClasses(Allocator):
     ----------
     capacity_slots : int
         Size of the arena.
-    heap : ClassHeap
-        Its extents, all free.
+    bits, rounds, searches
+        As of `ClassHeap`.
     """
 
     reserves: ClassVar[bool] = True
 
-    def __init__(self, capacity_slots: int, heap: ClassHeap) -> None:
+    def __init__(
+        self, capacity_slots: int, bits: int, *, rounds: bool = True, searches: bool = False
+    ) -> None:
         super().__init__(capacity_slots)
-        self.heap = heap
+        self.heap = ClassHeap(capacity_slots, bits, rounds=rounds, searches=searches)
         self._nodes: Holdings[int] = Holdings()
 
     def slots_needed(self, tokens: int, bound: int) -> int:

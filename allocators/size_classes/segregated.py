@@ -10,7 +10,6 @@ lost (external). It finds an extent whenever there is one, as first fit does, bu
 Source: Wilson, Johnstone, Neely, Boles: Dynamic storage allocation: a survey and critical review, 1995.
 """
 
-from kvsim.allocators.size_classes.class_heap import ClassHeap
 from kvsim.allocators.size_classes.reserving import SizeClasses
 
 BITS = 0
@@ -32,6 +31,4 @@ class Segregated(SizeClasses):
     source = "Dynamic storage allocation: a survey, IWMM 1995"
 
     def __init__(self, capacity_slots: int) -> None:
-        if capacity_slots < 1:
-            raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
-        super().__init__(capacity_slots, ClassHeap(capacity_slots, BITS, rounds=False, searches=True))
+        super().__init__(capacity_slots, BITS, rounds=False, searches=True)

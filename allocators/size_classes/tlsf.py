@@ -11,7 +11,6 @@ it is less than 1/33 larger than the request (external), where segregated fit wo
 Source: Masmano, Ripoll, Crespo, Real: TLSF: a new dynamic memory allocator for real-time systems, ECRTS 2004.
 """
 
-from kvsim.allocators.size_classes.class_heap import ClassHeap
 from kvsim.allocators.size_classes.reserving import SizeClasses
 
 BITS = 5
@@ -33,6 +32,4 @@ class Tlsf(SizeClasses):
     source = "TLSF, ECRTS 2004"
 
     def __init__(self, capacity_slots: int) -> None:
-        if capacity_slots < 1:
-            raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
-        super().__init__(capacity_slots, ClassHeap(capacity_slots, BITS, rounds=False))
+        super().__init__(capacity_slots, BITS, rounds=False)
