@@ -9,6 +9,7 @@ Torch, which takes seconds to import, is asked only where a driver is there.
 import gc
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Python's search for reference cycles passes over the thousands of tests from here on."""
+    """Python's search for reference cycles passes over the thousands of tests from here on, and is seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 50)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -64,6 +66,8 @@ def gpu_there() -> bool:
 
 settings.register_profile("untimed", deadline=None)  # machines are shared: no test is timed
 settings.load_profile("untimed")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile every module again
+sys.dont_write_bytecode = False
 os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not those of who tests
 if not gpu_there():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -76,6 +76,7 @@ def compiled() -> list[Extension]:
             [f"--config-file={config}", *files],
             only_compile_paths=files,
             opt_level=level,
+            debug_level="0",  # what would be known of the C is not asked for, and takes time
             multi_file=True,
             group_name="kvsim",
         )

@@ -166,8 +166,10 @@ def layout_of_tables(
     for seq, token, table in tables:
         if owners[-1] != (seq,):
             owners.append((seq,))
+        owner = len(owners) - 1
         for block, first in zip(table, range(token, token + len(table) * size, size), strict=True):
-            which[block], firsts[block] = len(owners) - 1, first
+            which[block] = owner
+            firsts[block] = first
     place: dict[tuple[int, ...], int] = {}
     for block, seqs in shared.items():
         if seqs not in place:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from kvsim.allocators.base import InvariantError, Region
-from kvsim.allocators.steps import NEEDS, State, Step
+from kvsim.allocators.steps import NEEDS, State, Step, sums_of
 
 
 def only_mistakes_raise(step: Step) -> str:
@@ -40,20 +40,11 @@ def refusals_change_nothing(step: Step) -> str:
 
 def slots_add_up(step: Step) -> str:
     """Used and free slots make the capacity, and the used ones are those that someone owns (2)."""
-    state, owned, cached, idle, once = step.after, 0, 0, 0, True
-    for _, size, owners, _, is_cached, is_idle, _ in state.regions:
-        if owners:
-            owned += size
-            once &= not (is_cached or is_idle)
-        if is_cached:
-            cached += size
-            once &= not is_idle
-        if is_idle:
-            idle += size
-    empty = state.free - state.cached - state.idle
-    right = once and state.used == owned and state.free == step.capacity_slots - owned
+    state, sums = step.after, sums_of(step.after.regions)
+    owned, empty = sums.owned, state.free - state.cached - state.idle
+    right = sums.once and state.used == owned and state.free == step.capacity_slots - owned
     right &= min(state.cached, state.idle, empty) >= 0
-    right &= (state.cached, state.idle) == (cached, idle)
+    right &= (state.cached, state.idle) == (sums.cached, sums.idle)
     external = all(0 <= slots <= empty for slots in state.external)
     if right and external and state.largest <= state.free:
         return ""
@@ -97,22 +88,15 @@ def sequences_are_bounded(step: Step) -> str:
 
 def no_slot_has_two_kinds(step: Step) -> str:
     """Regions follow each other without gap or overlap, from 0 to the capacity (2)."""
-    end = 0
-    for region in step.after.regions:
-        start, size, *_ = region
-        if start != end or size < 1:
-            return f"after slot {end - 1} comes {region}"
-        end += size
-    return "" if end == step.capacity_slots else f"regions end at {end} of {step.capacity_slots}"
+    sums = sums_of(step.after.regions)
+    if sums.gap or sums.end == step.capacity_slots:
+        return sums.gap
+    return f"regions end at {sums.end} of {step.capacity_slots}"
 
 
 def capacity_covers_tokens(step: Step) -> str:
     """Tokens <= capacity <= slots owned, for everybody who holds something and for nobody else."""
-    owned: Counter[int] = Counter()
-    for _, size, owners, *_ in step.after.regions:
-        for seq in owners:
-            owned[seq] += size
-    capacities = step.after.capacities
+    owned, capacities = sums_of(step.after.regions).of_sequence, step.after.capacities
     if owned.keys() != step.tokens.keys():
         return f"slots are owned by {sorted(owned)}, tokens are held by {sorted(step.tokens)}"
     gone = step.after.expired  # whose they were is not known

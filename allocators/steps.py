@@ -36,9 +36,12 @@ class State(NamedTuple):
     capacities: dict[int, int]
 
     @classmethod
-    def of(cls, allocator: Allocator, seqs: Iterable[int]) -> "State":
-        """What is to be seen now, when these sequences hold something."""
-        capacity = allocator.capacity_slots
+    def of(cls, allocator: Allocator, seqs: Iterable[int], before: "State | None" = None) -> "State":
+        """What is to be seen now, when these sequences hold something.
+
+        Where the regions are those of the state `before`, they are the same object, too.
+        """
+        capacity, regions = allocator.capacity_slots, tuple(allocator.regions())
         return cls(
             used=allocator.used_slots,
             free=allocator.free_slots,
@@ -55,7 +58,7 @@ class State(NamedTuple):
             largest=allocator.largest_free_extent(),
             external=tuple(allocator.external_slots(need) for need in NEEDS),
             admits=tuple(allocator.can_admit(size, size) for size in (1, capacity // 3 + 1, capacity)),
-            regions=tuple(allocator.regions()),
+            regions=before.regions if before and before.regions == regions else regions,
             capacities={seq: allocator.capacity(seq) for seq in seqs},
         )
 
@@ -84,3 +87,47 @@ class Step(NamedTuple):
     grown: tuple[int, ...] = ()
     growth_unit: int = 0
     revived: tuple[tuple[int, int], ...] = ()
+
+
+class Sums(NamedTuple):
+    """What regions add up to; `gap`: what is wrong with the first one that does not follow the last."""
+
+    owned: int
+    cached: int
+    idle: int
+    once: bool
+    of_sequence: dict[int, int]
+    end: int
+    gap: str
+
+
+class _Latest:
+    """The regions that were looked at last: a call in two changes none."""
+
+    regions: tuple[Region, ...] | None = None
+    sums: Sums
+
+
+def sums_of(regions: tuple[Region, ...]) -> Sums:
+    """One look at all regions, for the rules that add them up."""
+    if regions is _Latest.regions:
+        return _Latest.sums
+    owned, cached, idle, once, of_sequence = 0, 0, 0, True, dict[int, int]()
+    end, gap = 0, ""
+    for region in regions:
+        start, size, owners, _, is_cached, is_idle, _ = region
+        if (start != end or size < 1) and not gap:
+            gap = f"after slot {end - 1} comes {region}"
+        end += size
+        if owners:
+            owned += size
+            for seq in owners:
+                of_sequence[seq] = of_sequence.get(seq, 0) + size
+            once &= not (is_cached or is_idle)
+        if is_cached:
+            cached += size
+            once &= not is_idle
+        if is_idle:
+            idle += size
+    _Latest.regions, _Latest.sums = regions, Sums(owned, cached, idle, once, of_sequence, end, gap)
+    return _Latest.sums

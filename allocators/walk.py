@@ -151,7 +151,7 @@ class Walk:
         if outcome is not False and not error:
             for seq, held in (tokens or {}).items():
                 self._hold(seq, held, final)
-        after = self._now = State.of(self._allocator, self._tokens)
+        after = self._now = State.of(self._allocator, self._tokens, before)
         if (after.copied, after.cached, after.expired) != (before.copied, before.cached, before.expired):
             self._refused = []
         return Step(

@@ -118,11 +118,12 @@ class ClassHeap:
             if not above:
                 return NONE
             number = wanted + (above & -above).bit_length() - 1
-            node = next(reversed(self._classes[number]))
+            nodes = self._classes[number]
+            node, _ = nodes.popitem()
         else:
             number = class_down(size, self.bits)
-        nodes = self._classes[number]
-        del nodes[node]
+            nodes = self._classes[number]
+            del nodes[node]
         if not nodes:
             self._occupied ^= 1 << number
         whole = self.size[node]
@@ -142,22 +143,22 @@ class ClassHeap:
 
     def give_back(self, node: int) -> int:
         """End a loan; the size of the free extent that it is now part of."""
-        start, size = self.start[node], self.size[node]
+        start, size, lent = self.start[node], self.size[node], self.lent
         before, behind = self._before[node], self._behind[node]
-        if before != NONE and not self.lent[before]:
+        if before != NONE and not lent[before]:
             start = self.start[before]
             size += self._remove(before)
             before = self._before[before]
             self._before[node] = before
             if before != NONE:
                 self._behind[before] = node
-        if behind != NONE and not self.lent[behind]:
+        if behind != NONE and not lent[behind]:
             size += self._remove(behind)
             behind = self._behind[behind]
             self._behind[node] = behind
             if behind != NONE:
                 self._before[behind] = node
-        self.lent[node] = False
+        lent[node] = False
         self._insert(node, start, size)
         return size
 
@@ -237,8 +238,9 @@ class ClassHeap:
         """Take a free extent out of its class and give its node up; its size."""
         size = self.size[node]
         number = class_down(size, self.bits)
-        del self._classes[number][node]
-        if not self._classes[number]:
+        nodes = self._classes[number]
+        del nodes[node]
+        if not nodes:
             self._occupied ^= 1 << number
         self._unused.append(node)
         self.free_units -= size

@@ -73,23 +73,23 @@ class Segment:
 
     def take(self, size: int) -> Loan | None:
         """Lend `size` bytes, or None."""
-        units = -(-size >> self.quantum_bits)
+        heap, bits = self.heap, self.quantum_bits
+        units = -(-size >> bits)
         if units < 1 or units > MAX_UNITS or size > self.hint:
             return None
-        node = self.heap.take(units)
+        node = heap.take(units)
         if node == NONE:
             self.hint = self.largest_free
             self._has_refused = True
             return None
         self.loans += 1
         self.requested += size
-        address = self.base + (self.heap.start[node] << self.quantum_bits)
-        return Loan(node, address, size, self.heap.size[node] << self.quantum_bits)
+        return Loan(node, self.base + (heap.start[node] << bits), size, heap.size[node] << bits)
 
     def give_back(self, loan: Loan) -> None:
         """End a loan."""
         merged = self.heap.give_back(loan.node) << self.quantum_bits
-        if self._has_refused and self.heap.has_node:
-            self.hint = max(self.hint, merged)
+        if merged > self.hint and self._has_refused and self.heap.has_node:
+            self.hint = merged
         self.loans -= 1
         self.requested -= loan.requested

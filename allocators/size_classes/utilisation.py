@@ -82,12 +82,12 @@ class Objects:
 
     def evict(self, count: int) -> None:
         """Give random objects back, one after the other."""
-        alive = self.alive
+        alive, draw, give_back = self.alive, self._random.__next__, self.segment.give_back
         for _ in range(count):
-            place = next(self._random) % len(alive)
+            place = draw() % len(alive)
             victim, alive[place] = alive[place], alive[-1]
             alive.pop()
-            self.segment.give_back(victim)
+            give_back(victim)
         self.evictions += count
 
     def add(self, size: int, share: float = 0.0, refused: Callable[[], None] | None = None) -> None:

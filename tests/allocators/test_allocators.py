@@ -41,8 +41,8 @@ def walked(case: Case) -> list[Step]:
 
 @pytest.mark.parametrize("case", QUICK, ids=named)
 def test_the_contract_rule_by_rule(case):
-    for rule in RULES:
-        for step in walked(case):
+    for step in walked(case):
+        for rule in RULES:
             check([rule], step)
 
 

@@ -1,6 +1,7 @@
 """The build with compiled modules: the same bytes as pure Python, and own classes in plain Python plug in.
 
-It is made once, in a folder of its own, without optimisation. The recordings of engines, the equality of
+It is the wheel that $KVSIM_COMPILED_WHEEL names, as CI has made one before; otherwise it is made once, in a
+folder of its own, without optimisation. The recordings of engines, the equality of
 spans and steps, and the contracts are then tried on it, each by the tests that try them on the checkout.
 """
 
@@ -80,6 +81,14 @@ for command in sys.argv[1].splitlines():
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     """A folder with the compiled package, as a wheel holds it."""
+    installed = tmp_path_factory.mktemp("compiled")
+    with zipfile.ZipFile(os.environ.get("KVSIM_COMPILED_WHEEL") or built(tmp_path_factory)) as file:
+        file.extractall(installed)
+    return installed
+
+
+def built(tmp_path_factory):
+    """The wheel, made here."""
     source = tmp_path_factory.mktemp("source") / "kvsim"
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "__pycache__", "runs", "tests")
     shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
@@ -95,10 +104,7 @@ def target(tmp_path_factory):
     )
     assert made.returncode == 0, made.stdout[-1500:] + made.stderr[-1500:]
     (wheel,) = out.iterdir()
-    installed = tmp_path_factory.mktemp("compiled")
-    with zipfile.ZipFile(wheel) as file:
-        file.extractall(installed)
-    return installed
+    return wheel
 
 
 def run(path, *command, folder, **more):

@@ -136,6 +136,24 @@ def carry_out(command, capsys):
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.fixture(scope="module")
+def carried_out():
+    """What each command has printed that was carried out by `once`."""
+    return {}
+
+
+@pytest.fixture
+def once(workplace, carried_out, capsys):
+    """Carry out a command, but for one that another test has carried out: only what it prints is asked."""
+
+    def once(command):
+        if command not in carried_out:
+            carried_out[command] = carry_out(command, capsys)
+        return carried_out[command]
+
+    return once
+
+
 SHARING = ("run", "compare", "replay", "sweep", "capacity")
 """Commands that take the options of a run."""
 
@@ -461,21 +479,21 @@ def test_a_how_to_begins_with_the_task_and_is_short(page):
     assert len(lines) < 130
 
 
-def test_the_output_in_the_readme_is_what_the_program_prints(workplace, capsys):
+def test_the_output_in_the_readme_is_what_the_program_prints(once):
     """Line by line and in order; `...` stands for what is left out."""
     text = README.read_text(encoding="utf-8")
     commands = ["sim run --allocator paged --trace sharegpt", examples(README)[0]]
     for command, shown in zip(commands, blocks(text, "text"), strict=True):
         assert command in text
-        assert_in_order(shown, carry_out(command, capsys))
+        assert_in_order(shown, once(command))
 
 
-def test_the_numbers_in_the_text_of_the_readme_are_those_of_the_runs(workplace, capsys):
+def test_the_numbers_in_the_text_of_the_readme_are_those_of_the_runs(once):
     text = " ".join(README.read_text(encoding="utf-8").split())
-    printed = " ".join(carry_out(f"{examples(README)[0]} --no-plots", capsys))
+    printed = " ".join(once(examples(README)[0]))
     best = re.search(r"holds ([\d.]+ times) .* finishes ([\d.]+ times) ", printed)
     assert f"it holds {best[1]} as many requests at once and finishes {best[2]} as many" in text
-    own = carry_out(f"{examples(README)[-1]} --no-plots", capsys)
+    own = once(f"{examples(README)[-1]} --no-plots")
     for kind in ("internal", "external"):
         row = next(line for line in own if line.startswith(f"  {kind} "))
         before, after = re.findall(r"([\d.]+) %", row)

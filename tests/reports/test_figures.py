@@ -210,13 +210,13 @@ def many_runs(tmp_path, how):
 
 
 def drawn_texts(figure, monkeypatch):
-    """All texts that are drawn, with the places that they take."""
+    """All texts that are drawn, with the places that they take: left, bottom, right, top."""
     seen = []
     draw = Text.draw
 
     def noted(text, renderer):
         if text.get_visible() and text.get_text():
-            seen.append((text.get_text(), text.get_window_extent(renderer)))
+            seen.append((text.get_text(), text.get_window_extent(renderer).extents.tolist()))
         draw(text, renderer)
 
     monkeypatch.setattr(Text, "draw", noted)
@@ -237,11 +237,11 @@ def test_no_text_is_cut_and_none_lies_on_another(tmp_path, monkeypatch, style, h
             continue
         seen = drawn_texts(figure, monkeypatch)
         (_, _), (right, top) = figure.bbox.get_points()
-        for text, box in seen:
-            assert box.x0 > -1 and box.y0 > -1 and box.x1 < right + 1 and box.y1 < top + 1, (name, text)
+        for text, (x0, y0, x1, y1) in seen:
+            assert x0 > -1 and y0 > -1 and x1 < right + 1 and y1 < top + 1, (name, text)
         for (text, one), (other_text, other) in itertools.combinations(seen, 2):
-            apart = min(one.x1, other.x1) - max(one.x0, other.x0) < 1
-            apart |= min(one.y1, other.y1) - max(one.y0, other.y0) < 2
+            apart = min(one[2], other[2]) - max(one[0], other[0]) < 1
+            apart |= min(one[3], other[3]) - max(one[1], other[1]) < 2
             assert apart, (name, text, other_text)
         drawn.add(name)
     assert drawn == {*figures.FIGURES} - ({"seeds", "block-size"} if how == "many" else set())

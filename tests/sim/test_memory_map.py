@@ -32,16 +32,19 @@ class Watched(MemoryMap):
     def draw(self, now_ps, allocator, owners, lengths):
         super().draw(now_ps, allocator, owners, lengths)
         names = {seq: f"{r.index}.{r.sample}".removesuffix(".0") for seq, r in owners.items()}
-        slots = []
+        slots, in_use, findable = [], 0, 0
         for start, size, seqs, first, cached, *_ in allocator.regions():
             assert len(slots) == start
             most = max((lengths.get(seq, 0) for seq in seqs), default=0)
             text = " ".join(names[seq] for seq in seqs)
-            slots += [(text, first + k < most, cached) for k in range(size)]
+            filled = min(max(most - first, 0), size)
+            slots += [(text, True, cached)] * filled + [(text, False, cached)] * (size - filled)
+            in_use += filled
+            findable += size * cached
         self.seen[now_ps] = slots
         if owners:
-            assert sum(filled for _, filled, _ in slots) == self.server.tokens()[0]
-        assert sum(cached for _, _, cached in slots) == allocator.cached_slots
+            assert in_use == self.server.tokens()[0]
+        assert findable == allocator.cached_slots
 
 
 def run(case, max_span, recorded):
@@ -62,7 +65,9 @@ def replay(memory_map, capacity):
     slots = [None] * capacity
     for row, (time_ps, start, size, filled, cached) in enumerate(lines):
         name = owners.texts[owners.codes[row]]
-        slots[start : start + size] = [(name, k < filled, bool(cached)) for k in range(size)]
+        slots[start : start + size] = [(name, True, bool(cached))] * filled + [
+            (name, False, bool(cached))
+        ] * (size - filled)
         yield time_ps, slots
 
 
