@@ -62,6 +62,11 @@ class Pool:
         """The free blocks that have a text."""
         return iter(())
 
+    def give_back_each(self, tables: list[list[int]]) -> None:
+        """Free the blocks of one table after the other."""
+        blocks = [block for table in (tables if self._stack else reversed(tables)) for block in table]
+        self.give_back(blocks)
+
     def queue(self) -> Iterator[int]:
         """The free blocks in the order in which they will be lent."""
         return reversed(self._free)

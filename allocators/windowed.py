@@ -190,9 +190,9 @@ class Windowed(Allocator):
     def _expire(self, held: Holding, count: int) -> None:
         """Free so many blocks of each windowed group, the first of its table."""
         each, first = self.groups.each, held.behind * self.groups.each
-        for at, leaves in enumerate(self._leaving):
-            if leaves:
-                self._pool.give_back(held.blocks[first + at : first + count * each : each])
+        last = first + count * each
+        gone = [held.blocks[first + at : last : each] for at, leaves in enumerate(self._leaving) if leaves]
+        self._pool.give_back_each(gone)
         slots = self.groups.windowed * count * self.block_size
         held.behind += count
         held.expired += slots
@@ -216,8 +216,7 @@ class Windowed(Allocator):
         if held is None:
             raise self._held.holds_nothing(seq)
         self.expired_slots -= held.expired
-        for group in range(self.groups.each):
-            self._pool.give_back(self._table(held, group))
+        self._pool.give_back_each([self._table(held, group) for group in range(self.groups.each)])
         self.used_slots -= self._slots(held)
 
     def retire(self, seq: int) -> int:

@@ -126,7 +126,7 @@ class Decoding:
             pass
         elif len(due) <= allocator.growth_budget() and growth.unit:
             if leaving:
-                self._grow_and_leave(due, leaving, clock)
+                self._grow_and_leave([], due, leaving, clock)
             else:
                 allocator.grow_many(due)
         else:
@@ -246,10 +246,9 @@ class Decoding:
             clock += 1
             due = growth.residues[clock % unit]
             if clock in growth.leaving:
-                allocator.grow_many(grown)
+                lent, expired = allocator.used_slots + len(grown) * slots, allocator.expired_slots
+                self._grow_and_leave(grown, due, growth.pop_leaving(clock), clock)
                 grown = []
-                lent, expired = allocator.used_slots, allocator.expired_slots
-                self._grow_and_leave(due, growth.pop_leaving(clock), clock)
                 used += (allocator.used_slots - lent) * (total - start)
                 left.append((step, allocator.expired_slots - expired))
             else:
@@ -257,20 +256,29 @@ class Decoding:
                 used += len(due) * slots * (total - start)
             if clock in growth.last:
                 full += [(seq, clock, total - start) for seq in growth.pop_full(clock)]
-        allocator.grow_many(grown)
+        if grown:
+            allocator.grow_many(grown)
         return used, self._full(full), 0, left, 0, 0
 
-    def _grow_and_leave(self, due: Sequence[int], leaving: Sequence[int], clock: int) -> None:
-        """Give those that are due at `clock` their slots, as promised, and let others leave some."""
+    def _grow_and_leave(self, grown: list[int], due: list[int], leaving: list[int], clock: int) -> None:
+        """Give those that are due at `clock` their slots, as promised, and let others leave some.
+
+        First come those who `grown` names: they grew before, and have no slots yet.
+        """
         allocator, running, unlike = self.allocator, self.running, set(leaving)
         for seq in sorted(unlike.union(due)):
             if seq not in unlike:
-                allocator.grow_many((seq,))
+                grown.append(seq)
                 continue
+            if grown:
+                allocator.grow_many(grown)
+                grown.clear()
             request = running[seq]
             if not allocator.grow(seq, request.base + clock + 1):
                 raise InvariantError(f"sequence {seq} was promised growth at its clock {clock} and got none")
             self._plan_leaving(request)
+        if grown:
+            allocator.grow_many(grown)
 
     def _plan_growth(self, request: Request) -> None:
         """Write down when a sequence must grow next, or what it will never fill."""
