@@ -445,7 +445,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with stop:
             any_output()
             words = list(sys.argv[1:] if argv is None else argv)
-            code = command(called(words))(completed(words), standalone_mode=False) or 0
+            name = called(words)
+            if name:  # the list of commands needs no options
+                from kvsim.words import completed
+
+                words = completed(words)
+            code = command(name)(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -468,15 +473,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command(called: str) -> Front:
     """The commands, with the options of the one that is called; made once, as it takes a while."""
     return typer.main.get_command(shortened(app, called))
-
-
-def completed(words: list[str]) -> list[str]:
-    """A command line with what may be left out; without a command there are no options to look at."""
-    if not called(words):
-        return words
-    from kvsim import words as line
-
-    return line.completed(words)
 
 
 def _repeated(

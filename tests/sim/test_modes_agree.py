@@ -214,7 +214,7 @@ def check_case(case: Case):
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_the_first_cases_agree(scheduler):
     """Those that the slow test below begins with."""
-    for seed in range(4):
+    for seed in range(8):
         check_case(draw_case(Random(seed), scheduler))
 
 
