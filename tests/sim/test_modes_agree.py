@@ -126,11 +126,13 @@ class Books:
         allocator = self.allocator
         size, tables = allocator.block_size, allocator._tables
         assert set(tables) == set(self.server.running)
-        written = {
-            table[token // size] * size + token % size
-            for seq, table in tables.items()
-            for token in range(lengths.get(seq, 0))
-        }
+        filled: dict[int, int] = {}  # block -> tokens in it, however many sequences have them
+        for seq, table in tables.items():
+            rest = lengths.get(seq, 0)
+            assert rest <= len(table) * size
+            for block in table[: -(-rest // size)]:
+                filled[block] = max(filled.get(block, 0), min(rest, size))
+                rest -= size
         for seq, held in lengths.items():  # nobody writes where another may read
             for block in tables[seq][-(-held // size) :]:
                 assert owners[block] == 1
@@ -142,7 +144,7 @@ class Books:
             keys = allocator.prefixes.known_blocks()
             cached = len(keys.keys() & set(free))
             self.check_texts(lengths, keys)
-        return len(owners) * size, len(written), cached * size
+        return len(owners) * size, sum(filled.values()), cached * size
 
     def count_rooms(self, lengths: dict[int, int], owners: Counter[int]) -> dict[int, int]:
         """Tokens up to which each sequence can write in blocks that it owns alone."""
@@ -211,10 +213,13 @@ def check_case(case: Case):
     return slow
 
 
+FIRST = 8
+
+
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_the_first_cases_agree(scheduler):
-    """Those that the slow test below begins with."""
-    for seed in range(8):
+    """The slow test below goes on with the next."""
+    for seed in range(FIRST):
         check_case(draw_case(Random(seed), scheduler))
 
 
@@ -223,7 +228,7 @@ def test_the_first_cases_agree(scheduler):
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, block):
     cases, happened = 60, Counter()
-    for seed in range(block * cases, (block + 1) * cases):
+    for seed in range(max(block * cases, FIRST), (block + 1) * cases):
         try:
             result = check_case(draw_case(Random(seed), scheduler))
         except Exception as error:
