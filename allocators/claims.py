@@ -103,6 +103,21 @@ class Claims:
         self.tokens -= len(shared) * self._size
         return alone
 
+    def drop_first(self, table: list[int]) -> int:
+        """Take one reference away from the first blocks of a table, full ones, that others hold: how many."""
+        extra, shared = self.extra, 0
+        for block in table:
+            others = extra.get(block)
+            if others is None:
+                break
+            if others > 1:
+                extra[block] = others - 1
+            else:
+                del extra[block]
+            shared += 1
+        self.tokens -= shared * self._size
+        return shared
+
     def exchange(self, shared: list[int], left: list[int]) -> list[int]:
         """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.
 
