@@ -126,13 +126,11 @@ class Books:
         allocator = self.allocator
         size, tables = allocator.block_size, allocator._tables
         assert set(tables) == set(self.server.running)
-        filled: dict[int, int] = {}  # block -> tokens in it, however many sequences have them
-        for seq, table in tables.items():
-            rest = lengths.get(seq, 0)
-            assert rest <= len(table) * size
-            for block in table[: -(-rest // size)]:
-                filled[block] = max(filled.get(block, 0), min(rest, size))
-                rest -= size
+        written = {
+            table[token // size] * size + token % size
+            for seq, table in tables.items()
+            for token in range(lengths.get(seq, 0))
+        }
         for seq, held in lengths.items():  # nobody writes where another may read
             for block in tables[seq][-(-held // size) :]:
                 assert owners[block] == 1
@@ -144,7 +142,7 @@ class Books:
             keys = allocator.prefixes.known_blocks()
             cached = len(keys.keys() & set(free))
             self.check_texts(lengths, keys)
-        return len(owners) * size, sum(filled.values()), cached * size
+        return len(owners) * size, len(written), cached * size
 
     def count_rooms(self, lengths: dict[int, int], owners: Counter[int]) -> dict[int, int]:
         """Tokens up to which each sequence can write in blocks that it owns alone."""
