@@ -6,7 +6,6 @@ as one in a function, works too.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from importlib import import_module
 from typing import TypeVar
 
@@ -32,12 +31,6 @@ def handed_over() -> list[str]:
     return list(_HANDED_OVER)
 
 
-@lru_cache(maxsize=256)
-def _left_out(found: type) -> list[str]:
-    """The methods that a class leaves to its subclasses."""
-    return [each for each in dir(found) if getattr(getattr(found, each, None), "__isabstractmethod__", False)]
-
-
 def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
     """The class behind a name of the table, or behind one of the user's own.
 
@@ -58,7 +51,9 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
             raise unknown(field, name, list(table))
     if not (isinstance(found, type) and issubclass(found, base)):
         raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
-    missing = _left_out(found)
+    missing = [
+        each for each in dir(found) if getattr(getattr(found, each, None), "__isabstractmethod__", False)
+    ]
     if missing:
         raise KvsimError(f"{field} {name!r} does not say {listed(missing)}, as each {base.__name__} must")
     return found
