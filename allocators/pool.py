@@ -6,6 +6,7 @@ takes either, as both lend and take back alike.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mypy_extensions import mypyc_attr
 
@@ -39,10 +40,13 @@ class Pool:
         return blocks
 
     def lend_each(
-        self, seqs: Sequence[int], tables: dict[int, list[int]], evicted: list[int] | None = None
+        self, seqs: Sequence[Any], tables: dict[Any, list[Any]], evicted: list[int] | None = None
     ) -> None:
-        """As `lend`, one block to the table of each of these sequences, in their order."""
-        free = self._free
+        """As `lend`, one block to the table of each of these sequences, in their order.
+
+        Integers all, which a compiler need not look at.
+        """
+        free: list[Any] = self._free
         for seq in seqs:
             tables[seq].append(free.pop())
         self.free -= len(seqs)

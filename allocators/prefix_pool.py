@@ -12,6 +12,7 @@ are forgotten.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from mypy_extensions import mypyc_attr
 
@@ -167,11 +168,11 @@ class PrefixPool(KeyedBlocks):
         return lent
 
     def lend_each(
-        self, seqs: Sequence[int], tables: dict[int, list[int]], evicted: list[int] | None = None
+        self, seqs: Sequence[Any], tables: dict[Any, list[Any]], evicted: list[int] | None = None
     ) -> None:
         """As in Pool."""
         span, count = self._ends.behind, len(seqs)
-        blocks = span.blocks
+        blocks: list[Any] = span.blocks
         if len(blocks) > count:  # most often
             for seq in seqs:
                 tables[seq].append(blocks.pop())

@@ -6,7 +6,7 @@ reads it and imports go one way.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,10 @@ from kvsim.sim.errors import KvsimError
 
 Int64Column = npt.NDArray[np.int64]
 
-PS_PER_S = 1_000_000_000_000
+PS_PER_S: Final = 1_000_000_000_000
 """Picoseconds in a second: the engine's clock counts whole picoseconds."""
 
-LATEST_PS = 2**63 - 1
+LATEST_PS: Final = 2**63 - 1
 """What columns of 64-bit picoseconds hold: 106 days."""
 LATEST_ARRIVAL_S = 2**62 / PS_PER_S
 """Arrivals later than this (about 53 days) do not fit the clock's 64-bit columns with room to spare."""

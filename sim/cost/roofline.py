@@ -7,6 +7,7 @@ in O(1).
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -38,10 +39,10 @@ EIGHT_BIT_GPUS = (
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
 """Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
-FEW = 12
+FEW: Final = 12
 """Steps that a loop adds up faster than iterators, which take a while to begin."""
 
-SEQS_BITS = 32
+SEQS_BITS: Final = 32
 """Slots copied and decoding sequences are one integer, copied << SEQS_BITS | sequences."""
 
 TRANSFER_LATENCY_S = 5e-6

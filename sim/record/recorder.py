@@ -7,7 +7,7 @@ is dropped and the spacing doubles. So a run of any length has between half that
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -23,8 +23,8 @@ from kvsim.sim.serving.step import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
-SPANS_AT_ONCE = 1024
-HELD_BY = 6
+SPANS_AT_ONCE: Final = 1024
+HELD_BY: Final = 6
 """The place of `held_by` in a row of a span."""
 
 STEP_COLUMNS = (

@@ -9,7 +9,7 @@ Requests come one by one from the columns of the workload, and become objects wh
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
 import simpy
 
@@ -23,7 +23,7 @@ from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
-NEVER_PS = 1 << 63
+NEVER_PS: Final = 1 << 63
 
 Row = tuple[int, int, int, int]
 """(index, arrival_ps, prompt_tokens, output_tokens) of a request."""

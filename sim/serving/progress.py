@@ -19,17 +19,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.spread import Contexts
 
-SEQ_BITS = 40
+SEQ_BITS: Final = 40
 """A finish is one integer, clock << SEQ_BITS | seq: the heap sorts by clock, then by admission."""
-SEQ_MASK = (1 << SEQ_BITS) - 1
-NEVER = 1 << 62
+SEQ_MASK: Final = (1 << SEQ_BITS) - 1
+NEVER: Final = 1 << 62
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
