@@ -10,56 +10,60 @@ those of the sequence that makes way lose one. Who shares a last block that is n
 it, but for the last who shares it.
 """
 
+from collections.abc import Sequence
+
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.pool import Pool
 from kvsim.allocators.records import Holdings, InvariantError
 
 
 class Branching:
-    """Steps of beam search over the tables of an allocator.
-
-    Attributes
-    ----------
-    copies, copied_slots : int
-        Copies on write so far, and the slots that they copied.
-    """
+    """Steps of beam search over the tables of an allocator."""
 
     def __init__(self, tables: Holdings[list[int]], claims: Claims, pool: Pool, block_size: int) -> None:
-        self.copies = self.copied_slots = 0
         self._tables, self._claims, self._pool, self._size = tables, claims, pool, block_size
         self._sharers: dict[int, int] = {}  # last blocks that are not full: who shares them, but for one
 
     def fork(self, seq: int, parent: int, child: int, tokens: int) -> None:
         """Let `child` take the place of `seq`, as a copy of `parent`."""
-        tables = self._tables
+        tables, size = self._tables, self._size
         table, old = tables[parent], tables[seq]
-        full, filled = divmod(tokens, self._size)
+        full = tokens // size
+        filled = tokens - full * size
         if child in tables or len(table) != full + (filled > 0):
             tables.expect_new(child, tokens)
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {len(table)} blocks")
-        same = min(full, len(old))
+        same = full if full < len(old) else len(old)
         while same and table[same - 1] != old[same - 1]:
             same -= 1  # tables that part share nothing further on
         self._pool.give_back(self._claims.exchange(table[same:full], old[same:]))
         del tables[seq]
         tables[child] = table[:]
         if filled:
-            self._sharers[table[-1]] = self._sharers.get(table[-1], 0) + 1
+            last = table[-1]
+            self._sharers[last] = self._sharers[last] + 1 if last in self._sharers else 1
 
-    def write(self, seq: int, tokens: int) -> None:
-        """Make room for so many tokens of a sequence, one more than it has."""
-        table, pool = self._tables[seq], self._pool
-        grows = len(table) * self._size < tokens
-        others = 0 if grows else self._sharers.pop(table[-1], 0)
-        if not (grows or others):
-            return
-        if not pool.free:
-            raise InvariantError(f"sequence {seq} found no block for its token {tokens}")
-        if grows:
-            table += pool.lend(1)
-            return
-        if others > 1:
-            self._sharers[table[-1]] = others - 1
-        table[-1:] = pool.lend(1)
-        self.copies += 1
-        self.copied_slots += (tokens - 1) % self._size
+    def write(self, seqs: Sequence[int], tokens: int) -> int:
+        """Make room for so many tokens of these sequences, one more than each has: returns who copies."""
+        tables, pool, sharers = self._tables, self._pool, self._sharers
+        if len(tables[seqs[0]]) * self._size < tokens:  # so all are full
+            if pool.free < len(seqs):
+                raise InvariantError(f"sequences {seqs} found {pool.free} blocks for their token {tokens}")
+            pool.lend_each(seqs, tables)
+            return 0
+        copies = 0
+        for seq in seqs:
+            if not sharers:
+                break
+            table = tables[seq]
+            last = table[-1]
+            if last in sharers:
+                if not pool.free:
+                    raise InvariantError(f"sequence {seq} found no block for its token {tokens}")
+                table[-1] = pool.lend_one()
+                copies += 1
+                if sharers[last] > 1:
+                    sharers[last] -= 1
+                else:
+                    del sharers[last]
+        return copies

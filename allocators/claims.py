@@ -106,22 +106,27 @@ class Claims:
     def exchange(self, shared: list[int], left: list[int]) -> list[int]:
         """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.
 
-        The first are full; so are those of the second that others hold. Returns those that nobody else does.
+        The first are full; so are those of the second that others hold. Each block of a table has as many
+        holders as the next one, or more. Returns those that nobody else holds.
         """
-        extra = self.extra
-        alone: list[int] = []
-        for block in shared:
-            extra[block] = extra.get(block, 0) + 1
-        for block in left:
-            others = extra.get(block)
-            if others is None:
-                alone.append(block)
-            elif others > 1:
-                extra[block] = others - 1
-            else:
-                del extra[block]
-        self.tokens += (len(shared) + len(alone) - len(left)) * self._size
-        return alone
+        extra, count = self.extra, 0
+        if shared and shared[0] in extra:
+            for block in shared:
+                extra[block] = extra[block] + 1 if block in extra else 1
+        else:
+            extra.update(dict.fromkeys(shared, 1))
+        if left and left[0] in extra:
+            for block in left:
+                if block not in extra:
+                    break
+                count += 1
+                others = extra[block]
+                if others > 1:
+                    extra[block] = others - 1
+                else:
+                    del extra[block]
+        self.tokens += (len(shared) - count) * self._size
+        return left[count:] if count else left
 
     # -- forks --------------------------------------------------------------------------------
 

@@ -160,20 +160,23 @@ class Paged(BlockTables):
         self._count()
         return True
 
-    def branch(self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[int, int]]) -> None:
+    def branch(
+        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
+    ) -> None:
         """As in `Allocator`, in one go where only last blocks that fork now can be shared and not full."""
-        if self.prefixes is not None or self._claims.part_filled:
+        claims = self._claims
+        if self.prefixes is not None or claims.part_filled:
             super().branch(forks, writers)
             return
-        branching = self._branching
         for seq, parent, child, tokens in forks:
-            branching.fork(seq, parent, child, tokens)
-        for seq, tokens in writers:
-            branching.write(seq, tokens)
-        self.cow_copies += branching.copies
-        self.copied_slots += branching.copied_slots
-        branching.copies = branching.copied_slots = 0
-        self._count()
+            self._branching.fork(seq, parent, child, tokens)
+        for seqs, tokens in writers:
+            copies = self._branching.write(seqs, tokens)
+            if copies:
+                self.cow_copies += copies
+                self.copied_slots += copies * ((tokens - 1) % self.block_size)
+        self.shared_tokens = claims.tokens
+        self.used_slots = self.capacity_slots - self._pool.free * self.block_size
 
     # -- keeping prefixes ---------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ class Pool:
         self.free -= count
         return blocks
 
+    def lend_one(self) -> int:
+        """The next free block: there must be one."""
+        self.free -= 1
+        return self._free.pop()
+
     def lend_each(
         self, seqs: Sequence[int], tables: dict[int, list[int]], evicted: list[int] | None = None
     ) -> None:

@@ -77,9 +77,9 @@ def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeyp
     behind = []
     branch = BeamServer._branch
 
-    def noted(server, drops, clock):
+    def noted(server, drops, due, clock):
         behind.append(len(drops))
-        branch(server, drops, clock)
+        branch(server, drops, due, clock)
 
     monkeypatch.setattr(BeamServer, "_branch", noted)
     for seed in range(12):
