@@ -22,10 +22,47 @@ class Branching:
 
     def __init__(self, tables: Holdings[list[int]], claims: Claims, pool: Pool, block_size: int) -> None:
         self._tables, self._claims, self._pool, self._size = tables, claims, pool, block_size
-        self._sharers: dict[int, int] = {}  # last blocks that are not full: who shares them, but for one
 
-    def fork(self, seq: int, parent: int, child: int, tokens: int) -> None:
-        """Let `child` take the place of `seq`, as a copy of `parent`."""
+    def step(
+        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
+    ) -> tuple[int, int]:
+        """Do all of a step, as `Allocator.branch`; returns (copies on write, slots that they copied).
+
+        Who shares a last block that is not full must write.
+        """
+        sharers: dict[int, int] = {}  # last blocks that are not full: who shares them, but for one
+        for fork in forks:
+            last = self._fork(fork)
+            if last is not None:
+                sharers[last] = sharers[last] + 1 if last in sharers else 1
+        tables, pool, size = self._tables, self._pool, self._size
+        copies = copied_slots = 0
+        for seqs, tokens in writers:
+            if len(tables[seqs[0]]) * size < tokens:  # so all are full
+                if pool.free < len(seqs):
+                    raise InvariantError(f"sequences {seqs} found {pool.free} blocks for token {tokens}")
+                pool.lend_each(seqs, tables)
+                continue
+            for seq in seqs:
+                table = tables[seq]
+                last = table[-1]
+                if last in sharers:
+                    if not pool.free:
+                        raise InvariantError(f"sequence {seq} found no block for its token {tokens}")
+                    table[-1] = pool.lend_one()
+                    copies += 1
+                    copied_slots += (tokens - 1) % size
+                    if sharers[last] > 1:
+                        sharers[last] -= 1
+                    else:
+                        del sharers[last]
+        if sharers:
+            raise InvariantError(f"sequences share the blocks {list(sharers)}, not full, and do not write")
+        return copies, copied_slots
+
+    def _fork(self, fork: tuple[int, int, int, int]) -> int | None:
+        """Let `child` take the place of `seq`, as a copy of `parent`; returns the last block if not full."""
+        seq, parent, child, tokens = fork
         tables, size = self._tables, self._size
         table, old = tables[parent], tables[seq]
         full = tokens // size
@@ -39,31 +76,4 @@ class Branching:
         self._pool.give_back(self._claims.exchange(table[same:full], old[same:]))
         del tables[seq]
         tables[child] = table[:]
-        if filled:
-            last = table[-1]
-            self._sharers[last] = self._sharers[last] + 1 if last in self._sharers else 1
-
-    def write(self, seqs: Sequence[int], tokens: int) -> int:
-        """Make room for so many tokens of these sequences, one more than each has: returns who copies."""
-        tables, pool, sharers = self._tables, self._pool, self._sharers
-        if len(tables[seqs[0]]) * self._size < tokens:  # so all are full
-            if pool.free < len(seqs):
-                raise InvariantError(f"sequences {seqs} found {pool.free} blocks for their token {tokens}")
-            pool.lend_each(seqs, tables)
-            return 0
-        copies = 0
-        for seq in seqs:
-            if not sharers:
-                break
-            table = tables[seq]
-            last = table[-1]
-            if last in sharers:
-                if not pool.free:
-                    raise InvariantError(f"sequence {seq} found no block for its token {tokens}")
-                table[-1] = pool.lend_one()
-                copies += 1
-                if sharers[last] > 1:
-                    sharers[last] -= 1
-                else:
-                    del sharers[last]
-        return copies
+        return table[-1] if filled else None

@@ -88,20 +88,16 @@ class Claims:
             if block not in extra:
                 break
             start += 1
-        alone = table[start:]
-        if extra.keys().isdisjoint(alone):  # most often: what is shared comes first
-            shared = table[:start]
-        else:
-            shared = [block for block in table if block in extra]
-            alone = [block for block in alone if block not in extra]
-        for block in shared:
             others = extra[block]
             if others > 1:
                 extra[block] = others - 1
             else:
                 del extra[block]
-        self.tokens -= len(shared) * self._size
-        return alone
+        self.tokens -= start * self._size
+        alone = table[start:]
+        if extra.keys().isdisjoint(alone):  # most often: what is shared comes first
+            return alone
+        return [block for block in alone if not self.drop(block)]
 
     def exchange(self, shared: list[int], left: list[int]) -> list[int]:
         """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.

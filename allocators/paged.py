@@ -168,13 +168,9 @@ class Paged(BlockTables):
         if self.prefixes is not None or claims.part_filled:
             super().branch(forks, writers)
             return
-        for seq, parent, child, tokens in forks:
-            self._branching.fork(seq, parent, child, tokens)
-        for seqs, tokens in writers:
-            copies = self._branching.write(seqs, tokens)
-            if copies:
-                self.cow_copies += copies
-                self.copied_slots += copies * ((tokens - 1) % self.block_size)
+        copies, copied_slots = self._branching.step(forks, writers)
+        self.cow_copies += copies
+        self.copied_slots += copied_slots
         self.shared_tokens = claims.tokens
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
 

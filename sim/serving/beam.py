@@ -17,7 +17,6 @@ will be dropped can be foreseen, as long as the same groups search:
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -31,15 +30,9 @@ Pair = tuple[int, int]
 """Places of a candidate that is dropped, and of the one that goes on twice instead."""
 
 
-class Drop(NamedTuple):
-    """A search that drops candidates after a step."""
-
-    step: int
-    """how many steps are over then, counted from where one looks ahead"""
-    place: int
-    """which of the searches"""
-    pairs: list[Pair]
-    """who is dropped"""
+Drop = tuple[int, int, list[Pair]]
+"""A search that drops candidates after a step: (how many steps are over then, counted from where one looks
+ahead; which of the searches; who is dropped)."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -112,7 +105,7 @@ class Survivors:
         search -= self.at
         step = search // self._searches + 1
         place = search % self._searches
-        return tuple.__new__(Drop, (step, place, self._pairs[index]))  # quicker than Drop(...)
+        return step, place, self._pairs[index]
 
     def pass_over(self, searches: int) -> None:
         """So many have drawn."""

@@ -36,7 +36,7 @@ class Search:
         """The first of them ends after so many steps: after how many of these is a candidate dropped?"""
         self._survivors.look_ahead(len(self.groups), steps - 1)
         first = self.next_drop()
-        return steps if first is None else first.step
+        return steps if first is None else first[0]
 
     @property
     def last_drop(self) -> Drop | None:
@@ -58,6 +58,6 @@ class Search:
             return
         survivors.pass_over((steps - 1) * len(self.groups))
         groups = [group for group in self.groups if group.sequences]  # the others have finished
-        for drop in survivors.drops(len(groups), 1):
-            yield groups[drop.place], drop.pairs
+        for _, place, pairs in survivors.drops(len(groups), 1):
+            yield groups[place], pairs
         survivors.pass_over(len(groups))

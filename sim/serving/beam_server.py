@@ -94,7 +94,7 @@ class BeamServer(GroupServer):
     def grow_within(self, ends: list[int]) -> Grown:
         """As in `Decoding`, with the drops that were foreseen."""
         drops, index, count = self.search.drops, 0, 0
-        while count < len(drops) and drops[count].step < len(ends):
+        while count < len(drops) and drops[count][0] < len(ends):
             count += 1
         if not count:
             return super().grow_within(ends)
@@ -103,7 +103,7 @@ class BeamServer(GroupServer):
         grown: list[int] = []  # who grows before the next drop
         saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
         lent = used = internal = shared = step = 0
-        at = drops[0].step
+        at = drops[0][0]
         for start in ends[:-1]:
             step += 1
             clock += 1
@@ -112,16 +112,16 @@ class BeamServer(GroupServer):
                 if grown:
                     allocator.grow_many(grown)
                     grown = []
-                first = index
-                while index < count and drops[index].step == step:
+                first, left = index, total - start
+                while at == step:
                     index += 1
+                    at = drops[index][0] if index < count else 0
                 used_before, shared_before = allocator.used_slots, allocator.shared_tokens
                 self._branch(drops[first:index], due, clock)
                 more = allocator.shared_tokens - shared_before
-                used += (allocator.used_slots - used_before) * (total - start)
-                shared += more * (total - start)
+                used += (allocator.used_slots - used_before) * left
+                shared += more * left
                 saved.append((step, more))
-                at = drops[index].step if index < count else 0
             elif due:
                 grown += due
                 lent += len(due) * (total - start)
@@ -145,17 +145,19 @@ class BeamServer(GroupServer):
         foreseen = 0  # slots copied
         for _, place, pairs in drops:
             group = groups[place]
-            living = group.sequences[:]
-            branched: list[Request] = []
-            for gone, stays in pairs:
-                parent, candidate = living[stays], living[gone]
-                forks.append(self._take_place(group, parent, candidate, clock))
-                branched += parent, candidate
+            living = group.sequences
             tokens = living[0].base + clock
             foreseen += len(pairs) * (tokens % unit)
-            if len(pairs) > 1:
-                branched = [request for request in group.sequences if request in branched]
-            writers[group] = [request.seq for request in branched], tokens + 1
+            if len(pairs) == 1:  # most often
+                gone, stays = pairs[0]
+                fork = self._take_place(group, living[stays], living[gone], tokens)
+                forks.append(fork)
+                writers[group] = [fork[1], fork[2]], tokens + 1
+                continue
+            living = living[:]
+            forks += [self._take_place(group, living[stays], living[gone], tokens) for gone, stays in pairs]
+            branched = {living[place] for pair in pairs for place in pair}
+            writers[group] = [one.seq for one in group.sequences if one in branched], tokens + 1
         known: Group | None = None
         for seq in due:  # all candidates of a group at once
             if running[seq].group is not known:
@@ -194,12 +196,13 @@ class BeamServer(GroupServer):
         full = self._full_clock(candidate)
         if parent.seq not in self._unwritten:
             self._await_write(parent, full)
-        if not self.allocator.fork_over(*self._take_place(group, parent, candidate, self.progress.clock)):
+        tokens = parent.base + self.progress.clock
+        if not self.allocator.fork_over(*self._take_place(group, parent, candidate, tokens)):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self._await_write(candidate, full)
 
-    def _take_place(self, group: Group, parent: Request, candidate: Request, clock: int) -> Fork:
-        """All but the blocks: a candidate gets a new id, and is a copy of its parent at this clock."""
+    def _take_place(self, group: Group, parent: Request, candidate: Request, tokens: int) -> Fork:
+        """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""
         old, seq = candidate.seq, self._next_seq
         self._next_seq += 1
         del self.running[old]
@@ -212,7 +215,7 @@ class BeamServer(GroupServer):
         if candidate.preemptions:
             group.sequences[0].preemptions += candidate.preemptions
             candidate.preemptions = 0
-        return old, parent.seq, seq, parent.base + clock
+        return old, parent.seq, seq, tokens
 
     def _await_write(self, request: Request, full_clock: int) -> None:
         """A candidate shares its last block; if it is to grow at all, that stays planned as it is."""
