@@ -220,7 +220,11 @@ class Roofline(CostModel):
         if self._shaped or steps > FEW:
             super().go_on(ends, decode_seqs, context_tokens, more, limit_ps)
             return
-        end = ends[-1] + self.copying_ps(decode_seqs, context_tokens, copied, None)
+        constant = self._decode_ps.get(copied << SEQS_BITS | decode_seqs)
+        if constant is None:
+            end = ends[-1] + self.copying_ps(decode_seqs, context_tokens, copied, None)
+        else:
+            end = ends[-1] + constant + self._context_ps * context_tokens
         ends.append(end)
         if steps == 1 or end >= limit_ps:
             return

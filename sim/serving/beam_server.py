@@ -121,7 +121,8 @@ class BeamServer(GroupServer):
                 more = allocator.shared_tokens - shared_before
                 used += (allocator.used_slots - used_before) * left
                 shared += more * left
-                saved.append((step, more))
+                if more:
+                    saved.append((step, more))
             elif due:
                 grown += due
                 lent += len(due) * (total - start)
@@ -164,8 +165,10 @@ class BeamServer(GroupServer):
                 known = group = self.group_of(running[seq])
                 writers[group] = [request.seq for request in group.sequences], running[seq].base + clock + 1
         copied = allocator.copied_slots
-        order = writers if len(writers) == 1 else sorted(writers, key=self.urgency)
-        allocator.branch(forks, [writers[group] for group in order])
+        if len(writers) == 1:
+            allocator.branch(forks, list(writers.values()))
+        else:
+            allocator.branch(forks, [writers[group] for group in sorted(writers, key=self.urgency)])
         if allocator.copied_slots - copied != foreseen:
             raise InvariantError(
                 f"{allocator.copied_slots - copied} slots were copied where {foreseen} were foreseen"
@@ -203,17 +206,18 @@ class BeamServer(GroupServer):
 
     def _take_place(self, group: Group, parent: Request, candidate: Request, tokens: int) -> Fork:
         """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""
-        old, seq = candidate.seq, self._next_seq
-        self._next_seq += 1
-        del self.running[old]
-        self.running[seq] = candidate
+        old, seq, running = candidate.seq, self._next_seq, self.running
+        self._next_seq = seq + 1
+        del running[old]
+        running[seq] = candidate
         self._growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then
         self.progress.rename(candidate, seq)
         candidate.reached, candidate.sample = parent.reached, parent.sample
-        group.sequences.remove(candidate)
-        group.sequences.append(candidate)
+        sequences = group.sequences
+        sequences.remove(candidate)
+        sequences.append(candidate)
         if candidate.preemptions:
-            group.sequences[0].preemptions += candidate.preemptions
+            sequences[0].preemptions += candidate.preemptions
             candidate.preemptions = 0
         return old, parent.seq, seq, tokens
 
