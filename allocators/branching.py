@@ -70,10 +70,8 @@ class Branching:
         if child in tables or len(table) != full + (filled > 0):
             tables.expect_new(child, tokens)
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {len(table)} blocks")
-        same = full if full < len(old) else len(old)
-        while same and table[same - 1] != old[same - 1]:
-            same -= 1  # tables that part share nothing further on
-        self._pool.give_back(self._claims.exchange(table[same:full], old[same:]))
+        self._pool.give_back(self._claims.leave(seq, old))
+        self._claims.share(parent, child, full)
         del tables[seq]
         tables[child] = table[:]
         return table[-1] if filled else None

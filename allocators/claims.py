@@ -9,7 +9,7 @@ block back from its last holder.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from mypy_extensions import mypyc_attr
 
@@ -40,6 +40,22 @@ class Claims:
         self._size = block_size
         self._tables = tables
 
+    def references(self) -> dict[int, int]:
+        """Of shared blocks only: references beyond the first."""
+        return self.extra
+
+    def share(self, parent: int, child: int, blocks: int) -> None:
+        """A child begins with so many blocks of its parent, all of them full."""
+        self.add(self._tables[parent][:blocks])
+
+    def leave(self, seq: int, table: list[int]) -> list[int]:
+        """A sequence leaves, which had this table; returns the blocks that nobody holds then."""
+        return self.drop_all(table) if self.extra else table
+
+    def part(self, seq: int, block: int) -> None:
+        """A sequence gets a copy of its own of the last block of its table, which others share."""
+        self.drop(block)
+
     def add(self, blocks: list[int]) -> None:
         """One more sequence holds these blocks, all of them full."""
         extra = self.extra
@@ -47,17 +63,9 @@ class Claims:
             extra[block] = extra.get(block, 0) + 1
         self.tokens += len(blocks) * self._size
 
-    def add_table(self, table: list[int], tokens: int) -> None:
-        """One more sequence holds a table, in whose last block its last token lies."""
-        self.add(table)
-        empty = len(table) * self._size - tokens
-        if empty:
-            self.part_filled[table[-1]] = self._size - empty
-            self.tokens -= empty
-
-    def count(self, tables: Iterable[list[int]], filled: Mapping[int, int]) -> None:
+    def count(self, tables: Mapping[int, list[int]], filled: Mapping[int, int]) -> None:
         """Tables come back that share blocks among each other; some of these hold only `filled` tokens."""
-        for block, count in Counter(block for table in tables for block in table).items():
+        for block, count in Counter(block for table in tables.values() for block in table).items():
             if count > 1:
                 self.extra[block] = count - 1
                 tokens = filled.get(block) or self._size
@@ -99,31 +107,6 @@ class Claims:
             return alone
         return [block for block in alone if not self.drop(block)]
 
-    def exchange(self, shared: list[int], left: list[int]) -> list[int]:
-        """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.
-
-        The first are full; so are those of the second that others hold. Each block of a table has as many
-        holders as the next one, or more. Returns those that nobody else holds.
-        """
-        extra, count = self.extra, 0
-        if shared and shared[0] in extra:
-            for block in shared:
-                extra[block] = extra[block] + 1 if block in extra else 1
-        else:
-            extra.update(dict.fromkeys(shared, 1))
-        if left and left[0] in extra:
-            for block in left:
-                if block not in extra:
-                    break
-                count += 1
-                others = extra[block]
-                if others > 1:
-                    extra[block] = others - 1
-                else:
-                    del extra[block]
-        self.tokens += (len(shared) - count) * self._size
-        return left[count:] if count else left
-
     # -- forks --------------------------------------------------------------------------------
 
     def fork(self, parent: int, child: int, tokens: int) -> None:
@@ -133,42 +116,34 @@ class Claims:
         """
         self._expect_last(parent, child, tokens)
         table = self._tables[parent]
-        self.add_table(table, tokens)
+        self.share(parent, child, len(table))
+        empty = len(table) * self._size - tokens
+        if empty:
+            self.part_filled[table[-1]] = self._size - empty
+            self.tokens -= empty
         self._tables[child] = table[:]
 
-    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> list[int]:
-        """`fork`, and `seq` leaves; returns the blocks that nobody holds then.
-
-        Of blocks that `seq` shares with the parent, nothing need be counted.
-        """
-        table, old = self._tables[parent], self._tables[seq]
-        last = self._expect_last(parent, child, tokens)
-        same = min(len(table), len(old))
-        while same and (same > last or table[same - 1] != old[same - 1]):
-            same -= 1  # tables that part share nothing further on
-        self.add_table(table[same:], tokens - same * self._size)
-        alone = self.drop_all(old[same:])
-        del self._tables[seq]
-        self._tables[child] = table[:]
-        return alone
-
-    def _expect_last(self, parent: int, child: int, tokens: int) -> int:
-        """The place of the parent's last block, if it ends with the last token, and the child is new."""
+    def _expect_last(self, parent: int, child: int, tokens: int) -> None:
+        """Raise InvariantError unless the parent ends with its last block, and the child is new."""
         self._tables.expect_new(child, tokens)
         table, size = self._tables[parent], self._size
         last, filled = table[-1], tokens - (len(table) - 1) * size
-        known = self.part_filled.get(last, size) if last in self.extra else filled
+        known = self.part_filled.get(last, size) if self._shares_last(parent, table) else filled
         if not 0 < filled <= size or filled != known:
             room = f"{len(table)} blocks of {size}, {known} tokens in the last"
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
-        return len(table) - 1
+
+    def _shares_last(self, seq: int, table: list[int]) -> bool:
+        """Whether others hold the last block of a table."""
+        return table[-1] in self.extra
 
     # -- looking ------------------------------------------------------------------------------
 
     def holders(self, block: int) -> int:
         """How many tables name a block."""
-        if block in self.extra:
-            return self.extra[block] + 1
+        extra = self.references()
+        if block in extra:
+            return extra[block] + 1
         return sum(block in table for table in self._tables.values())
 
     def shared_tail_slots(self) -> int:
@@ -177,7 +152,7 @@ class Claims:
 
     def sharers(self) -> dict[int, tuple[int, ...]]:
         """Which sequences hold each shared block."""
-        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.extra, ())
+        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.references(), ())
         for seq, table in self._tables.items() if seqs else ():
             for block in seqs.keys() & table:
                 seqs[block] += (seq,)

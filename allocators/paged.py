@@ -97,7 +97,7 @@ class Paged(BlockTables):
         if part_filled and table[-1] in part_filled and tokens > self.capacity(seq):
             if max(missing, 0) >= self._pool.free:
                 return False
-            self._copy_on_write(table)
+            self._copy_on_write(seq, table)
             full -= 1
         elif missing > self._pool.free:
             return False
@@ -135,9 +135,8 @@ class Paged(BlockTables):
                 raise self._tables.holds_nothing(seq)
             self.host_used_slots -= self._host.drop(seq) * self.block_size
             return
-        if self._claims.extra:
-            table = self._claims.drop_all(table)
-            self.shared_tokens = self._claims.tokens
+        table = self._claims.leave(seq, table)
+        self.shared_tokens = self._claims.tokens
         self._pool.give_back(table)
         self.used_slots -= len(table) * self.block_size
 
@@ -153,10 +152,11 @@ class Paged(BlockTables):
         return True
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """As in `Allocator`; of blocks that `seq` shares with the parent, nothing need be counted."""
+        """As in `Allocator`, in one go."""
         if self.prefixes is not None:
             return super().fork_over(seq, parent, child, tokens)
-        self._pool.give_back(self._claims.fork_over(seq, parent, child, tokens))
+        self._claims.fork(parent, child, tokens)
+        self._pool.give_back(self._claims.leave(seq, self._tables.pop(seq)))
         self._count()
         return True
 
@@ -225,7 +225,7 @@ class Paged(BlockTables):
         if self.prefixes is not None:
             for seq, table in tables.items():
                 self.prefixes.enter_unknown(seq, len(table))
-        self._claims.count(tables.values(), filled)
+        self._claims.count(tables, filled)
         self._count()
         return True
 
@@ -237,9 +237,9 @@ class Paged(BlockTables):
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
         self.cached_slots = self._pool.cached * self.block_size
 
-    def _copy_on_write(self, table: list[int]) -> None:
+    def _copy_on_write(self, seq: int, table: list[int]) -> None:
         filled = self._claims.part_filled[table[-1]]
-        self._claims.drop(table[-1])
+        self._claims.part(seq, table[-1])
         table[-1:] = self._pool.lend(1)
         self._count()
         self.cow_copies += 1
