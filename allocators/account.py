@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import Layout, Ledger, Region
-from kvsim.allocators.facts import Facts
+from kvsim.allocators.beside import Beside
 from kvsim.allocators.options import said_by
 from kvsim.allocators.records import InvariantError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Account(Facts):
+class Account(Beside):
     """The counts of an allocator, and what can be asked of it.
 
     Attributes
@@ -44,10 +44,6 @@ class Account(Facts):
         `slots_per_token * tokens - shared_tokens - expired_slots + state_slots` slots hold a token.
     copied_slots : int
         Slots copied since the start (copy-on-write, moves).
-    maps, unmaps : int
-        Calls to the driver since the start that give memory and take it back.
-    map_ns, unmap_ns : int
-        What one of them takes, in nanoseconds.
     most_sequences : int or None
         How many sequences it can hold; None: as many as fit.
     cow_copies : int
@@ -59,8 +55,6 @@ class Account(Facts):
         Whether it says where pieces of prompts end (`piece`), as states can be kept only there.
     evicted_by : list of int
         Which growths of the last `grow_many` took slots of a cached prefix, one unit each; counted from 0.
-    host_capacity_slots, host_used_slots : int
-        Size of the host pool and what swapped sequences hold there.
     """
 
     growth_unit: int
@@ -72,6 +66,7 @@ class Account(Facts):
     def __init__(self, capacity_slots: int) -> None:
         if capacity_slots < 1:
             raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
+        super().__init__()
         self.capacity_slots = capacity_slots
         self.growth_unit = said_by(type(self), "growth_unit", 0)
         self.grows_by = said_by(type(self), "grows_by", 0)
@@ -84,14 +79,10 @@ class Account(Facts):
         self.expired_slots = 0
         self.copied_slots = 0
         self.cow_copies = 0
-        self.maps = self.unmaps = 0
-        self.map_ns = self.unmap_ns = 0
         self.most_sequences: int | None = None
         self.caches = False
         self.ends_pieces = False
         self.evicted_by: list[int] = []
-        self.host_capacity_slots = 0
-        self.host_used_slots = 0
 
     @property
     def free_slots(self) -> int:

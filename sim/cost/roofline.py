@@ -38,7 +38,7 @@ EIGHT_BIT_GPUS = (
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
 """Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
-FEW = 12
+FEW = 1
 """Steps that a loop adds up faster than iterators, which take a while to begin."""
 
 SEQS_BITS = 32

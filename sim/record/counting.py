@@ -13,7 +13,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from kvsim.sim.record.histogram import BINS, Histogram
-from kvsim.sim.record.span import Integrals, Span
+from kvsim.sim.record.span import Integrals, Rest, Span, peak_slots
+from kvsim.sim.serving.growth import Grown
 
 COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled: interpreted, it would be slower than the bulk."""
@@ -53,6 +54,7 @@ class Sums:
     def __init__(self) -> None:
         self.time_ps, self.token, self.used = Total(), Total(), Total()
         self.internal, self.running = Total(), Total()
+        self.changes: list[tuple[list[int], Rest | None, Grown | None]] = []
 
     def give(self, to: Integrals) -> None:
         """Add the sums to others, and begin again."""
@@ -61,6 +63,9 @@ class Sums:
         to.used += self.used.take()
         to.internal += self.internal.take()
         to.running += self.running.take()
+        if self.changes:
+            to.add_changes(*zip(*self.changes, strict=True))
+            self.changes = []
 
 
 class Counting:
@@ -68,6 +73,8 @@ class Counting:
 
     Attributes
     ----------
+    spans : int
+        Counted since the sums were given away.
     max_running, peak_slots : int
         The most that ran in any span, and the most slots that held a token.
     """
@@ -77,57 +84,58 @@ class Counting:
         self.peak_slots = 0
         self._per_token = slots_per_token
         self._saturated, self._unsaturated = Sums(), Sums()
+        self._held_ps: dict[str, int] = {}
+        self.spans = self._count = self._longest_ps = 0
+        self._weighted = Total()  # sum of the gaps
         self._weights = [0] * BINS
         self._filled: list[int] = []  # bins that hold something
         self._shift: i64 = 0
 
-    def count(
-        self,
-        spans: list[Span],
-        saturated: Integrals,
-        unsaturated: Integrals,
-        held_ps: dict[str, int],
-        gaps: Histogram,
-    ) -> list[Span]:
-        """Add spans to the sums of a recorder; returns those that are left for the bulk."""
-        left: list[Span] = []
-        counted: tuple[list[Span], list[Span]] = [], []
-        count, longest_ps, weighted = 0, 0, Total()
-        for span in spans:
-            ends = span.ends
-            total, steps, peak = ends[-1], len(ends), span.peak_slots(self._per_token)
-            most = span.held + self._per_token * span.decoding * (steps - 1)
-            large = peak | most | span.used | span.internal | span.running | span.decoding
-            if total >= LONGEST_PS or large >= MOST_SLOTS:
-                left.append(span)
-                continue
-            self.max_running = max(self.max_running, span.running)
-            self.peak_slots = max(self.peak_slots, peak)
-            if span.held_by:
-                held_ps[span.held_by] += total
-                self._add(self._saturated, span, total)
-                counted[0].append(span)
-            else:
-                self._add(self._unsaturated, span, total)
-                counted[1].append(span)
-            if span.decoding:
-                count += span.decoding * steps
-                total_ps: i64 = total
-                decoding: i64 = span.decoding
-                weighted.add(decoding * total_ps)
-                longest_ps = max(longest_ps, self._add_gaps(ends, span.decoding))
+    def add(self, span: Span) -> bool:
+        """Count a span; False: it is left for the bulk."""
+        ends, grown = span.ends, span.grown
+        total, steps, more = ends[-1], len(ends), self._per_token * span.decoding
+        peak = peak_slots(steps, span.held, more, grown)
+        most = span.held + more * (steps - 1)
+        large = peak | most | span.used | span.internal | span.running | span.decoding
+        if total >= LONGEST_PS or large >= MOST_SLOTS:
+            return False
+        self.spans += 1
+        self.max_running = max(self.max_running, span.running)
+        self.peak_slots = max(self.peak_slots, peak)
+        if span.held_by:
+            self._held_ps[span.held_by] = self._held_ps.get(span.held_by, 0) + total
+            self._add(self._saturated, span, total)
+        else:
+            self._add(self._unsaturated, span, total)
+        if span.decoding:
+            self._count += span.decoding * steps
+            total_ps: i64 = total
+            decoding: i64 = span.decoding
+            self._weighted.add(decoding * total_ps)
+            self._longest_ps = max(self._longest_ps, self._add_gaps(ends, span.decoding))
+        return True
+
+    def give(
+        self, saturated: Integrals, unsaturated: Integrals, held_ps: dict[str, int], gaps: Histogram
+    ) -> None:
+        """Add what was counted since the last time to the sums of a recorder."""
         self._saturated.give(saturated)
         self._unsaturated.give(unsaturated)
-        saturated.add_changes(counted[0])
-        unsaturated.add_changes(counted[1])
-        weights = self._weights
+        for held_by, duration_ps in self._held_ps.items():
+            held_ps[held_by] += duration_ps
+        weights, count, self._held_ps = self._weights, self._count, {}
         gaps.add_bins(
-            self._filled, [weights[bin] for bin in self._filled], count, weighted.take(), longest_ps
+            self._filled,
+            [weights[bin] for bin in self._filled],
+            count,
+            self._weighted.take(),
+            self._longest_ps,
         )
         for bin in self._filled:
             weights[bin] = 0
         self._filled = []
-        return left
+        self.spans = self._count = self._longest_ps = 0
 
     def _add(self, sums: Sums, span: Span, total_ps: i64) -> None:
         """Add what a span holds from its first step on, and the tokens that come in the later ones."""
@@ -149,6 +157,8 @@ class Counting:
         sums.used.add(used * total_ps)
         sums.internal.add(internal * total_ps)
         sums.running.add(running * total_ps)
+        if span.rest is not None or span.grown is not None:
+            sums.changes.append((ends, span.rest, span.grown))
 
     def _add_gaps(self, ends: list[int], weight: int) -> int:
         """Count the steps of a span, each so many times, in their bins; returns the longest."""

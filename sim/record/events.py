@@ -93,9 +93,16 @@ class Refusal(NamedTuple):
 
 
 class Events:
-    """Collects while the engine runs; `table` has a row per event."""
+    """Collects while the engine runs; `table` has a row per event.
+
+    Attributes
+    ----------
+    changed : bool
+        Whether the last step changed anything, or anybody finished since.
+    """
 
     def __init__(self) -> None:
+        self.changed = True
         self._numbers = array("q")  # rows of NUMBERS
         self._event, self._reason = TextColumn(), TextColumn()
         self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
@@ -151,6 +158,7 @@ class Events:
 
     def finished(self, request: Request, now_ps: int, step: int) -> None:
         """A sequence has its last token."""
+        self.changed = True
         self._add("finish", request, now_ps, step, tokens=request.final_tokens)
 
     def rejected(self, row: int, now_ps: int, step: int, reason: str) -> None:

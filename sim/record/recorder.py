@@ -17,13 +17,15 @@ from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Integrals, Span
+from kvsim.sim.record.span import Columns, Integrals, Row, Span
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.step import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE = 1024
+HELD_BY = 6
+"""The place of `held_by` in a row of a span."""
 
 STEP_COLUMNS = (
     "step",
@@ -157,7 +159,7 @@ class Recorder:
         self.rejected: dict[str, int] = {}
         self.truncated = 0
         self.finished_count = 0
-        self._spans: list[Span] = []  # not counted yet
+        self._rows: list[Row] = []  # of spans that are not counted yet
         self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
         self._timeline: list[Instant] = []
@@ -195,8 +197,25 @@ class Recorder:
 
     def add(self, span: Span) -> None:
         """Keep steps that were carried out, to be counted with others."""
-        self._spans.append(span)
-        if len(self._spans) == SPANS_AT_ONCE:
+        if self._counting is not None and self._counting.add(span):
+            if self._counting.spans == SPANS_AT_ONCE:
+                self.flush()
+            return
+        rows = self._rows
+        rows.append(
+            (
+                span.ends,
+                span.decoding,
+                span.running,
+                span.held,
+                span.used,
+                span.internal,
+                span.held_by,
+                span.rest,
+                span.grown,
+            )
+        )
+        if len(rows) == SPANS_AT_ONCE:
             self.flush()
 
     def late(self, gap_ps: int, count: int) -> None:
@@ -205,33 +224,36 @@ class Recorder:
 
     def flush(self) -> None:
         """Count the spans and the late tokens collected so far; a few of these wait for the last spans."""
-        spans, self._spans = self._spans, []
-        counts_late = len(spans) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
-        if self._counting:
-            spans = self._count_each(self._counting, spans)
-        if spans:
-            self.token_gaps.add_spans([span.ends for span in spans], [span.decoding for span in spans])
-            self.max_running = max(self.max_running, *[span.running for span in spans])
-            more = self.slots_per_token
-            at_most = [span.held + more * span.decoding * (len(span.ends) - 1) for span in spans]
-            if max(at_most) > self.peak_used_slots:
-                self.peak_used_slots = max(self.peak_used_slots, *[span.peak_slots(more) for span in spans])
-            self.saturated.add_spans([span for span in spans if span.held_by], more)
-            self.unsaturated.add_spans([span for span in spans if not span.held_by], more)
-            for span in spans:
-                if span.held_by:
-                    self.held_ps[span.held_by] += span.ends[-1]
+        rows, self._rows = self._rows, []
+        counts_late = len(rows) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
+        if self._counting is not None:
+            self._take_counted(self._counting)
+        waited = [row for row in rows if row[HELD_BY]]
+        others = rows if not waited else [row for row in rows if not row[HELD_BY]]
+        self._count(waited, self.saturated)
+        self._count(others, self.unsaturated)
         if self._late_gaps and counts_late:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
             self._late_gaps.clear()
 
-    def _count_each(self, counting: Counting, spans: list[Span]) -> list[Span]:
-        """The same, compiled; returns those that are left."""
-        left = counting.count(spans, self.saturated, self.unsaturated, self.held_ps, self.token_gaps)
+    def _count(self, rows: list[Row], sums: Integrals) -> None:
+        """Count spans that all go to the same sums."""
+        if not rows:
+            return
+        spans = Columns(rows, self.slots_per_token)
+        for held_by, duration_ps in zip(spans.held_by, spans.totals, strict=True) if spans.held_by[0] else ():
+            self.held_ps[held_by] += duration_ps
+        self.token_gaps.add_spans(spans.ends, spans.decoding)
+        self.max_running = max(self.max_running, *spans.running)
+        self.peak_used_slots = spans.peak_slots(self.peak_used_slots)
+        sums.add_spans(spans)
+
+    def _take_counted(self, counting: Counting) -> None:
+        """The same of spans that were counted one by one, compiled."""
+        counting.give(self.saturated, self.unsaturated, self.held_ps, self.token_gaps)
         self.max_running = max(self.max_running, counting.max_running)
         self.peak_used_slots = max(self.peak_used_slots, counting.peak_slots)
-        return left
 
     def sample(self, row: Instant) -> None:
         """Add a row to the timeline; thin it when it is full."""

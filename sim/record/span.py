@@ -4,17 +4,24 @@ A span is written down when its steps were carried out, and counted with others 
 in slot-picoseconds, or requests times picoseconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from operator import mul
+from operator import add, mul, sub
 
 from kvsim.sim.serving.growth import Grown
+
+Rest = tuple[int, int, int, int]
+"""External, cached and idle slots, and tokens saved by sharing."""
+
+Row = tuple[list[int], int, int, int, int, int, str, Rest | None, Grown | None]
+"""What a `Span` says, in the order of its attributes."""
 
 
 class Span:
     """Steps without a decision, and what the memory held: planned, perhaps cut, then carried out.
 
     `held` slots hold a token in the first step, those of `decoding` tokens more in each later one; `used`
-    and `internal` are those before any growth in the span.
+    and `internal` are those before any growth in the span. A replica has one, which it plans again and again.
 
     Attributes
     ----------
@@ -32,7 +39,10 @@ class Span:
 
     __slots__ = ("decoding", "ends", "grown", "held", "held_by", "internal", "rest", "running", "used")
 
-    def __init__(  # noqa: PLR0917 - made for every span, and by position it is quick
+    def __init__(self) -> None:
+        self.plan([], 0, 0, 0, 0, 0, "", None)
+
+    def plan(  # noqa: PLR0917 - for every span, and by position it is quick
         self,
         ends: list[int],
         decoding: int,
@@ -41,8 +51,9 @@ class Span:
         used: int,
         internal: int,
         held_by: str,
-        rest: tuple[int, int, int, int] | None,
-    ) -> None:
+        rest: Rest | None,
+    ) -> "Span":
+        """Say what is to come; returns itself."""
         self.ends = ends
         self.decoding = decoding
         self.running = running
@@ -52,17 +63,56 @@ class Span:
         self.held_by = held_by
         self.rest = rest
         self.grown: Grown | None = None
+        return self
 
-    def peak_slots(self, per_token: int) -> int:
-        """The most slots that held a token in any step, with so many for each token."""
-        more, gone = per_token * self.decoding, 0
-        if self.grown is None or not self.grown[3]:
-            return self.held + more * (len(self.ends) - 1)
-        peak = self.held
-        for step, slots in self.grown[3]:
-            peak = max(peak, self.held + more * (step - 1) - gone)
-            gone += slots
-        return max(peak, self.held + more * (len(self.ends) - 1) - gone)
+
+def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
+    """The most slots that held a token in any of so many steps, each of which adds `more`."""
+    if grown is None or not grown[3]:
+        return held + more * (steps - 1)
+    peak, gone = held, 0
+    for step, slots in grown[3]:
+        peak = max(peak, held + more * (step - 1) - gone)
+        gone += slots
+    return max(peak, held + more * (steps - 1) - gone)
+
+
+class Columns:
+    """Spans side by side, to count many at once.
+
+    Attributes
+    ----------
+    totals : list of int
+        Of each span, its duration in picoseconds.
+    steps : list of int
+        How many steps it has.
+    more : sequence of int
+        Slots that every step after the first adds.
+    """
+
+    def __init__(self, rows: list[Row], slots_per_token: int) -> None:
+        columns = zip(*rows, strict=True)
+        self.ends: Sequence[list[int]] = next(columns)
+        self.decoding: Sequence[int] = next(columns)
+        self.running: Sequence[int] = next(columns)
+        self.held: Sequence[int] = next(columns)
+        self.used: Sequence[int] = next(columns)
+        self.internal: Sequence[int] = next(columns)
+        self.held_by: Sequence[str] = next(columns)
+        self.rest: Sequence[Rest | None] = next(columns)
+        self.grown: Sequence[Grown | None] = next(columns)
+        self.totals: list[int] = [ends[-1] for ends in self.ends]
+        self.steps = list(map(len, self.ends))
+        self.more = self.decoding
+        if slots_per_token != 1:
+            self.more = [slots_per_token * decoding for decoding in self.decoding]
+
+    def peak_slots(self, known: int) -> int:
+        """The most slots that held a token in any step, or `known` if that is more."""
+        at_most = map(sub, map(add, self.held, map(mul, self.more, self.steps)), self.more)
+        if max(at_most) <= known:  # even if nobody left any behind
+            return known
+        return max(known, *map(peak_slots, self.steps, self.held, self.more, self.grown))
 
 
 @dataclass
@@ -86,36 +136,39 @@ class Integrals:
         """For processes that hand it on: a compiled class cannot be pickled otherwise."""
         return Integrals, astuple(self)
 
-    def add_spans(self, spans: list[Span], slots_per_token: int) -> None:
+    def add_spans(self, spans: Columns) -> None:
         """Add steps that were carried out."""
-        totals = [span.ends[-1] for span in spans]
+        totals = spans.totals
         # step i holds i * more slots than the first, and sum(i * duration) = steps * total - sum(ends)
-        later = [
-            span.decoding * (len(span.ends) * span.ends[-1] - sum(span.ends))
-            for span in spans
-            if len(span.ends) > 1
-        ]
+        later = map(sub, map(mul, spans.steps, totals), map(sum, spans.ends))
         self.time_ps += sum(totals)
-        self.token += sum(map(mul, [span.held for span in spans], totals)) + sum(later) * slots_per_token
-        self.used += sum(map(mul, [span.used for span in spans], totals))
-        self.internal += sum(map(mul, [span.internal for span in spans], totals))
-        self.running += sum(map(mul, [span.running for span in spans], totals))
-        self.add_changes(spans)
+        self.token += sum(map(mul, spans.held, totals)) + sum(map(mul, spans.more, later))
+        self.used += sum(map(mul, spans.used, totals))
+        self.internal += sum(map(mul, spans.internal, totals))
+        self.running += sum(map(mul, spans.running, totals))
+        self.add_changes(spans.ends, spans.rest, spans.grown)
 
-    def add_changes(self, spans: list[Span]) -> None:
+    def add_changes(
+        self, ends: Sequence[list[int]], rests: Sequence[Rest | None], changes: Sequence[Grown | None]
+    ) -> None:
         """Add what most allocators never have, and what growth within spans changed."""
-        for span in spans:
-            if span.rest is not None:
-                self.add_rest(span.ends[-1], *span.rest)
-            if span.grown is not None:
-                used, internal, evicted, left, idle, shared = span.grown
-                self.idle += idle
-                self.used += used
-                self.internal += internal
-                self.cached -= evicted
-                self.shared += shared
-                for step, slots in left or ():
-                    self.token -= slots * (span.ends[-1] - span.ends[step - 1])
+        if any(rests):
+            for each, rest in zip(ends, rests, strict=True):
+                if rest is not None:
+                    self.add_rest(each[-1], *rest)
+        grown = [change for change in changes if change is not None]
+        if not grown:
+            return
+        used, internal, evicted, lefts, idle, shared = zip(*grown, strict=True)
+        self.used += sum(used)
+        self.internal += sum(internal)
+        self.cached -= sum(evicted)
+        self.idle += sum(idle)
+        self.shared += sum(shared)
+        if any(lefts):
+            for each, change in zip(ends, changes, strict=True):
+                for step, slots in (change[3] if change is not None else None) or ():
+                    self.token -= slots * (each[-1] - each[step - 1])
 
     def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
         """Add those that most allocators never have."""

@@ -114,21 +114,21 @@ class VllmV1(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
-        allocator, told = server.allocator, server.own.knows_prompts
+        told = server.own.knows_prompts
         if told:
-            allocator.new_step()
-        if allocator.ends_pieces:
+            server.allocator.new_step()
+        if server.allocator.ends_pieces:
             assert isinstance(server, PieceServer)
-            budget = server.continue_in_order(self._budget)
+            self._admit(server, server.continue_in_order(self._budget))
         else:
             server.grow_due()
-            budget = self._budget - server.progress.size
-            if server.prefill_held:
-                budget -= self._continue_last(server, budget)
-        if budget > 0 and server.waiting and not server.step.evictions:
-            self._admit(server, budget)
+            if server.prefill_held or server.waiting:
+                budget = self._budget - server.progress.size
+                if server.prefill_held:
+                    budget -= self._continue_last(server, budget)
+                self._admit(server, budget)
         if told:
-            allocator.decided()
+            server.allocator.decided()
         if server.departed:
             server.release_departed()
 
@@ -142,7 +142,10 @@ class VllmV1(Scheduler):
         return chunk if server.continue_prefill(request, chunk) else 0
 
     def _admit(self, server: Server, budget: int) -> None:
-        waiting, room = server.waiting, self.config.max_num_seqs - len(server.running)
+        waiting = server.waiting
+        if budget <= 0 or not waiting or server.step.evictions:
+            return
+        room = self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
         pieces = server.allocator.ends_pieces
         while waiting and budget > 0 and room > 0:

@@ -20,6 +20,7 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
 
 PS_PER_NS = 1_000
+NOBODY: list[int] = []
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,14 @@ class Decoding:
 
     def grow_due(self) -> None:
         """Give every decoding sequence room for this step's tokens, evicting the last where none is."""
-        clock, running = self.progress.clock, self.running
-        self._granted_clock = clock
-        growth, allocator = self._growth, self.allocator
+        self._granted_clock = clock = self.progress.clock
+        growth, leaving = self._growth, NOBODY
         due = growth.residues[clock % growth.unit] if growth.unit else growth.due(clock)
-        leaving = growth.pop_leaving(clock) if clock in growth.leaving else ()
+        if growth.leaving and clock in growth.leaving:
+            leaving = growth.pop_leaving(clock)
         if not (due or leaving):  # most often
             return
+        allocator = self.allocator
         if self.own.works_in_spans and allocator.grow_mapped(due):
             pass
         elif len(due) <= allocator.growth_budget() and growth.unit:
@@ -130,24 +132,30 @@ class Decoding:
             else:
                 allocator.grow_many(due)
         else:
-            self.step.changed = True
-            tokens = self.progress.tokens
-            due = [
-                seq
-                for seq in (sorted({*due, *leaving}) if leaving else due[:])
-                if seq in running and self._make_room(running[seq], tokens(running[seq]))
-            ]
-            for seq in leaving:
-                if seq in running:
-                    self._plan_leaving(running[seq])
-        if growth.unit:
-            for seq in growth.pop_full(clock) if clock in growth.last else ():
-                request = running[seq]
-                self._set_internal(request, allocator.surplus(seq, request.final_tokens))
-            if growth.unwritten and clock in growth.unwritten:
-                self._leave_unwritten(clock)
-        else:
+            due = self._grow_one_by_one(due, leaving)
+        if not growth.unit:
             self._plan_growths(due)
+            return
+        if clock in growth.last:
+            for seq in growth.pop_full(clock):
+                request = self.running[seq]
+                self._set_internal(request, allocator.surplus(seq, request.final_tokens))
+        if growth.unwritten and clock in growth.unwritten:
+            self._leave_unwritten(clock)
+
+    def _grow_one_by_one(self, due: list[int], leaving: list[int]) -> list[int]:
+        """Grow those that are due, and those that leave slots, where too little is promised: who grew."""
+        self.step.changed = True
+        running, tokens = self.running, self.progress.tokens
+        grown = [
+            seq
+            for seq in (sorted({*due, *leaving}) if leaving else due[:])
+            if seq in running and self._make_room(running[seq], tokens(running[seq]))
+        ]
+        for seq in leaving:
+            if seq in running:
+                self._plan_leaving(running[seq])
+        return grown
 
     def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
         """Decode steps, this one included, in which nobody ends early and all growth is guaranteed.

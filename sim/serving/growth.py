@@ -167,24 +167,24 @@ class GrowthCalendar:
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
         residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
-        before = 0  # sum over growths of the time before them, in 64 bits where that is enough
-        before_ps: i64 = 0
-        short = total <= SOON_PS and self._steady * len(ends) <= MANY
+        long_before = 0  # sum over growths of the time before them, in 64 bits where that is enough
+        before: i64 = 0
+        noted = lefts is not None or total > SOON_PS or self._steady * len(ends) > MANY
         if unit:
+            start: i64 = 0
             for start in ends[:-1]:
                 clock += 1
                 due = residues[clock % unit]
-                if not due:
-                    continue
-                grown += due
-                if short:
-                    start_ps: i64 = start
-                    before_ps += len(due) * start_ps
-                else:
-                    before += len(due) * start
-                if lefts is not None:
-                    lefts.append((len(due), total - start))
-                if clock in last:
-                    left = total - start
-                    full += [(seq, clock, left) for seq in self.pop_full(clock)]
-        return grown, (len(grown) * total - before - before_ps) * unit, full
+                if due:
+                    grown += due
+                    if noted:
+                        at: int = start
+                        long_before += len(due) * at
+                        if lefts is not None:
+                            lefts.append((len(due), total - at))
+                    else:
+                        before += len(due) * start
+                    if clock in last:
+                        left = total - start
+                        full += [(seq, clock, left) for seq in self.pop_full(clock)]
+        return grown, (len(grown) * total - long_before - before) * unit, full

@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
 
 import simpy
-from simpy.events import EventPriority
 
 from kvsim.allocators.base import InvariantError
 from kvsim.sim.cost.step_cost import CostModel
@@ -29,18 +28,16 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import TIMELINE_ROWS, Instant, Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Span
+from kvsim.sim.record.span import Rest, Span
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
 from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.upkeep import Upkeep
 from kvsim.sim.workload import LATEST_PS
-
-AFTER_ARRIVALS = EventPriority(2)
-"""SimPy's priority of a replica: at the same instant after arrivals, which have 1."""
 
 Process = Generator[simpy.Event, None, None]
 
@@ -96,23 +93,22 @@ class Replica:
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
         self._linear = server.progress.linear
-        self._alike = self._linear and not self._works_in_spans  # are the steps of a span priced together?
-        # may it have slots that are external, cached, idle or shared, and any but cached and shared ones?
-        self._always_rests = server.own.external_slots or server.allocator.idles
-        self._rests = self._always_rests or server.allocator.caches or scheduler.forks
+        # may it have slots that are external, cached, idle or shared?
+        self._rests = server.own.external_slots or server.allocator.idles
+        self._rests = self._rests or server.allocator.caches or scheduler.forks
         self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
+        self._beside = self._reads_holes or self._upkeep is not None
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
         server.watch(events, 0 if self._reads_holes else cost.context_tile)
-        self._process: simpy.Process | None = None
-        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
-        self._current: Span | None = None  # the plan it sleeps on
+        self._alarm = Alarm()
+        self._span = Span()
+        self._current: Span | None = None  # the plan, while it sleeps on it
         self._last_ends = [0]  # of the plan that it carried out last
         self._may_be_cut = False
         self._span_priced: tuple[int, int] | None = None  # seats and contexts, for a cost that asks
         self._late: list[tuple[int, int]] = []  # (last token, how many) of those who decode late
-        self._changed_before = True  # did the last step change anything, or anybody finish since?
         self._turned_away: list[tuple[int, int, int, str]] = []  # arrivals during the plan: see `turn_away`
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
@@ -121,35 +117,31 @@ class Replica:
 
     def end(self) -> None:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
-        if self._bell is not None and self._bell.callbacks is not None:
-            self._bell.callbacks.clear()
-        self._bell = self._process = None
+        self._alarm.end()
 
     # -- on the clock -------------------------------------------------------------------------
 
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
         """Start to serve; `alone`: all that arrives comes here."""
-        self._env, self._arrivals, self._alone = env, arrivals, alone
-        self._takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._arrivals, self._alone = arrivals, alone
         self._looked_on = (self.check or self.events or self.memory_map) is not None
         self._plain = self._linear and not self.memory_map  # is a span only to be recorded?
-        self._step_log = self.recorder.step_log
-        if self._works_in_spans and not self._takes:
+        takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        if self._works_in_spans and not takes:
             self.max_span = 1  # who comes could end a span whose work is done
-        self._process = env.process(self._serve())
+        self._alarm.begin(env, self._serve(takes))
 
-    def _serve(self) -> Process:
-        """Plan, sleep, commit, until nobody comes any more."""
-        server, arrivals = self.server, self._arrivals
-        takes, wait = self._takes, self._wait
+    def _serve(self, takes: bool) -> Process:
+        """Plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
+        server, arrivals, wait = self.server, self._arrivals, self._wait
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
                     arrivals.bring(server.now_ps)
                 else:  # asked for by an answer just given
-                    yield self._alarm(server.now_ps)
+                    yield self._alarm.at(server.now_ps)
             if not (server.running or server.waiting or server.swapped):
-                yield from self._idle()
+                yield from self._idle(takes)
                 continue
             if wait:
                 wait(server.now_ps)
@@ -161,39 +153,31 @@ class Replica:
                 plan = yield from self._sleep(plan)
             self._commit(plan)
 
-    def _alarm(self, at_ps: int) -> simpy.Event:
-        """What happens at that time, after all arrivals."""
-        alarm = self._env.event()
-        alarm._ok, alarm._value = True, None
-        self._env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(self._env.now))
-        return alarm
-
     def _sleep(self, plan: Span) -> Generator[simpy.Event, None, Span]:
         """Sleep to the end of a plan; returns what has become of it meanwhile."""
         self._current, over = plan, False
         while not over:
             try:
-                yield self._alarm(self.server.now_ps + self._current.ends[-1])
+                yield self._alarm.at(self.server.now_ps + self._current.ends[-1])
                 over = True
             except simpy.Interrupt:
                 pass  # the end is another one now
         plan, self._current, self._may_be_cut = self._current, None, False
         return plan
 
-    def _idle(self) -> Process:
+    def _idle(self, takes: bool) -> Process:
         """Wait until somebody comes."""
         server, now_ps = self.server, self.server.now_ps
         self.recorder.sample(self._instant(0))
         if self.check:
             self.check()
         rest = server.rest()
-        if self._takes and self._arrivals.next_ps < NEVER_PS:
-            yield self._alarm(self._arrivals.next_ps)
+        if takes and self._arrivals.next_ps < NEVER_PS:
+            yield self._alarm.at(self._arrivals.next_ps)
         else:
-            self._bell = self._env.event()
-            yield self._bell
-            self._bell = None
-        until_ps = self._on_the_clock(int(self._env.now))
+            yield self._alarm.set_bell()
+            self._alarm.take_bell()
+        until_ps = self._on_the_clock(self._alarm.now_ps)
         self.recorder.idle(until_ps - now_ps, "", rest)
         server.wait(until_ps)
         if self._upkeep:
@@ -211,7 +195,7 @@ class Replica:
             self.recorder.idle(duration, held_by, server.rest())
             until_ps = self._on_the_clock(server.now_ps + duration)
             if not self._alone:
-                yield self._alarm(until_ps)
+                yield self._alarm.at(until_ps)
             server.wait(until_ps)
         elif not step.departures:  # else there is room now: decide again
             raise InvariantError(
@@ -226,28 +210,21 @@ class Replica:
 
     def arrived(self) -> None:
         """Somebody came: wake up, or end the plan at the next boundary if it might enter there."""
-        if self._bell is not None:
-            if not self._bell.triggered:
-                self._bell._ok, self._bell._value = True, None
-                self._env.schedule(self._bell, AFTER_ARRIVALS)
-        elif self._may_be_cut and self._current is not None:
+        if self._alarm.ring():
+            return
+        if self._may_be_cut and self._current is not None:
             ends = self._current.ends
-            last = bisect_left(ends, int(self._env.now) - self.server.now_ps)
+            last = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
             if last + 1 < len(ends):
                 del ends[last + 1 :]
-                self._wake()
-
-    def _wake(self) -> None:
-        """The plan that it sleeps on is another one now."""
-        if self._process is not None:
-            self._process.interrupt()
+                self._alarm.wake()
 
     def catch_up(self) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
         if self._current is None:
             return
         ends = self._current.ends
-        over = bisect_left(ends, int(self._env.now) - self.server.now_ps)
+        over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
         if over:
             del ends[over:]
             self._commit(self._current)
@@ -255,7 +232,7 @@ class Replica:
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
-            self._wake()
+            self._alarm.wake()
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
@@ -283,39 +260,52 @@ class Replica:
             step = server.begin_step()
         step.no_room = step.asks_by_cached = False
         step.repeats = 0
-        self.decide(server)
+        decide = self.decide
+        decide(server)
         held, contexts = server.tokens()
-        if self._reads_holes and contexts:
-            contexts = server.allocator.read_slots()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
         if self._looked_on:
             self._look_on()
-        if step.rejected or step.evicted_finished:
-            self._write_facts()
-        decodes, late = 0 if step.paused else progress.size, False
-        if decodes and progress.late:
-            late = self._note_late(now_ps)
-        due = self._upkeep is not None and self._upkeep.due
-        alone = step.changed or late or self._reads_holes or (due and not self._works_in_spans)
-        if decodes and not alone:
+        decodes, due, alone = progress.size, False, step.changed
+        if alone and step.paused:
+            decodes = 0
+        late = progress.late and decodes > 0 and self._note_late(now_ps)
+        if self._beside:
+            due = self._upkeep is not None and self._upkeep.due
+            alone = alone or self._reads_holes or (due and not self._works_in_spans)
+            contexts = server.allocator.read_slots() if self._reads_holes and contexts else contexts
+        if alone or late:
+            ends = self._lone_step(decodes, contexts, due)
+        elif decodes:
             ends = self._span_ends(now_ps, contexts, due)
             if step.repeats:
                 self._go_on(ends, contexts)
-        elif decodes or step.chunks or step.moves_blocks:
-            ends = [self._step_ps(contexts, due)]
         else:
             return None
+        if not ends:
+            return None
         allocator, internal = server.allocator, server.internal
-        rest: tuple[int, int, int, int] | None = None
-        if self._rests and (allocator.shared_tokens or allocator.cached_slots or self._always_rests):
+        rest: Rest | None = None
+        if self._rests and (
+            allocator.shared_tokens or allocator.cached_slots or allocator.idles or server.own.external_slots
+        ):
             rest, internal = server.rest(), server.internal_slots()
-        if self._step_log:
+        if self.recorder.step_log:
             self._log_start(held, ends[-1])
         running = len(server.running) - server.seats.count
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         decoding = 0 if late else decodes
-        return Span(ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
+        return self._span.plan(ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
+
+    def _lone_step(self, decodes: int, contexts: int, due: bool) -> list[int]:
+        """When a step ends that is like none before or behind it; nothing, if it computes nothing."""
+        step = self.server.step
+        if step.rejected or step.evicted_finished:
+            self._write_facts()
+        if decodes or step.chunks or step.moves_blocks:
+            return [self._step_ps(contexts, due)]
+        return []
 
     def _step_ps(self, contexts: int, due: bool) -> int:
         """The duration of the step that was decided, with what it waits for where that is `due`."""
@@ -337,20 +327,22 @@ class Replica:
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(progress.size))
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
-        seats, apart = progress.size + server.seats.count, progress.spread
+        seats = progress.size + server.seats.count
         limit_ps = self.recorder.next_sample_ps
         if not server.waiting or server.rules.policy != "fcfs":  # else who comes only joins the queue
             if not self._alone:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
-        if not self._alike or server.step.copies:
+        if self._works_in_spans or not self._linear or server.step.copies:
             if not self._linear:
                 return self._unlike_ends(steps, limit_ps - now_ps)
             if self._works_in_spans and len(server.running) > progress.size:
                 steps = 1
             return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
-        spread = None if apart is None else apart.at(progress.clock + 1)
+        spread = None
+        if progress.spread is not None:
+            spread = progress.spread.at(progress.clock + 1)
         ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
         if self._hears:
             self._span_priced = seats, contexts
@@ -403,11 +395,11 @@ class Replica:
 
     def _unlike_spans(self, plan: Span) -> Iterator[Span]:
         """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
-        later, before = self.server.progress.contexts_later, 0
+        later, before, one = self.server.progress.contexts_later, 0, Span()
         others = plan.held - later(0) * (not self.server.step.paused)
         for step, end in enumerate(plan.ends):
             held = plan.held if not step else others + later(step)
-            yield Span(
+            yield one.plan(
                 [end - before],
                 plan.decoding,
                 plan.running,
@@ -428,12 +420,12 @@ class Replica:
 
     def _commit(self, plan: Span) -> None:
         """The steps of a plan are over: memory, tokens, finishes."""
-        server, step, recorder = self.server, self.server.step, self.recorder
-        ends, progress = plan.ends, server.progress
+        server, ends = self.server, plan.ends
+        step, progress = server.step, server.progress
         if len(ends) > 1 and self._linear:
             plan.grown = self._work_within(ends) if self._works_in_spans else server.grow_within(ends)
         if self._plain:
-            recorder.add(plan)
+            self.recorder.add(plan)
         else:
             self._pass_on(plan)
         if self._span_priced is not None:
@@ -444,7 +436,7 @@ class Replica:
             self._on_the_clock(now_ps)
         if not plan.decoding and progress.size and not step.paused:
             for last_ps, count in self._late:
-                recorder.late(now_ps - last_ps, count)
+                self.recorder.late(now_ps - last_ps, count)
         server.end_steps(len(ends), now_ps)
         self._last_ends = ends
         if progress.clock == progress.next_finish:
@@ -501,7 +493,6 @@ class Replica:
         server, now_ps = self.server, self.server.now_ps
         request.move(State.FINISHED)
         if self.events:
-            self._changed_before = True
             self.events.finished(request, now_ps, server.steps - 1)
         if self.recorder.finish(request, now_ps, server.steps - 1) and self._arrivals.wait_for_answers:
             self._arrivals.answered(request.index, now_ps)
@@ -537,7 +528,7 @@ class Replica:
         """Write down why the head of the queue is still there."""
         server, step = self.server, self.server.step
         refused, step.refusal = step.refusal, None
-        happened, self._changed_before = self._changed_before or step.changed, step.changed
+        happened, events.changed = events.changed or step.changed, step.changed
         if not server.waiting:
             return
         head = server.waiting[0]
@@ -570,19 +561,20 @@ class Replica:
         server, allocator = self.server, self.server.allocator
         used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
         internal = server.internal_slots()
+        free = allocator.free_slots - cached - external - allocator.idle_slots
         return Instant(
-            time_ps=server.now_ps,
-            token=held,
-            reserved=used - held - internal,
-            internal=internal,
-            cached=cached,
-            external=external,
-            free=allocator.free_slots - cached - external - allocator.idle_slots,
-            running=len(server.running),
-            waiting=len(server.waiting),
-            largest_free_extent=allocator.largest_free_extent(),
-            preemptions=server.totals.preemptions + server.totals.swap_outs,
-            idle=allocator.idle_slots,
+            server.now_ps,
+            held,
+            used - held - internal,
+            internal,
+            cached,
+            external,
+            free,
+            len(server.running),
+            len(server.waiting),
+            allocator.largest_free_extent(),
+            server.totals.preemptions + server.totals.swap_outs,
+            allocator.idle_slots,
         )
 
     def result(self) -> Result:

@@ -106,12 +106,13 @@ class Server(Decoding):
 
     def end_steps(self, count: int, now_ps: int) -> None:
         """So many steps like the one that was decided are over; the last ended now."""
+        progress = self.progress
         self.now_ps = now_ps
         self.steps += count
         if self.step.paused:
-            self.progress.pause()
-        elif self.progress.size:
-            self.progress.advance(count, now_ps)
+            progress.pause()
+        elif progress.size:
+            progress.advance(count, now_ps)
 
     def pause(self) -> None:
         """Let the decoding sequences stand still in this step."""
@@ -122,7 +123,7 @@ class Server(Decoding):
 
         The slots that hold a token, and the sum of the contexts of all seats that decode.
         """
-        progress, allocator = self.progress, self.allocator
+        progress = self.progress
         if self.step.paused:
             held, contexts = progress.all_stored(), 0
         else:
@@ -130,7 +131,8 @@ class Server(Decoding):
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
         held += self.prefill_held
-        if allocator.shared_tokens or self.own.windows:
+        if self.own.windows or self.allocator.shared_tokens:
+            allocator = self.allocator
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
         return held, contexts

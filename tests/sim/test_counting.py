@@ -6,9 +6,20 @@ import pytest
 
 from kvsim.sim.record.counting import LONGEST_PS, MOST_SLOTS, Counting
 from kvsim.sim.record.histogram import Histogram
-from kvsim.sim.record.span import Integrals, Span
+from kvsim.sim.record.span import Columns, Integrals, Span
 
 PER_TOKEN = 3
+FACTS = ("ends", "decoding", "running", "held", "used", "internal", "held_by", "rest", "grown")
+
+
+def planned(*facts):
+    """A span of these facts."""
+    return Span().plan(*facts)
+
+
+def row(span):
+    """The same as a recorder keeps it."""
+    return tuple(getattr(span, name) for name in FACTS)
 
 
 def drawn(random, longest_ps, most_slots):
@@ -20,7 +31,7 @@ def drawn(random, longest_ps, most_slots):
     rest = random.choice((None, tuple(random.randrange(100) for _ in range(4))))
     most = random.choice((2, most_slots))
     decoding, running, held, used = (random.randrange(bound) for bound in (9, 9, most, most))
-    span = Span(ends, decoding, running, held, used, used // 3, random.choice(("", "kv_memory")), rest)
+    span = planned(ends, decoding, running, held, used, used // 3, random.choice(("", "kv_memory")), rest)
     left = random.choice((None, [(step, 1) for step in range(1, len(ends))]))
     if len(ends) > 1:
         span.grown = random.choice((None, (random.randrange(1 << 50), 5, 7, left, 11, 13)))
@@ -29,13 +40,15 @@ def drawn(random, longest_ps, most_slots):
 
 def in_bulk(spans):
     """The sums, the histogram and the extremes as an interpreted recorder counts them."""
-    sums, gaps = {"kv_memory": Integrals(), "": Integrals()}, Histogram()
-    for held_by, to in sums.items():
-        to.add_spans([span for span in spans if span.held_by == held_by], PER_TOKEN)
-    gaps.add_spans([span.ends for span in spans], [span.decoding for span in spans])
-    held_ps = sum(span.ends[-1] for span in spans if span.held_by)
-    extremes = max(span.running for span in spans), max(span.peak_slots(PER_TOKEN) for span in spans)
-    return list(sums.values()), (gaps.bins(), gaps.count, gaps.total, gaps.maximum), held_ps, extremes
+    sums, gaps, held_ps, running, peak = [], Histogram(), 0, 0, 0
+    for held_by in ("kv_memory", ""):
+        columns = Columns([row(span) for span in spans if span.held_by == held_by], PER_TOKEN)
+        sums.append(Integrals())
+        sums[-1].add_spans(columns)
+        gaps.add_spans(columns.ends, columns.decoding)
+        held_ps += sum(columns.totals) if held_by else 0
+        running, peak = max(running, *columns.running), columns.peak_slots(peak)
+    return sums, (gaps.bins(), gaps.count, gaps.total, gaps.maximum), held_ps, (running, peak)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -45,7 +58,8 @@ def test_one_by_one_and_in_bulk_come_to_the_same(seed):
     counting, gaps, held_ps = Counting(PER_TOKEN), Histogram(), {"kv_memory": 0}
     sums = [Integrals(), Integrals()]
     for part in (spans[:100], spans[100:]):
-        assert counting.count(part, *sums, held_ps, gaps) == []
+        assert all(counting.add(span) for span in part)
+        counting.give(*sums, held_ps, gaps)
     extremes = counting.max_running, counting.peak_slots
     found = sums, (gaps.bins(), gaps.count, gaps.total, gaps.maximum), held_ps["kv_memory"], extremes
     assert found == in_bulk(spans)
@@ -54,12 +68,14 @@ def test_one_by_one_and_in_bulk_come_to_the_same(seed):
 @pytest.mark.parametrize(
     "larger",
     [
-        Span([LONGEST_PS], 1, 1, 1, 1, 0, "", None),
-        Span([5, 9], 1, 1, MOST_SLOTS - 1, 1, 0, "", None),
-        Span([5], 1, 1, 1, MOST_SLOTS, 0, "", None),
+        planned([LONGEST_PS], 1, 1, 1, 1, 0, "", None),
+        planned([5, 9], 1, 1, MOST_SLOTS - 1, 1, 0, "", None),
+        planned([5], 1, 1, 1, MOST_SLOTS, 0, "", None),
     ],
 )
 def test_spans_with_larger_numbers_are_left_for_the_bulk(larger):
-    counting, gaps, sums, small = Counting(1), Histogram(), Integrals(), Span([5], 1, 1, 1, 1, 0, "", None)
-    assert counting.count([small, larger, small], sums, sums, {}, gaps) == [larger]
-    assert (sums.time_ps, gaps.count) == (10, 2)
+    counting, gaps, sums = Counting(1), Histogram(), Integrals()
+    counted = [counting.add(span) for span in (planned([5], 1, 1, 1, 1, 0, "", None), larger)]
+    counting.give(sums, sums, {}, gaps)
+    assert counted == [True, False]
+    assert (sums.time_ps, gaps.count, counting.spans) == (5, 1, 0)

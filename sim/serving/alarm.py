@@ -1,0 +1,65 @@
+"""What lets a replica sleep on SimPy's clock: until a time, until a bell rings, or until it is woken.
+
+At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2.
+"""
+
+from collections.abc import Generator
+
+import simpy
+from simpy.events import EventPriority
+
+AFTER_ARRIVALS = EventPriority(2)
+
+
+class Alarm:
+    """Belongs to one process, which yields its events."""
+
+    def __init__(self) -> None:
+        self._process: simpy.Process | None = None
+        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
+
+    def begin(self, env: simpy.Environment, process: Generator[simpy.Event, None, None]) -> None:
+        """Start the process."""
+        self._env = env
+        self._process = env.process(process)
+
+    def end(self) -> None:
+        """The process sleeps for ever: let go of it."""
+        if self._bell is not None and self._bell.callbacks is not None:
+            self._bell.callbacks.clear()
+        self._bell = self._process = None
+
+    @property
+    def now_ps(self) -> int:
+        """What the clock says."""
+        return int(self._env.now)
+
+    def at(self, at_ps: int) -> simpy.Event:
+        """What happens at that time, after all arrivals."""
+        alarm = self._env.event()
+        alarm._ok, alarm._value = True, None
+        self._env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(self._env.now))
+        return alarm
+
+    def set_bell(self) -> simpy.Event:
+        """What happens when somebody rings."""
+        self._bell = self._env.event()
+        return self._bell
+
+    def ring(self) -> bool:
+        """Whether the process sleeps until somebody rings, as is done now."""
+        if self._bell is None:
+            return False
+        if not self._bell.triggered:
+            self._bell._ok, self._bell._value = True, None
+            self._env.schedule(self._bell, AFTER_ARRIVALS)
+        return True
+
+    def take_bell(self) -> None:
+        """The process is awake."""
+        self._bell = None
+
+    def wake(self) -> None:
+        """Interrupt the sleep until a time: it is another one now."""
+        if self._process is not None:
+            self._process.interrupt()
