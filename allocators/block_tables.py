@@ -107,9 +107,13 @@ class BlockTables(Blocks):
         return tuple(self._pool.queue())
 
     def regions(self) -> Iterator[Region]:
-        return self.layout().regions()
+        return self._layout().regions()
 
     def layout(self) -> Layout:
+        self._claims = self._claims.counted()  # owners stand in the order in which they came to share
+        return self._layout()
+
+    def _layout(self) -> Layout:
         tables = ((seq, 0, table) for seq, table in self._tables.items())
         shared, cached = self._claims.sharers(), self._pool.cached_blocks()
         return layout_of_tables(self.num_blocks, self.block_size, tables, shared, cached)

@@ -5,9 +5,9 @@
     a   [3, 7, 5]    a   [3, 7, 5]     blocks 7 and 5 are shared    a   [3, 7, 8]    a copies two tokens
     c   [3, 9, 6]    a'  [3, 7, 5]     blocks 9 and 6 are free      a'  [3, 7, 5]
 
-Blocks that both tables begin with are as before; behind them, those of the parent get one more reference, and
-those of the sequence that makes way lose one. Who shares a last block that is not full writes into a copy of
-it, but for the last who shares it.
+Full blocks of the parent are shared with the child (`Claims.share`), and the sequence that makes way frees what
+it shares with nobody. Who shares a last block that is not full writes into a copy of it, but for the last who
+shares it: as all of them write in this step, that needs no count that outlives it.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,14 @@ from kvsim.allocators.records import Holdings, InvariantError
 class Branching:
     """Steps of beam search over the tables of an allocator."""
 
-    def __init__(self, tables: Holdings[list[int]], claims: Claims, pool: Pool, block_size: int) -> None:
-        self._tables, self._claims, self._pool, self._size = tables, claims, pool, block_size
+    def __init__(self, tables: Holdings[list[int]], pool: Pool, block_size: int) -> None:
+        self._tables, self._pool, self._size = tables, pool, block_size
 
     def step(
-        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
+        self,
+        claims: Claims,
+        forks: Sequence[tuple[int, int, int, int]],
+        writers: Sequence[tuple[Sequence[int], int]],
     ) -> tuple[int, int]:
         """Do all of a step, as `Allocator.branch`; returns (copies on write, slots that they copied).
 
@@ -32,7 +35,7 @@ class Branching:
         """
         sharers: dict[int, int] = {}  # last blocks that are not full: who shares them, but for one
         for fork in forks:
-            last = self._fork(fork)
+            last = self._fork(claims, fork)
             if last is not None:
                 sharers[last] = sharers[last] + 1 if last in sharers else 1
         tables, pool, size = self._tables, self._pool, self._size
@@ -60,7 +63,7 @@ class Branching:
             raise InvariantError(f"sequences share the blocks {list(sharers)}, not full, and do not write")
         return copies, copied_slots
 
-    def _fork(self, fork: tuple[int, int, int, int]) -> int | None:
+    def _fork(self, claims: Claims, fork: tuple[int, int, int, int]) -> int | None:
         """Let `child` take the place of `seq`, as a copy of `parent`; returns the last block if not full."""
         seq, parent, child, tokens = fork
         tables, size = self._tables, self._size
@@ -70,8 +73,8 @@ class Branching:
         if child in tables or len(table) != full + (filled > 0):
             tables.expect_new(child, tokens)
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {len(table)} blocks")
-        self._pool.give_back(self._claims.leave(seq, old))
-        self._claims.share(parent, child, full)
+        claims.share(parent, child, full)
+        self._pool.give_back(claims.leave(seq, old))
         del tables[seq]
         tables[child] = table[:]
         return table[-1] if filled else None

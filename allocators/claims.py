@@ -44,6 +44,10 @@ class Claims:
         """Of shared blocks only: references beyond the first."""
         return self.extra
 
+    def counted(self) -> "Claims":
+        """The same counted block by block, in the order in which blocks came to be shared."""
+        return self
+
     def share(self, parent: int, child: int, blocks: int) -> None:
         """A child begins with so many blocks of its parent, all of them full."""
         self.add(self._tables[parent][:blocks])

@@ -52,6 +52,12 @@ class Forked(Claims):
                         extra[block] = extra.get(block, 0) + 1
         return extra
 
+    def counted(self) -> Claims:
+        """As in `Claims`: of what is shared already the order is not known."""
+        claims = Claims(self._size, self._tables)
+        claims.extra, claims.part_filled, claims.tokens = self.references(), self.part_filled, self.tokens
+        return claims
+
     def share(self, parent: int, child: int, blocks: int) -> None:
         """As in `Claims`: the child stands behind its parent."""
         family = self._families.get(parent)

@@ -76,7 +76,7 @@ class Paged(BlockTables):
         cache: CacheRules | None = None,
     ) -> None:
         super().__init__(capacity_slots, block_size, order, host_slots, cache)
-        self._branching = Branching(self._tables, self._claims, self._pool, block_size)
+        self._branching = Branching(self._tables, self._pool, block_size)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         if self.prefixes is not None:
@@ -155,8 +155,10 @@ class Paged(BlockTables):
         """As in `Allocator`, in one go."""
         if self.prefixes is not None:
             return super().fork_over(seq, parent, child, tokens)
+        old = self._tables[seq]
         self._claims.fork(parent, child, tokens)
-        self._pool.give_back(self._claims.leave(seq, self._tables.pop(seq)))
+        del self._tables[seq]
+        self._pool.give_back(self._claims.leave(seq, old))
         self._count()
         return True
 
@@ -168,7 +170,7 @@ class Paged(BlockTables):
         if self.prefixes is not None or claims.part_filled:
             super().branch(forks, writers)
             return
-        copies, copied_slots = self._branching.step(forks, writers)
+        copies, copied_slots = self._branching.step(claims, forks, writers)
         self.cow_copies += copies
         self.copied_slots += copied_slots
         self.shared_tokens = claims.tokens
