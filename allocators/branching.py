@@ -6,8 +6,8 @@
     c   [3, 9, 6]    a'  [3, 7, 5]     blocks 9 and 6 are free      a'  [3, 7, 5]
 
 Full blocks of the parent are shared with the child (`Claims.share`), and the sequence that makes way frees
-what it shares with nobody. Who shares a last block that is not full writes into a copy of it, but for the last
-who shares it: as all of them write in this step, nobody else need hear of that.
+what it shares with nobody. Who shares a last block that is not full writes into a copy of it, but for the
+last who shares it: as all of them write in this step, nobody else need hear of that.
 """
 
 from collections.abc import Sequence
