@@ -92,24 +92,28 @@ class Claims:
 
     def drop_all(self, table: list[int]) -> list[int]:
         """Take one reference away from each block of a table; returns those that nobody else has."""
-        extra, start = self.extra, 0
         if self.part_filled and table and table[-1] in self.part_filled:
             self.drop(table[-1])
             table = table[:-1]
+        alone = table[self.drop_first(table) :]
+        if self.extra.keys().isdisjoint(alone):  # most often: what is shared comes first
+            return alone
+        return [block for block in alone if not self.drop(block)]
+
+    def drop_first(self, table: list[int]) -> int:
+        """Take one reference away from the first blocks of a table, full ones, that others hold: how many."""
+        extra, shared = self.extra, 0
         for block in table:
-            if block not in extra:
+            others = extra.get(block)
+            if others is None:
                 break
-            start += 1
-            others = extra[block]
             if others > 1:
                 extra[block] = others - 1
             else:
                 del extra[block]
-        self.tokens -= start * self._size
-        alone = table[start:]
-        if extra.keys().isdisjoint(alone):  # most often: what is shared comes first
-            return alone
-        return [block for block in alone if not self.drop(block)]
+            shared += 1
+        self.tokens -= shared * self._size
+        return shared
 
     # -- forks --------------------------------------------------------------------------------
 

@@ -67,3 +67,15 @@ class KeyedBlocks(Pool):
             if state:
                 yield block, key
         yield from self._equals.key.items()
+
+    def queue(self) -> Iterator[int]:
+        """The free blocks in the order in which they will be lent."""
+        for span in self._ends.others():
+            yield from reversed(span.blocks)
+
+    def cached_blocks(self) -> Iterator[int]:
+        """The free blocks that have a text."""
+        for span in self._ends.others():
+            if span.key is not None:
+                yield from span.blocks
+        yield from self._equals.span

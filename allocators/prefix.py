@@ -17,73 +17,12 @@ the allocator, which hands them in.
 
 from collections.abc import Collection, Sequence
 
-from kvsim.allocators.base import Content, Match
+from kvsim.allocators.base import Content
 from kvsim.allocators.claims import Claims
+from kvsim.allocators.known import NOBODY, Known, PrefixMatch
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.prefix_pool import PrefixPool
 from kvsim.allocators.texts import Keys, Texts, pieces
-
-NOBODY = -1
-"""The name of sequences that never come back to look for what is left of them."""
-
-
-class Known:
-    """What is known of a sequence's text.
-
-    Attributes
-    ----------
-    keys : list of Keys
-        Of the blocks that others may have too.
-    shareable : int
-        How many those are.
-    rest : list of Keys
-        For the private blocks, counted from the first of all; empty before the first eviction.
-    own : int
-        The sequence's name.
-    full : int
-        Blocks that are computed.
-    alone : int
-        From this block on nobody else can have a claim.
-    """
-
-    __slots__ = ("alone", "full", "keys", "own", "rest", "shareable")
-
-    def __init__(self, keys: list[Keys], shareable: int, rest: list[Keys], own: int) -> None:
-        self.keys = keys
-        self.shareable = self.alone = shareable
-        self.rest = rest
-        self.own = own
-        self.full = 0
-
-    def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Blocks `start` to before `stop`, as far as they have keys: (block, its key, how many)."""
-        found = pieces(self.keys, start, stop)
-        if self.rest and stop > self.shareable:
-            found += pieces(self.rest, max(start, self.shareable), stop)
-        return found
-
-    def runs(self, stop: int) -> list[tuple[int, int, int | None]]:
-        """The blocks before `stop`, the last first: (first, the one behind the last, key or None)."""
-        found: list[tuple[int, int, int | None]] = []
-        for at, key, count in reversed(self.pieces(0, stop)):
-            if at + count < stop:
-                found.append((at + count, stop, None))
-            found.append((at, at + count, key))
-            stop = at
-        if stop:
-            found.append((0, stop, None))
-        return found
-
-
-class PrefixMatch(Match):
-    """The cached blocks of a prefix, in the order of its tokens."""
-
-    __slots__ = ("blocks", "known")
-
-    def __init__(self, tokens: int, woken_slots: int, blocks: list[int], known: Known) -> None:
-        super().__init__(tokens, woken_slots)
-        self.blocks = blocks
-        self.known = known
 
 
 class Prefixes:
@@ -161,13 +100,12 @@ class Prefixes:
     def fill(self, seq: int, table: list[int], full: int) -> None:
         """The first `full` blocks of a table are computed: look-ups find those that others may share."""
         known = self._known[seq]
-        before = known.full
-        if full <= before:
+        if full <= known.full:
             return
-        known.full = full
         if seq not in self.filling:
+            known.full = full
             return
-        for at, key, count in pieces(known.keys, before, full):
+        for at, key, count in known.fill(full):
             self.pool.enter(key, table[at : at + count])
         if full >= known.shareable:
             self.filling.remove(seq)
@@ -208,14 +146,30 @@ class Prefixes:
     def leave(self, seq: int, table: list[int], claims: Claims) -> None:
         """The sequence holds nothing any more: free what nobody else claims, to be found by its text."""
         self.filling.discard(seq)
-        known = self._known.pop(seq)
+        known, shared = self._known.pop(seq), 0
+        if claims.extra:
+            if not self.pool.unlike or claims.part_filled:
+                self._leave_in_parts(known, table, claims)
+                return
+            shared = claims.drop_first(table)
         if self._hashed_last and known.full < len(table):
-            tail = table[known.full :]
-            self.pool.give_back(claims.drop_all(tail) if claims.extra else tail, first=True)
+            self.pool.give_back(table[max(known.full, shared) :], first=True)
+            del table[known.full :]
+        for start, stop, key in known.runs(len(table)):
+            if stop <= shared:
+                return
+            if start < shared:
+                start, key = shared, None if key is None else key + shared - start  # noqa: PLW2901
+            self.pool.give_back(table[start:stop], key)
+
+    def _leave_in_parts(self, known: Known, table: list[int], claims: Claims) -> None:
+        """The same where others may hold any of its blocks."""
+        if self._hashed_last and known.full < len(table):
+            self.pool.give_back(claims.drop_all(table[known.full :]), first=True)
             del table[known.full :]
         for start, stop, key in known.runs(len(table)):
             blocks = table[start:stop]
-            if start < known.alone and claims.extra:
+            if start < known.alone:
                 self._give_back_unshared(blocks, key, claims)
             else:
                 self.pool.give_back(blocks, key)

@@ -11,7 +11,7 @@ Of equal blocks a look-up finds the first that was entered; with `newest` it fin
 are forgotten.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from mypy_extensions import mypyc_attr
 
@@ -22,11 +22,21 @@ from kvsim.allocators.spans import Span
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPool(KeyedBlocks):
-    """Lends the block that was freed first, and finds those whose text is known."""
+    """Lends the block that was freed first, and finds those whose text is known.
+
+    Attributes
+    ----------
+    newest : bool
+        Whether of equal blocks the last is found.
+    unlike : bool
+        Whether no two blocks ever had the same text. Then the blocks of a sequence that others hold, too, are
+        its first ones: whoever found one found all before it.
+    """
 
     def __init__(self, num_blocks: int, rules: CacheRules) -> None:
         super().__init__(num_blocks)
         self.newest = rules.newest
+        self.unlike = True
         self._put([*range(num_blocks - 1, -1, -1)], None, self._ends)
 
     # -- finding ------------------------------------------------------------------------------
@@ -69,6 +79,7 @@ class PrefixPool(KeyedBlocks):
     def _enter_one(self, key: int, block: int) -> None:
         if self.holds(key, block):
             return
+        self.unlike = self.unlike and not self._state[key]
         if self._state[key] and not self.newest:
             self._equals.add(key, block)
             return
@@ -118,8 +129,16 @@ class PrefixPool(KeyedBlocks):
 
     def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """As in Pool; whoever had their text finds them no more."""
-        lent: list[int] = []
-        missing = count
+        span = self._ends.behind
+        if evicted is None and len(span.blocks) > count > 0:  # most often
+            blocks = span.blocks
+            lent = blocks[: -count - 1 : -1]
+            del blocks[-count:]
+            if span.key is not None:
+                self._forget_lent(span.key + len(blocks), count)
+            self.free -= count
+            return lent
+        lent, missing = [], count
         while missing:
             span = self._ends.behind
             blocks, key = span.blocks, span.key
@@ -151,13 +170,18 @@ class PrefixPool(KeyedBlocks):
         self, seqs: Sequence[int], tables: dict[int, list[int]], evicted: list[int] | None = None
     ) -> None:
         """As in Pool."""
-        blocks = self._ends.behind.blocks
-        if self._ends.behind.key is None and len(blocks) > len(seqs):  # most often
+        span, count = self._ends.behind, len(seqs)
+        blocks = span.blocks
+        if len(blocks) > count:  # most often
             for seq in seqs:
                 tables[seq].append(blocks.pop())
-            self.free -= len(seqs)
+            self.free -= count
+            if span.key is not None:
+                self._forget_lent(span.key + len(blocks), count)
+                if evicted is not None:
+                    evicted += range(count)
             return
-        for seq, block in zip(seqs, self.lend(len(seqs), evicted), strict=True):
+        for seq, block in zip(seqs, self.lend(count, evicted), strict=True):
             tables[seq].append(block)
 
     def _forget_lent(self, key: int, count: int) -> None:
@@ -214,17 +238,3 @@ class PrefixPool(KeyedBlocks):
         assert rear.key is not None
         self._home[rear.key : rear.key + len(rear.blocks)] = [rear] * len(rear.blocks)
         return rear
-
-    # -- looking ------------------------------------------------------------------------------
-
-    def queue(self) -> Iterator[int]:
-        """The free blocks in the order in which they will be lent."""
-        for span in self._ends.others():
-            yield from reversed(span.blocks)
-
-    def cached_blocks(self) -> Iterator[int]:
-        """The free blocks that have a text."""
-        for span in self._ends.others():
-            if span.key is not None:
-                yield from span.blocks
-        yield from self._equals.span

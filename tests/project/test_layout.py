@@ -76,7 +76,12 @@ ONLY_IN = {
     "joblib": ["reports/backends.py"],
     "ray": ["reports/backends.py"],
     "matplotlib": ["reports/figures/"],
-    "simpy": ["sim/serving/arrivals.py", "sim/serving/engine.py", "sim/serving/replica.py"],
+    "simpy": [
+        "sim/serving/alarm.py",
+        "sim/serving/arrivals.py",
+        "sim/serving/engine.py",
+        "sim/serving/replica.py",
+    ],
 }
 """Library -> the files or folders that alone may import it: what draws; what keeps the time."""
 
