@@ -69,5 +69,6 @@ settings.load_profile("untimed")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile every module again
 sys.dont_write_bytecode = False
 os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not those of who tests
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the other cores have tests of their own
 if not gpu_there():
     os.environ.setdefault("TRITON_INTERPRET", "1")

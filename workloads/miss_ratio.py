@@ -141,11 +141,14 @@ class _Names:
 
 
 class _Stack:
-    """How many different blocks were used since each was: a Fenwick tree over the times of last uses."""
+    """How many different blocks were used since each was: a Fenwick tree over the times of last uses.
+
+    It has a power of two of places, so that all ways up end in the last one.
+    """
 
     def __init__(self, uses: int) -> None:
         self._last: dict[int, int] = {}
-        self._tree = [0] * (uses + 1)
+        self._tree = [0] * ((1 << uses.bit_length()) + 1)
         self._now = 0
 
     def distance(self, block: int) -> int:
@@ -155,18 +158,31 @@ class _Stack:
 
     def use(self, block: int) -> None:
         """Put a block on the top."""
+        self._now = now = self._now + 1
         at = self._last.get(block)
-        if at is not None:
-            self._add(at, -1)
-        self._now += 1
-        self._last[block] = self._now
-        self._add(self._now, 1)
+        self._last[block] = now
+        if at is None:
+            self._add(now)
+        else:
+            self._move(at, now)
 
-    def _add(self, place: int, more: int) -> None:
+    def _add(self, place: int) -> None:
         tree = self._tree
-        while place < len(tree):
-            tree[place] += more
+        size = len(tree)
+        while place < size:
+            tree[place] += 1
             place += place & -place
+
+    def _move(self, old: int, new: int) -> None:
+        """One less at `old`, one more at `new`: above the place where their ways meet nothing changes."""
+        tree = self._tree
+        while old != new:
+            if old < new:
+                tree[old] -= 1
+                old += old & -old
+            else:
+                tree[new] += 1
+                new += new & -new
 
     def _before(self, place: int) -> int:
         total, tree = 0, self._tree

@@ -38,7 +38,7 @@ EIGHT_BIT_GPUS = (
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
 """Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
-FEW = 1
+FEW = 12
 """Steps that a loop adds up faster than iterators, which take a while to begin."""
 
 SEQS_BITS = 32
@@ -202,12 +202,11 @@ class Roofline(CostModel):
             most = steps
         if most <= FEW:
             end, ends = first, [first]
-            while end < limit_ps and len(ends) < most:
-                first += delta
-                end += first
+            for duration in range(first + delta, first + most * delta, delta):
+                end += duration
                 ends.append(end)
-            return ends
-        ends = list(accumulate(range(first, first + most * delta, delta)))
+        else:
+            ends = list(accumulate(range(first, first + most * delta, delta)))
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends

@@ -25,15 +25,10 @@ def reports(tmp_path_factory):
     """What every kernel of every variant looks like, compiled in processes without the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests/support/ahead_of_time.py")]
-    options = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    names = subprocess.run(command, check=True, **options).stdout.splitlines()
-    running = [subprocess.Popen([*command, *names[part::PROCESSES]], **options) for part in range(PROCESSES)]
-    outputs = [process.communicate() for process in running]
-    assert [process.returncode for process in running] == [0] * PROCESSES, [
-        errors[-2000:] for _, errors in outputs
-    ]
-    found = [json.loads(line) for out, _ in outputs for line in out.splitlines()]
+    command = [sys.executable, str(ROOT / "tests/support/ahead_of_time.py"), str(PROCESSES)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names, *found = map(json.loads, done.stdout.splitlines())
     assert {report["variant"] for report in found} == set(names)
     return found
 

@@ -5,7 +5,8 @@ Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks wit
 directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
 `my-gpu.toml`, `requests.csv`, `log.csv`, `result.json`, `server.log` and `path/to/config.json` exist.
 `run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
-`--closed-sessions`, also `--num-prompts 20`, which replaces their own. `sweep` and `capacity` get fewer too.
+`--closed-sessions`, also `--num-prompts 20`, which replaces their own. `sweep` and `capacity` get fewer too,
+and one process; a search for a rate also few seats, so that few requests are a steady state.
 """
 
 import importlib
@@ -395,21 +396,28 @@ def shortened(command):
     whole = any(name in command for name in ("--config", "steps.jsonl", ".csv", "--closed-sessions"))
     if re.match(r"sim (sweep|capacity)", command):
         coarse = " --tolerance 0.4" if command.startswith("sim capacity") else ""
-        return f"{command} --num-prompts 40 --seeds 1 --no-plots{coarse}"
+        few = " --max-num-seqs 8" if coarse and not re.search("--(find|more-kv)", command) else ""
+        alone = "" if re.search("--(jobs|backend|address)", command) else " --jobs 1"
+        return f"{command} --num-prompts 40 --seeds 1 --no-plots{coarse}{few}{alone}"
     return command + short + (" --num-prompts 20" if short and not whole else "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
 def test_a_how_to_works_from_top_to_bottom(page, workplace, capsys):
-    """Commands and Python in one directory; a `text` block is what the Python above it printed."""
+    """Commands and Python in one directory; a `text` block is what the Python above it printed.
+
+    What a `console` block shows is computed below, and not here again.
+    """
     shell, printed = {"__name__": "__main__"}, ""
+    elsewhere = {capacity_of_the_how_to()} if page.stem == "how-to-size-a-deployment" else set()
     for language, block in re.findall(
         r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S
     ):
         if language == "sh":
             for command in block.splitlines():
-                carry_out(shortened(command), capsys)
+                if command not in elsewhere:
+                    carry_out(shortened(command), capsys)
         elif language == "python":
             exec(compile(block, page.name, "exec"), shell)
             printed = capsys.readouterr().out
@@ -435,12 +443,17 @@ def test_the_replay_in_the_how_to_is_what_the_program_prints(workplace, capsys, 
     assert_in_order(shown, carry_out(f"{command}rtx-4090 --frontend-latency 0", capsys))
 
 
+def capacity_of_the_how_to():
+    """The command whose answer that page shows."""
+    (command,) = blocks(named("how-to-size-a-deployment"), "sh")[1].splitlines()
+    assert command.startswith("sim capacity ")
+    return command
+
+
 def test_the_capacity_in_the_how_to_is_what_the_program_prints(workplace, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text = named("how-to-size-a-deployment")
-    (command,) = (line for line in blocks(text, "sh")[1].splitlines() if line.startswith("sim capacity"))
-    (shown,) = blocks(text, "console")
-    assert_in_order(shown, carry_out(f"{command} --no-plots --out answer", capsys))
+    (shown,) = blocks(named("how-to-size-a-deployment"), "console")
+    assert_in_order(shown, carry_out(f"{capacity_of_the_how_to()} --no-plots --out answer", capsys))
 
 
 def texts_in(directory):

@@ -72,7 +72,10 @@ def run(case, max_span: int, check: bool):
     return told(result) | {"free": engine.replica.server.allocator.free_queue()}
 
 
-@pytest.mark.parametrize("process", ["uniform", "replace:0.1", "replace:0.3", "replace:1"])
+@pytest.mark.parametrize(
+    "process",
+    ["uniform", *(pytest.param(f"replace:{share}", marks=pytest.mark.slow) for share in (0.1, 0.3, 1))],
+)
 def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeypatch):
     behind = []
     branch = BeamServer._branch

@@ -91,6 +91,7 @@ def test_block_tables_queues_and_the_order_of_free_blocks_are_as_in_the_engine(n
         assert facts == detail(case, step), step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OF_EACH[:1])
 def test_the_command_in_a_process_of_its_own_answers_the_same(name, tmp_path):
     arguments = command(golden(name), tmp_path, step_log=True)

@@ -65,7 +65,7 @@ def test_under_other_schedulers_too(allocator, scheduler):
     assert many == one
 
 
-@pytest.mark.parametrize("scheduler", ["vllm-v1", "tensorrt-llm"])
+@pytest.mark.parametrize("scheduler", ["vllm-v1", pytest.param("tensorrt-llm", marks=pytest.mark.slow)])
 def test_kvcached_with_prefixes_too(scheduler):
     settings = {"scheduler": scheduler, "enable_prefix_caching": True, "shared_prefix": "4x256"}
     many, one = (outcome("kvcached", span, 8.0, **settings) for span in (1 << 20, 1))

@@ -1,15 +1,19 @@
 """Compiles launches for GPUs that are not there, and reads what the machine code says of itself.
 
-A program, not a test: `python ahead_of_time.py VARIANT...` prints a JSON line for each; without arguments,
-the names. It runs without TRITON_INTERPRET, which is read when a kernel is defined.
+A program, not a test: `python ahead_of_time.py PROCESSES` prints the names of all variants as a line
+of JSON, then a line for each kernel. TRITON_INTERPRET, read when a kernel is defined, must not be set.
 """
 
 import json
+import multiprocessing
 import re
+import struct
 import subprocess
 import sys
 import tempfile
-from functools import cache, partial
+from bisect import bisect_right
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -34,6 +38,9 @@ TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+INSTRUCTION = re.compile(r"^ */\*([0-9a-f]+)\*/ +(?:@!?U?P\w+ +)?([A-Z][.A-Z0-9_]*)", re.MULTILINE)
+COUNTED = re.compile(r"(?:LDG|LDGSTS|STG|UBLKCP|HMMA|HGMMA|UTCHMMA|LDL|STL)(?:[.]|$)")
 
 
 def meta(*shape, dtype=torch.bfloat16):
@@ -72,33 +79,59 @@ def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=12
     return plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
 
 
-@cache
-def read(cubin: bytes) -> tuple[dict, dict]:
-    """Registers and stack, and how often each load, store and product occurs; several launches share some.
+def text_of(cubin: bytes) -> bytes:
+    """The instructions in an ELF file: its sections `.text.*`."""
+    (sections,) = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<3H", cubin, 58)
+    heads = [struct.unpack_from("<IIQQQQ", cubin, sections + size * number) for number in range(count)]
+    found = b""
+    for name, _, _, _, start, length in heads:
+        if cubin.startswith(b".text.", heads[names][4] + name):
+            found += cubin[start : start + length]
+    return found
 
-    Without the analysis of the data flow (`-ndf`), which takes longer than the rest.
-    """
-    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
-    options = {"capture_output": True, "text": True}
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+
+def tool(name, *arguments, of):
+    """What one of CUDA's tools prints about some bytes."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(of)
         file.flush()
-        usage = subprocess.run([tools / "cuobjdump", "-res-usage", file.name], check=True, **options)
-        sass = subprocess.run([tools / "nvdisasm", "-ndf", "-c", file.name], check=True, **options)
-    text = usage.stdout + usage.stderr
-    found = {name.lower(): int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}
-    loads = {}
-    for name in re.findall(r"\b(?:LDG|LDGSTS|STG|UBLKCP|HMMA|HGMMA|UTCHMMA|LDL|STL)[.A-Z0-9_]*", sass.stdout):
-        loads[name] = loads.get(name, 0) + 1
-    return found, loads
+        command = [TOOLS / name, *arguments, file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def report(launch: Launch, capability: int) -> dict:
-    """Registers, stack, shared memory and the loads of one compiled kernel."""
+def usage(cubin: bytes) -> dict:
+    """Registers and stack."""
+    said = tool("cuobjdump", "-res-usage", of=cubin)
+    return {name.lower(): int(re.search(rf"{name}:(\d+)", said)[1]) for name in ("REG", "STACK")}
+
+
+def instructions(texts: list[bytes], capability: int) -> list[dict]:
+    """How often each load, store and product occurs in each text.
+
+    They are disassembled as one and told apart by address, as the disassembler takes longer to start than for
+    a kernel, and without the analysis of the data flow (`-ndf`).
+    """
+    chip = f"SM{capability}" + "a" * (capability >= 90)
+    said = tool("nvdisasm", "-ndf", "-b", chip, of=b"".join(texts))
+    ends = list(accumulate(map(len, texts)))
+    found = [{} for _ in texts]
+    last = -1
+    for address, name in INSTRUCTION.findall(said):
+        last = int(address, 16)
+        if COUNTED.match(name):
+            counts = found[bisect_right(ends, last)]
+            counts[name] = counts.get(name, 0) + 1
+    assert last == ends[-1] - 16, "instructions are missing"
+    return found
+
+
+def compiled(launch: Launch, capability: int) -> tuple[dict, bytes]:
+    """Registers, stack and shared memory of a kernel, and its instructions."""
     target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(sources(launch), target=target, options=dict(launch.options))
-    found, loads = read(compiled.asm["cubin"])
-    return found | {"shared": compiled.metadata.shared, "instructions": loads}
+    made = triton.compile(sources(launch), target=target, options=dict(launch.options))
+    cubin = made.asm["cubin"]
+    return usage(cubin) | {"shared": made.metadata.shared}, text_of(cubin)
 
 
 def prefill(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=128, block_size=16, **more):
@@ -140,44 +173,64 @@ GPUS = {"sm_80": Gpu((8, 0), 108), "sm_90": Gpu((9, 0), 132), "sm_100": Gpu((10,
 
 
 def variants(gpu):
-    """Name -> what makes the launches, one argument at a time away from bf16, head size 128, blocks of 16."""
+    """Name -> what makes the launches: away from bf16, head size 128, groups of 4 and blocks of 16.
+
+    Two arguments differ at once where one of them leaves registers and instructions as they are: fp16, and
+    a group of 7 (heads of 80 and 96 are both padded to 128).
+    """
     fp8 = torch.float8_e4m3fn if gpu.has_fp8 else torch.float8_e5m2
     found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8), "layers": layers}
     for kind, make in (("decode", decode), ("prefill", prefill)):
         for what, more in {
             "": {},
             " contiguous": {"paged": False},
-            " fp16": {"dtype": torch.float16},
+            " fp16 head 96": {"dtype": torch.float16, "head_dim": 96},
             " window": {"window": 1024},
-            " group 7": {"heads": 56},
             " blocks of 1": {"block_size": 1},
-            " blocks of 24": {"block_size": 24},
-            **{f" head {size}": {"head_dim": size} for size in (32, 64, 80, 96, 256)},
+            " group 7, blocks of 24": {"heads": 56, "block_size": 24},
+            **{f" head {size}": {"head_dim": size} for size in (32, 64, 80, 256)},
             **{f" fp8 head {size}": {"head_dim": size, "kv": fp8} for size in (32, 64, 128, 256)},
         }.items():
             found[kind + what] = partial(make, gpu, **more)
     found["decode multi-query"] = partial(decode, gpu, heads=32, kv_heads=1)
     found["decode 64 heads on one"] = partial(decode, gpu, heads=64, kv_heads=1)
     found["decode 128 heads on one"] = partial(decode, gpu, heads=128, kv_heads=1)
-    found["decode split"] = partial(decode, gpu, splits=8)
     found["decode split window"] = partial(decode, gpu, splits=8, window=4096)
     return found
 
 
-def main(names):
-    """Print the names of all variants, or compile some."""
-    everything = {
-        f"{name} {what}": (gpu, make) for name, gpu in GPUS.items() for what, make in variants(gpu).items()
-    }
-    if not names:
-        print("\n".join(everything))
-    for name in names:
-        gpu, make = everything[name]
-        for launch in make():
-            major, minor = gpu.capability
-            found = report(launch, 10 * major + minor)
-            print(json.dumps({"variant": name, "kernel": launch.kernel.__name__} | found), flush=True)
+VARIANTS = {
+    f"{name} {what}": (gpu, make) for name, gpu in GPUS.items() for what, make in variants(gpu).items()
+}
+
+
+def kernels_of(name) -> list[tuple[dict, bytes]]:
+    """What each kernel of a variant looks like, without its instructions, and these."""
+    gpu, make = VARIANTS[name]
+    found = []
+    for launch in make():
+        what, text = compiled(launch, number_of(gpu))
+        found.append(({"variant": name, "kernel": launch.kernel.__name__} | what, text))
+    return found
+
+
+def number_of(gpu) -> int:
+    """90 for a capability of (9, 0)."""
+    major, minor = gpu.capability
+    return 10 * major + minor
+
+
+def main(processes):
+    """Compile all variants, in processes that share what is imported."""
+    print(json.dumps(list(VARIANTS)))
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        kernels = [kernel for some in pool.imap(kernels_of, VARIANTS) for kernel in some]
+    for chip, gpu in GPUS.items():
+        of_chip = [kernel for kernel in kernels if kernel[0]["variant"].startswith(f"{chip} ")]
+        whats, texts = zip(*of_chip, strict=True)
+        for what, counts in zip(whats, instructions(texts, number_of(gpu)), strict=True):
+            print(json.dumps(what | {"instructions": counts}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]))

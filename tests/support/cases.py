@@ -1,6 +1,7 @@
 """Random work on tiny memories, for every scheduler: tests of modes, map and lives draw from it."""
 
 from dataclasses import dataclass, replace
+from operator import mul
 from random import Random
 
 import numpy as np
@@ -24,14 +25,15 @@ class Uneven(CostModel):
     """Every part of the shape counts, with odd numbers, so that no two mistakes cancel."""
 
     source = "test"
+    WEIGHTS = (
+        *(1_000_003, 1_009, 7_001_111, 2_000_029, 30_011, 50_021, 70_001, 90_001),
+        *(110_017, 130_021),
+    )
 
     def step_ps(self, shape: StepShape) -> int:
-        weights = (
-            *(1_000_003, 1_009, 7_001_111, 2_000_029, 30_011, 50_021, 70_001, 90_001),
-            *(110_017, 130_021),
-        )
-        assert shape.spread is None  # nobody asked for it
-        return 900_000_001 + sum(w * part for w, part in zip(weights, shape[:-1], strict=True))
+        *parts, spread = shape
+        assert spread is None and len(parts) == len(self.WEIGHTS)  # nobody asked for the spread
+        return 900_000_001 + sum(map(mul, self.WEIGHTS, parts))
 
 
 COSTS = {"constant": lambda: Constant(0.02), "uneven": Uneven}
