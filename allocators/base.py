@@ -155,17 +155,21 @@ class Allocator(Account):
         self.release(seq)
         return True
 
-    def branch(self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[int, int]]) -> None:
-        """`fork_over` of each (seq, parent, child, tokens), then `grow` of each (seq, tokens) who writes.
+    def branch(
+        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
+    ) -> None:
+        """`fork_over` of each (seq, parent, child, tokens), then `grow` of those who write.
 
-        For all of that there must be room, else InvariantError is raised.
+        These are (sequences of one search, tokens that each of them gets to, one more than it has). For all
+        of that there must be room, else InvariantError is raised.
         """
         for fork in forks:
             if not self.fork_over(*fork):
                 raise InvariantError(f"sequence {fork[1]} was refused a fork")
-        for seq, tokens in writers:
-            if not self.grow(seq, tokens):
-                raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
+        for seqs, tokens in writers:
+            for seq in seqs:
+                if not self.grow(seq, tokens):
+                    raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
 
     # -- working beside -----------------------------------------------------------------------
 

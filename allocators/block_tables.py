@@ -15,6 +15,7 @@ from kvsim.allocators.arena import layout_of_tables
 from kvsim.allocators.base import Content, Holdings, InvariantError, Layout, Match, Region
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.claims import Claims
+from kvsim.allocators.forked import Forked
 from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.pool import Pool
@@ -44,7 +45,7 @@ class BlockTables(Blocks):
         self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
         self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
         self._tables: Holdings[list[int]] = Holdings()  # none is empty
-        self._claims = Claims(block_size, self._tables)
+        self._claims: Claims = (Forked if cache is None else Claims)(block_size, self._tables)
         self._host = HostPool()
 
     # -- tables -------------------------------------------------------------------------------
@@ -72,13 +73,13 @@ class BlockTables(Blocks):
         return self._claims.holders(block)
 
     def shared_slots(self) -> int:
-        return len(self._claims.extra) * self.block_size
+        return len(self._claims.references()) * self.block_size
 
     def shared_tail_slots(self) -> int:
         return self._claims.shared_tail_slots() if self._claims.part_filled else 0
 
     def logical_slots(self) -> int:
-        return self.used_slots + sum(self._claims.extra.values()) * self.block_size
+        return self.used_slots + sum(self._claims.references().values()) * self.block_size
 
     def slots_held(self, seqs: Sequence[int]) -> int:
         tables = self._host.tables if seqs[0] in self._host.tables else self._tables
@@ -106,9 +107,13 @@ class BlockTables(Blocks):
         return tuple(self._pool.queue())
 
     def regions(self) -> Iterator[Region]:
-        return self.layout().regions()
+        return self._layout().regions()
 
     def layout(self) -> Layout:
+        self._claims = self._claims.counted()  # owners stand in the order in which they came to share
+        return self._layout()
+
+    def _layout(self) -> Layout:
         tables = ((seq, 0, table) for seq, table in self._tables.items())
         shared, cached = self._claims.sharers(), self._pool.cached_blocks()
         return layout_of_tables(self.num_blocks, self.block_size, tables, shared, cached)

@@ -9,7 +9,7 @@ block back from its last holder.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from mypy_extensions import mypyc_attr
 
@@ -40,6 +40,26 @@ class Claims:
         self._size = block_size
         self._tables = tables
 
+    def references(self) -> dict[int, int]:
+        """Of shared blocks only: references beyond the first."""
+        return self.extra
+
+    def counted(self) -> "Claims":
+        """The same counted block by block, in the order in which blocks came to be shared."""
+        return self
+
+    def share(self, parent: int, child: int, blocks: int) -> None:
+        """A child begins with so many blocks of its parent, all of them full."""
+        self.add(self._tables[parent][:blocks])
+
+    def leave(self, seq: int, table: list[int]) -> list[int]:
+        """A sequence leaves, which had this table; returns the blocks that nobody holds then."""
+        return self.drop_all(table) if self.extra else table
+
+    def part(self, seq: int, block: int) -> None:
+        """A sequence gets a copy of its own of the last block of its table, which others share."""
+        self.drop(block)
+
     def add(self, blocks: list[int]) -> None:
         """One more sequence holds these blocks, all of them full."""
         extra = self.extra
@@ -47,17 +67,9 @@ class Claims:
             extra[block] = extra.get(block, 0) + 1
         self.tokens += len(blocks) * self._size
 
-    def add_table(self, table: list[int], tokens: int) -> None:
-        """One more sequence holds a table, in whose last block its last token lies."""
-        self.add(table)
-        empty = len(table) * self._size - tokens
-        if empty:
-            self.part_filled[table[-1]] = self._size - empty
-            self.tokens -= empty
-
-    def count(self, tables: Iterable[list[int]], filled: Mapping[int, int]) -> None:
+    def count(self, tables: Mapping[int, list[int]], filled: Mapping[int, int]) -> None:
         """Tables come back that share blocks among each other; some of these hold only `filled` tokens."""
-        for block, count in Counter(block for table in tables for block in table).items():
+        for block, count in Counter(block for table in tables.values() for block in table).items():
             if count > 1:
                 self.extra[block] = count - 1
                 tokens = filled.get(block) or self._size
@@ -80,28 +92,13 @@ class Claims:
 
     def drop_all(self, table: list[int]) -> list[int]:
         """Take one reference away from each block of a table; returns those that nobody else has."""
-        extra, start = self.extra, 0
         if self.part_filled and table and table[-1] in self.part_filled:
             self.drop(table[-1])
             table = table[:-1]
-        for block in table:
-            if block not in extra:
-                break
-            start += 1
-        alone = table[start:]
-        if extra.keys().isdisjoint(alone):  # most often: what is shared comes first
-            shared = table[:start]
-        else:
-            shared = [block for block in table if block in extra]
-            alone = [block for block in alone if block not in extra]
-        for block in shared:
-            others = extra[block]
-            if others > 1:
-                extra[block] = others - 1
-            else:
-                del extra[block]
-        self.tokens -= len(shared) * self._size
-        return alone
+        alone = table[self.drop_first(table) :]
+        if self.extra.keys().isdisjoint(alone):  # most often: what is shared comes first
+            return alone
+        return [block for block in alone if not self.drop(block)]
 
     def drop_first(self, table: list[int]) -> int:
         """Take one reference away from the first blocks of a table, full ones, that others hold: how many."""
@@ -118,26 +115,6 @@ class Claims:
         self.tokens -= shared * self._size
         return shared
 
-    def exchange(self, shared: list[int], left: list[int]) -> list[int]:
-        """A sequence takes the first blocks, of somebody else's, instead of the second, which it leaves.
-
-        The first are full; so are those of the second that others hold. Returns those that nobody else does.
-        """
-        extra = self.extra
-        alone: list[int] = []
-        for block in shared:
-            extra[block] = extra.get(block, 0) + 1
-        for block in left:
-            others = extra.get(block)
-            if others is None:
-                alone.append(block)
-            elif others > 1:
-                extra[block] = others - 1
-            else:
-                del extra[block]
-        self.tokens += (len(shared) + len(alone) - len(left)) * self._size
-        return alone
-
     # -- forks --------------------------------------------------------------------------------
 
     def fork(self, parent: int, child: int, tokens: int) -> None:
@@ -147,42 +124,34 @@ class Claims:
         """
         self._expect_last(parent, child, tokens)
         table = self._tables[parent]
-        self.add_table(table, tokens)
+        self.share(parent, child, len(table))
+        empty = len(table) * self._size - tokens
+        if empty:
+            self.part_filled[table[-1]] = self._size - empty
+            self.tokens -= empty
         self._tables[child] = table[:]
 
-    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> list[int]:
-        """`fork`, and `seq` leaves; returns the blocks that nobody holds then.
-
-        Of blocks that `seq` shares with the parent, nothing need be counted.
-        """
-        table, old = self._tables[parent], self._tables[seq]
-        last = self._expect_last(parent, child, tokens)
-        same = min(len(table), len(old))
-        while same and (same > last or table[same - 1] != old[same - 1]):
-            same -= 1  # tables that part share nothing further on
-        self.add_table(table[same:], tokens - same * self._size)
-        alone = self.drop_all(old[same:])
-        del self._tables[seq]
-        self._tables[child] = table[:]
-        return alone
-
-    def _expect_last(self, parent: int, child: int, tokens: int) -> int:
-        """The place of the parent's last block, if it ends with the last token, and the child is new."""
+    def _expect_last(self, parent: int, child: int, tokens: int) -> None:
+        """Raise InvariantError unless the parent ends with its last block, and the child is new."""
         self._tables.expect_new(child, tokens)
         table, size = self._tables[parent], self._size
         last, filled = table[-1], tokens - (len(table) - 1) * size
-        known = self.part_filled.get(last, size) if last in self.extra else filled
+        known = self.part_filled.get(last, size) if self._shares_last(parent, table) else filled
         if not 0 < filled <= size or filled != known:
             room = f"{len(table)} blocks of {size}, {known} tokens in the last"
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
-        return len(table) - 1
+
+    def _shares_last(self, seq: int, table: list[int]) -> bool:
+        """Whether others hold the last block of a table."""
+        return table[-1] in self.extra
 
     # -- looking ------------------------------------------------------------------------------
 
     def holders(self, block: int) -> int:
         """How many tables name a block."""
-        if block in self.extra:
-            return self.extra[block] + 1
+        extra = self.references()
+        if block in extra:
+            return extra[block] + 1
         return sum(block in table for table in self._tables.values())
 
     def shared_tail_slots(self) -> int:
@@ -191,7 +160,7 @@ class Claims:
 
     def sharers(self) -> dict[int, tuple[int, ...]]:
         """Which sequences hold each shared block."""
-        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.extra, ())
+        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.references(), ())
         for seq, table in self._tables.items() if seqs else ():
             for block in seqs.keys() & table:
                 seqs[block] += (seq,)

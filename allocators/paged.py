@@ -76,7 +76,7 @@ class Paged(BlockTables):
         cache: CacheRules | None = None,
     ) -> None:
         super().__init__(capacity_slots, block_size, order, host_slots, cache)
-        self._branching = Branching(self._tables, self._claims, self._pool, block_size)
+        self._branching = Branching(self._tables, self._pool, block_size)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         if self.prefixes is not None:
@@ -97,7 +97,7 @@ class Paged(BlockTables):
         if part_filled and table[-1] in part_filled and tokens > self.capacity(seq):
             if max(missing, 0) >= self._pool.free:
                 return False
-            self._copy_on_write(table)
+            self._copy_on_write(seq, table)
             full -= 1
         elif missing > self._pool.free:
             return False
@@ -135,9 +135,8 @@ class Paged(BlockTables):
                 raise self._tables.holds_nothing(seq)
             self.host_used_slots -= self._host.drop(seq) * self.block_size
             return
-        if self._claims.extra:
-            table = self._claims.drop_all(table)
-            self.shared_tokens = self._claims.tokens
+        table = self._claims.leave(seq, table)
+        self.shared_tokens = self._claims.tokens
         self._pool.give_back(table)
         self.used_slots -= len(table) * self.block_size
 
@@ -153,27 +152,29 @@ class Paged(BlockTables):
         return True
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """As in `Allocator`; of blocks that `seq` shares with the parent, nothing need be counted."""
+        """As in `Allocator`, in one go."""
         if self.prefixes is not None:
             return super().fork_over(seq, parent, child, tokens)
-        self._pool.give_back(self._claims.fork_over(seq, parent, child, tokens))
+        old = self._tables[seq]
+        self._claims.fork(parent, child, tokens)
+        del self._tables[seq]
+        self._pool.give_back(self._claims.leave(seq, old))
         self._count()
         return True
 
-    def branch(self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[int, int]]) -> None:
+    def branch(
+        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
+    ) -> None:
         """As in `Allocator`, in one go where only last blocks that fork now can be shared and not full."""
-        if self.prefixes is not None or self._claims.part_filled:
+        claims = self._claims
+        if self.prefixes is not None or claims.part_filled:
             super().branch(forks, writers)
             return
-        branching = self._branching
-        for seq, parent, child, tokens in forks:
-            branching.fork(seq, parent, child, tokens)
-        for seq, tokens in writers:
-            branching.write(seq, tokens)
-        self.cow_copies += branching.copies
-        self.copied_slots += branching.copied_slots
-        branching.copies = branching.copied_slots = 0
-        self._count()
+        copies, copied_slots = self._branching.step(claims, forks, writers)
+        self.cow_copies += copies
+        self.copied_slots += copied_slots
+        self.shared_tokens = claims.tokens
+        self.used_slots = self.capacity_slots - self._pool.free * self.block_size
 
     # -- keeping prefixes ---------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class Paged(BlockTables):
         if self.prefixes is not None:
             for seq, table in tables.items():
                 self.prefixes.enter_unknown(seq, len(table))
-        self._claims.count(tables.values(), filled)
+        self._claims.count(tables, filled)
         self._count()
         return True
 
@@ -238,9 +239,9 @@ class Paged(BlockTables):
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
         self.cached_slots = self._pool.cached * self.block_size
 
-    def _copy_on_write(self, table: list[int]) -> None:
+    def _copy_on_write(self, seq: int, table: list[int]) -> None:
         filled = self._claims.part_filled[table[-1]]
-        self._claims.drop(table[-1])
+        self._claims.part(seq, table[-1])
         table[-1:] = self._pool.lend(1)
         self._count()
         self.cow_copies += 1

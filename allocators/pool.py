@@ -39,6 +39,11 @@ class Pool:
         self.free -= count
         return blocks
 
+    def lend_one(self) -> int:
+        """The next free block: there must be one."""
+        self.free -= 1
+        return self._free.pop()
+
     def lend_each(
         self, seqs: Sequence[Any], tables: dict[Any, list[Any]], evicted: list[int] | None = None
     ) -> None:

@@ -212,6 +212,29 @@ class Roofline(CostModel):
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
+    def go_on(
+        self, ends: list[int], decode_seqs: int, context_tokens: int, more: tuple[int, int], limit_ps: int
+    ) -> None:
+        """As in `CostModel`; of a plain progression, one by one: there are most often few."""
+        steps, copied = more
+        if self._shaped or steps > FEW:
+            super().go_on(ends, decode_seqs, context_tokens, more, limit_ps)
+            return
+        constant = self._decode_ps.get(copied << SEQS_BITS | decode_seqs)
+        if constant is None:
+            end = ends[-1] + self.copying_ps(decode_seqs, context_tokens, copied, None)
+        else:
+            end = ends[-1] + constant + self._context_ps * context_tokens
+        ends.append(end)
+        if steps == 1 or end >= limit_ps:
+            return
+        duration, delta = self._first_ps(decode_seqs, context_tokens), self._context_ps * decode_seqs
+        while steps > 1 and end < limit_ps:
+            duration += delta
+            end += duration
+            ends.append(end)
+            steps -= 1
+
     def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
         """A decode step, sliding windows and the host's least time left out."""
         constant = self._decode_ps.get(decode_seqs)

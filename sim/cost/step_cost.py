@@ -118,6 +118,20 @@ class CostModel:
         """
         return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
 
+    def go_on(
+        self, ends: list[int], decode_seqs: int, context_tokens: int, more: tuple[int, int], limit_ps: int
+    ) -> None:
+        """Add to the ends of a span those of `more` steps: (how many, slots copied beside the first).
+
+        They are as in `span_ends`: the last is the first that ends at or after the limit.
+        """
+        steps, copied = more
+        end = ends[-1] + self.copying_ps(decode_seqs, context_tokens, copied, None)
+        ends.append(end)
+        if steps > 1 and end < limit_ps:
+            rest = self.span_ends(decode_seqs, context_tokens + decode_seqs, steps - 1, limit_ps - end)
+            ends += [end + later for later in rest]
+
 
 def ends_until(limit_ps: int, durations: Sequence[int]) -> list[int]:
     """When steps end that take so long, up to the first that ends at or after the limit.

@@ -15,8 +15,8 @@ will be dropped can be foreseen, as long as the same groups search:
     counted     0   1   2           3
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -30,15 +30,9 @@ Pair = tuple[int, int]
 """Places of a candidate that is dropped, and of the one that goes on twice instead."""
 
 
-class Drop(NamedTuple):
-    """A search that drops candidates after a step."""
-
-    step: int
-    """how many steps are over then, counted from where one looks ahead"""
-    place: int
-    """which of the searches"""
-    pairs: list[Pair]
-    """who is dropped"""
+Drop = tuple[int, int, list[Pair]]
+"""A search that drops candidates after a step: (how many steps are over then, counted from where one looks
+ahead; which of the searches; who is dropped)."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -84,53 +78,67 @@ class Survivors:
         self._dropping: list[int] = []  # those that drop candidates, ascending
         self._pairs: list[list[Pair]] = []  # which
         self._next = 0  # place in both of the next one
+        self._ahead = 0  # the same of the next one to look at
+        self._searches = self._end = 0  # how many are looked at, and up to which
 
     def drops(self, searches: int, steps: int) -> Iterator[Drop]:
         """Look ahead: the drops of so many searches in so many steps."""
-        begin, index = self.at, self._next
-        end = begin + searches * steps
-        while True:
-            while index == len(self._dropping):
-                if self._known >= end:
-                    return
-                self._draw()
-            search = self._dropping[index]
-            if search >= end:
-                return
-            step, place = divmod(search - begin, searches)
-            yield tuple.__new__(Drop, (step + 1, place, self._pairs[index]))  # quicker than Drop(...)
-            index += 1
+        self.look_ahead(searches, steps)
+        return iter(self.next_drop, None)
+
+    def look_ahead(self, searches: int, steps: int) -> None:
+        """So many searches go on for so many steps: `next_drop` says whom they drop."""
+        self._searches, self._end = searches, self.at + searches * steps
+        self._ahead = self._next
+
+    def next_drop(self) -> Drop | None:
+        """The next of these drops; None: no more are to come."""
+        dropping, index = self._dropping, self._ahead
+        while index == len(dropping):
+            if self._known >= self._end:
+                return None
+            self._draw()
+        search = dropping[index]
+        if search >= self._end:
+            return None
+        self._ahead = index + 1
+        search -= self.at
+        step = search // self._searches + 1
+        place = search % self._searches
+        return step, place, self._pairs[index]
 
     def pass_over(self, searches: int) -> None:
         """So many have drawn."""
         self.at += searches
-        dropping, index = self._dropping, self._next
-        while index < len(dropping) and dropping[index] < self.at:
-            index += 1
+        index = bisect_left(self._dropping, self.at, self._next)
         if index > DRAWS_AT_ONCE:
-            del dropping[:index], self._pairs[:index]
+            del self._dropping[:index], self._pairs[:index]
             index = 0
         self._next = index
 
     def _draw(self) -> None:
         """Draw for more searches."""
         drawn = np.concatenate((self._left, self._rng.random(DRAWS_AT_ONCE)[::-1]))
-        draws, width, at = drawn.tolist(), self._width, 0
+        width, at, known = self._width, 0, self._known
         if self._uniform:
+            draws = drawn.tolist()
             for at in range(0, len(draws) - width + 1, width):
                 self._note(pairs_of([int(draw * width) for draw in draws[at : at + width]]))
             self._left = drawn[at + width :]
             return
-        for hit in np.flatnonzero(drawn < self._share).tolist():
+        hits = np.flatnonzero(drawn < self._share)
+        whole = hits[hits + 3 <= len(drawn)]
+        dropped = (drawn[whole + 1] * width).astype(np.int64)
+        others = (dropped + 1 + (drawn[whole + 2] * (width - 1)).astype(np.int64)) % width
+        for hit, one, other in zip(whole.tolist(), dropped.tolist(), others.tolist(), strict=True):
             if hit >= at:  # else it says which candidate
-                self._known, at = self._known + hit - at, hit
-                if hit + 3 > len(draws):
-                    break
-                dropped, at = int(draws[hit + 1] * width), hit + 3
-                self._note([(dropped, (dropped + 1 + int(draws[hit + 2] * (width - 1))) % width)])
-        else:
-            self._known, at = self._known + len(draws) - at, len(draws)
-        self._left = drawn[at:]
+                known, at = known + hit - at, hit + 3
+                self._dropping.append(known)
+                self._pairs.append([(one, other)])
+                known += 1
+        later = hits[np.searchsorted(hits, max(at, len(drawn) - 2)) :]
+        end = int(later[0]) if len(later) else len(drawn)
+        self._known, self._left = known + end - at, drawn[end:]
 
     def _note(self, pairs: list[Pair]) -> None:
         """The next search drops these candidates, or none."""

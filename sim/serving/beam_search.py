@@ -26,7 +26,6 @@ class Search:
         self.groups: list[Group] = []
         self.drops: list[Drop] = []
         self._survivors = survivors
-        self._ahead: Iterator[Drop] = iter(())
         self._clock = 0  # up to which survivors were drawn
 
     def begin(self, groups: list[Group]) -> None:
@@ -35,9 +34,9 @@ class Search:
 
     def look_ahead(self, steps: int) -> int:
         """The first of them ends after so many steps: after how many of these is a candidate dropped?"""
-        self._ahead = self._survivors.drops(len(self.groups), steps - 1)
+        self._survivors.look_ahead(len(self.groups), steps - 1)
         first = self.next_drop()
-        return steps if first is None else first.step
+        return steps if first is None else first[0]
 
     @property
     def last_drop(self) -> Drop | None:
@@ -46,7 +45,7 @@ class Search:
 
     def next_drop(self) -> Drop | None:
         """Look further ahead; None: no more drops are to come."""
-        drop = next(self._ahead, None)
+        drop = self._survivors.next_drop()
         if drop is not None:
             self.drops.append(drop)
         return drop
@@ -54,11 +53,11 @@ class Search:
     def draw(self, clock: int) -> Iterator[tuple[Group, list[Pair]]]:
         """Steps are over: who drops candidates after the last of them."""
         steps, survivors = clock - self._clock, self._survivors
-        if not steps:
-            return
         self._clock = clock
+        if not (steps and self.groups):
+            return
         survivors.pass_over((steps - 1) * len(self.groups))
         groups = [group for group in self.groups if group.sequences]  # the others have finished
-        for drop in survivors.drops(len(groups), 1):
-            yield groups[drop.place], drop.pairs
+        for _, place, pairs in survivors.drops(len(groups), 1):
+            yield groups[place], pairs
         survivors.pass_over(len(groups))

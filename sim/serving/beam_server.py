@@ -24,6 +24,9 @@ from kvsim.sim.serving.request import Group, Request, State
 Fork = tuple[int, int, int, int]
 """(sequence that makes way, parent, child, tokens), as `Allocator.fork_over` takes them."""
 
+Writers = tuple[list[int], int]
+"""(sequences of a group, tokens that each of them gets to), as `Allocator.branch` takes them."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BeamServer(GroupServer):
@@ -62,16 +65,19 @@ class BeamServer(GroupServer):
         if self._anybody_waits() or not (self._alike and self.allocator.copies_on_write):
             return
         search, unit, size = self.search, self._growth.unit, self.progress.size
-        clock, drop, copies = self.progress.clock, search.last_drop, 0
+        groups, clock, drop, copies = search.groups, self.progress.clock, search.last_drop, 0
         budget = self.allocator.growth_budget() - self.margin
         while done < at_most:
             pairs = copied = 0
-            while drop is not None and drop.step == done:
-                tokens = search.groups[drop.place].sequences[0].base + clock + done
-                pairs += len(drop.pairs)
-                copied += len(drop.pairs) * (tokens % unit)
+            end = at_most
+            while drop is not None:
+                step, place, dropped = drop
+                if step > done:
+                    end = min(step, at_most)
+                    break
+                pairs += len(dropped)
+                copied += len(dropped) * ((groups[place].sequences[0].base + clock + done) % unit)
                 drop = search.next_drop()
-            end = at_most if drop is None else min(drop.step, at_most)
             copies += pairs
             if size * (end // unit + 1) + copies + pairs > budget:  # the most that grow, copy, or might copy
                 return
@@ -88,76 +94,81 @@ class BeamServer(GroupServer):
     def grow_within(self, ends: list[int]) -> Grown:
         """As in `Decoding`, with the drops that were foreseen."""
         drops, index, count = self.search.drops, 0, 0
-        while count < len(drops) and drops[count].step < len(ends):
+        while count < len(drops) and drops[count][0] < len(ends):
             count += 1
         if not count:
             return super().grow_within(ends)
         allocator, growth, clock, total = self.allocator, self._growth, self.progress.clock, ends[-1]
-        used = internal = shared = 0
+        residues, unit, last = growth.residues, growth.unit, growth.last
+        grown: list[int] = []  # who grows before the next drop
         saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
-        done = 1  # steps that have their memory
-        while index < count:
-            first, step = index, drops[index].step
-            while index < count and drops[index].step == step:
-                index += 1
-            left = total - ends[step - 1]
-            lent, never = self._grow_between(ends, done, step)
-            lent_before, shared_before = allocator.used_slots, allocator.shared_tokens
-            self._branch(drops[first:index], clock + step)
-            if clock + step in growth.last:
-                never += self._full([(seq, clock + step, left) for seq in growth.pop_full(clock + step)])
-            more, done = allocator.shared_tokens - shared_before, step + 1
-            used += lent + (allocator.used_slots - lent_before) * left
-            internal += never
-            shared += more * left
-            saved.append((step, more))
-        lent, never = self._grow_between(ends, done, len(ends))
-        self.step.changed = True
-        return used + lent, internal + never, 0, saved, 0, shared
-
-    def _grow_between(self, ends: list[int], done: int, until: int) -> tuple[int, int]:
-        """Give memory to the steps behind the first `done`, up to `until`.
-
-        Returns the integrals, to the end of the span, of the slots lent and of those never to be written.
-        """
-        if done == until:
-            return 0, 0
-        times = [*ends[done - 1 : until - 1], ends[-1]]
-        grown, lent, full = self._growth.growth_within(self.progress.clock + done - 1, times)
+        lent = used = internal = shared = step = 0
+        at = drops[0][0]
+        for start in ends[:-1]:
+            step += 1
+            clock += 1
+            due = residues[clock % unit]
+            if step == at:
+                if grown:
+                    allocator.grow_many(grown)
+                    grown = []
+                first, left = index, total - start
+                while at == step:
+                    index += 1
+                    at = drops[index][0] if index < count else 0
+                used_before, shared_before = allocator.used_slots, allocator.shared_tokens
+                self._branch(drops[first:index], due, clock)
+                more = allocator.shared_tokens - shared_before
+                used += (allocator.used_slots - used_before) * left
+                shared += more * left
+                if more:
+                    saved.append((step, more))
+            elif due:
+                grown += due
+                lent += len(due) * (total - start)
+            else:
+                continue
+            if clock in last:
+                internal += self._full([(seq, clock, total - start) for seq in growth.pop_full(clock)])
         if grown:
-            self.allocator.grow_many(grown)
-        return lent * self.allocator.slots_per_token, self._full(full)
+            allocator.grow_many(grown)
+        self.step.changed = True
+        return used + lent * unit * allocator.slots_per_token, internal, 0, saved, 0, shared
 
-    def _branch(self, drops: list[Drop], clock: int) -> None:
-        """Some candidates give way to copies of others; these and all that must grow write at this clock.
+    def _branch(self, drops: list[Drop], due: list[int], clock: int) -> None:
+        """Some candidates give way to copies of others; these and all that are due write at this clock.
 
         They do so in the order of their groups.
         """
+        allocator, groups, running, unit = self.allocator, self.search.groups, self.running, self._growth.unit
         forks: list[Fork] = []
-        writers: dict[Group, list[Request]] = {}
-        for drop in drops:
-            group = self.search.groups[drop.place]
-            living = group.sequences[:]
-            for place, parent in drop.pairs:
-                forks.append(self._take_place(group, living[parent], living[place], clock))
-            if len(drop.pairs) == 1:  # most often
-                writers[group] = [living[parent], living[place]]
-            else:
-                branched = [living[place] for pair in drop.pairs for place in pair]
-                writers[group] = [request for request in group.sequences if request in branched]
-        for seq in self._growth.residues[clock % self._growth.unit]:  # all candidates of a group at once
-            group = self.group_of(self.running[seq])
-            writers[group] = group.sequences
-        allocator, copied = self.allocator, self.allocator.copied_slots
-        allocator.branch(
-            forks,
-            [
-                (request.seq, request.base + clock + 1)
-                for group in (writers if len(writers) == 1 else sorted(writers, key=self.urgency))
-                for request in writers[group]
-            ],
-        )
-        foreseen = sum([fork[3] % self._growth.unit for fork in forks])
+        writers: dict[Group, Writers] = {}
+        foreseen = 0  # slots copied
+        for _, place, pairs in drops:
+            group = groups[place]
+            living = group.sequences
+            tokens = living[0].base + clock
+            foreseen += len(pairs) * (tokens % unit)
+            if len(pairs) == 1:  # most often
+                gone, stays = pairs[0]
+                fork = self._take_place(group, living[stays], living[gone], tokens)
+                forks.append(fork)
+                writers[group] = [fork[1], fork[2]], tokens + 1
+                continue
+            living = living[:]
+            forks += [self._take_place(group, living[stays], living[gone], tokens) for gone, stays in pairs]
+            branched = {living[place] for pair in pairs for place in pair}
+            writers[group] = [one.seq for one in group.sequences if one in branched], tokens + 1
+        known: Group | None = None
+        for seq in due:  # all candidates of a group at once
+            if running[seq].group is not known:
+                known = group = self.group_of(running[seq])
+                writers[group] = [request.seq for request in group.sequences], running[seq].base + clock + 1
+        copied = allocator.copied_slots
+        if len(writers) == 1:
+            allocator.branch(forks, list(writers.values()))
+        else:
+            allocator.branch(forks, [writers[group] for group in sorted(writers, key=self.urgency)])
         if allocator.copied_slots - copied != foreseen:
             raise InvariantError(
                 f"{allocator.copied_slots - copied} slots were copied where {foreseen} were foreseen"
@@ -188,24 +199,27 @@ class BeamServer(GroupServer):
         full = self._full_clock(candidate)
         if parent.seq not in self._unwritten:
             self._await_write(parent, full)
-        if not self.allocator.fork_over(*self._take_place(group, parent, candidate, self.progress.clock)):
+        tokens = parent.base + self.progress.clock
+        if not self.allocator.fork_over(*self._take_place(group, parent, candidate, tokens)):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self._await_write(candidate, full)
 
-    def _take_place(self, group: Group, parent: Request, candidate: Request, clock: int) -> Fork:
-        """All but the blocks: a candidate gets a new id, and is a copy of its parent at this clock."""
-        old, seq = candidate.seq, self._next_seq
-        self._next_seq += 1
-        del self.running[old]
-        self.running[seq] = candidate
+    def _take_place(self, group: Group, parent: Request, candidate: Request, tokens: int) -> Fork:
+        """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""
+        old, seq, running = candidate.seq, self._next_seq, self.running
+        self._next_seq = seq + 1
+        del running[old]
+        running[seq] = candidate
         self._growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then
         self.progress.rename(candidate, seq)
         candidate.reached, candidate.sample = parent.reached, parent.sample
-        group.sequences.remove(candidate)
-        group.sequences.append(candidate)
-        group.sequences[0].preemptions += candidate.preemptions
-        candidate.preemptions = 0
-        return old, parent.seq, seq, parent.base + clock
+        sequences = group.sequences
+        sequences.remove(candidate)
+        sequences.append(candidate)
+        if candidate.preemptions:
+            sequences[0].preemptions += candidate.preemptions
+            candidate.preemptions = 0
+        return old, parent.seq, seq, tokens
 
     def _await_write(self, request: Request, full_clock: int) -> None:
         """A candidate shares its last block; if it is to grow at all, that stays planned as it is."""

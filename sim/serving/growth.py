@@ -98,11 +98,12 @@ class GrowthCalendar:
 
     def rename(self, seq: int, later: int, clock: int, finish_clock: int) -> None:
         """A sequence that is due at `clock`, in steady growth, goes on under an id larger than all others."""
-        due = self.residues[clock % self.unit]
+        unit = self.unit
+        due = self.residues[clock % unit]
         if seq in due:
             due.remove(seq)
             due.append(later)
-            last = self.last[self._last_growth(clock, finish_clock)]
+            last = self.last[finish_clock - 1 - (finish_clock - 1 - clock) % unit]
             last[last.index(seq)] = later
 
     def lend_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:

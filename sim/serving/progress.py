@@ -138,18 +138,17 @@ class Progress:
         self._members[seq] = request
         request.seq = seq
         heappush(self._finishes, request.finish_clock << SEQ_BITS | seq)
-        if request.finish_clock == self.next_finish:
-            self._find_next_finish()
 
     def finished(self) -> list[Request]:
         """Take out those whose last token is there, in order of admission."""
         done: list[Request] = []
         while self.next_finish == self.clock:
-            request = self._members[heappop(self._finishes) & SEQ_MASK]
-            request.generated = request.output_tokens
-            request.computed = request.final_tokens
-            self._remove(request)
-            done.append(request)
+            request = self._members.get(heappop(self._finishes) & SEQ_MASK)
+            if request is not None:  # else it goes on under another id
+                request.generated = request.output_tokens
+                request.computed = request.final_tokens
+                self._remove(request)
+                done.append(request)
             self._find_next_finish()
         return done
 

@@ -358,15 +358,18 @@ class Replica:
         if len(ends) < server.step.repeats or ends[-1] >= limit_ps or self._hears or self.memory_map:
             return
         at_most = min(self.max_span, progress.next_finish - progress.clock)
-        for steps, copied in server.steps_behind(len(ends), at_most):
+        for more in server.steps_behind(len(ends), at_most):
             done, contexts_now = len(ends), contexts + len(ends) * seats
-            spread = None if apart is None else apart.at(progress.clock + 1 + done)
-            end = ends[-1] + cost.copying_ps(seats, contexts_now, copied, spread)
-            ends.append(end)
-            if steps > 1 and end < limit_ps:
-                spread = None if apart is None else apart.at(progress.clock + 2 + done)
-                rest = cost.span_ends(seats, contexts_now + seats, steps - 1, limit_ps - end, spread)
-                ends += [end + later for later in rest]
+            if apart is None:
+                cost.go_on(ends, seats, contexts_now, more, limit_ps)
+            else:
+                spread = apart.at(progress.clock + 1 + done)
+                end = ends[-1] + cost.copying_ps(seats, contexts_now, more[1], spread)
+                ends.append(end)
+                if more[0] > 1 and end < limit_ps:
+                    spread = apart.at(progress.clock + 2 + done)
+                    rest = cost.span_ends(seats, contexts_now + seats, more[0] - 1, limit_ps - end, spread)
+                    ends += [end + later for later in rest]
             if ends[-1] >= limit_ps:
                 return
 

@@ -161,7 +161,7 @@ class CopiesBeforeItRefuses(Paged):
     def grow(self, seq, tokens):
         table = self._tables[seq]
         if self._pool.free and table[-1] in self._claims.part_filled and tokens > self.capacity(seq):
-            self._copy_on_write(table)
+            self._copy_on_write(seq, table)
         return super().grow(seq, tokens)
 
 

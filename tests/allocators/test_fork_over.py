@@ -81,12 +81,12 @@ def test_steps_of_beam_search_leave_the_memory_that_forks_and_growths_leave(widt
                 living = [seq for seq in living if seq != gone] + [following]
                 following += 1
             searches[place] = living, tokens + 1
-        writers = [(seq, tokens) for living, tokens in searches for seq in living]
         before = both[0].copied_slots
         for allocator in both:
-            allocator.branch(forks, writers)
+            allocator.branch(forks, searches)
         copies.add(both[0].copied_slots - before)
-        assert seen(both[0], [seq for seq, _ in writers]) == seen(both[1], [seq for seq, _ in writers])
+        seqs = [seq for living, _ in searches for seq in living]
+        assert seen(both[0], seqs) == seen(both[1], seqs)
     assert len(copies) > 3
     assert both[0].shared_tail_slots() == 0
 
@@ -97,7 +97,7 @@ def test_a_step_without_room_is_a_broken_promise(kind):
     assert allocator.admit(0, 3, 3)
     assert allocator.admit(1, 3, 3)
     with pytest.raises(InvariantError):
-        allocator.branch([(1, 0, 2, 3)], [(0, 6), (2, 6), (0, 9)])
+        allocator.branch([(1, 0, 2, 3)], [([0, 2], 6), ([0], 9)])
 
 
 def test_a_parent_that_does_not_end_with_its_last_block_is_refused():

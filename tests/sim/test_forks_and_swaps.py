@@ -11,7 +11,7 @@ from support.stories import Story, workload
 from kvsim.allocators.paged import Paged
 from kvsim.sim.content import TextBuilder
 from kvsim.sim.schedulers import vllm_v0
-from kvsim.sim.serving.beam import Drop, pairs_of
+from kvsim.sim.serving.beam import pairs_of
 from kvsim.sim.workload import PS_PER_S, Beam
 
 
@@ -89,9 +89,9 @@ def test_a_dropped_beam_frees_exactly_the_blocks_it_shares_with_nobody(monkeypat
     survivors = [[0, 0, 2, 2], [0, 1, 2, 3]]
 
     class Script(vllm_v0.Survivors):
-        def drops(self, searches, steps):
-            for search in range(self.at, min(self.at + searches * steps, len(survivors))):
-                yield Drop(search - self.at + 1, 0, pairs_of(survivors[search]))
+        def _draw(self):
+            for parents in [*survivors, *[range(4)] * 9]:
+                self._note(pairs_of(parents))
 
     monkeypatch.setattr(vllm_v0, "Survivors", Script)
     story = v0(99, [(0, 8, 4)], beam=Beam(4, "uniform", 0))
