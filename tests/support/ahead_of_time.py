@@ -173,28 +173,26 @@ GPUS = {"sm_80": Gpu((8, 0), 108), "sm_90": Gpu((9, 0), 132), "sm_100": Gpu((10,
 
 
 def variants(gpu):
-    """Name -> what makes the launches: away from bf16, head size 128, groups of 4 and blocks of 16.
-
-    Two arguments differ at once where one of them leaves registers and instructions as they are: fp16, and
-    a group of 7 (heads of 80 and 96 are both padded to 128).
-    """
+    """Name -> what makes the launches, one argument at a time away from bf16, head size 128, blocks of 16."""
     fp8 = torch.float8_e4m3fn if gpu.has_fp8 else torch.float8_e5m2
     found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8), "layers": layers}
     for kind, make in (("decode", decode), ("prefill", prefill)):
         for what, more in {
             "": {},
             " contiguous": {"paged": False},
-            " fp16 head 96": {"dtype": torch.float16, "head_dim": 96},
+            " fp16": {"dtype": torch.float16},
             " window": {"window": 1024},
+            " group 7": {"heads": 56},
             " blocks of 1": {"block_size": 1},
-            " group 7, blocks of 24": {"heads": 56, "block_size": 24},
-            **{f" head {size}": {"head_dim": size} for size in (32, 64, 80, 256)},
+            " blocks of 24": {"block_size": 24},
+            **{f" head {size}": {"head_dim": size} for size in (32, 64, 80, 96, 256)},
             **{f" fp8 head {size}": {"head_dim": size, "kv": fp8} for size in (32, 64, 128, 256)},
         }.items():
             found[kind + what] = partial(make, gpu, **more)
     found["decode multi-query"] = partial(decode, gpu, heads=32, kv_heads=1)
     found["decode 64 heads on one"] = partial(decode, gpu, heads=64, kv_heads=1)
     found["decode 128 heads on one"] = partial(decode, gpu, heads=128, kv_heads=1)
+    found["decode split"] = partial(decode, gpu, splits=8)
     found["decode split window"] = partial(decode, gpu, splits=8, window=4096)
     return found
 
