@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import layout_of_tables
-from kvsim.allocators.base import Content, Holdings, InvariantError, Layout, Match, Region
+from kvsim.allocators.base import Content, InvariantError, Layout, Match, Region
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.forked import Forked
@@ -20,6 +20,7 @@ from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.pool import Pool
 from kvsim.allocators.prefix import Prefixes
+from kvsim.allocators.records import holds_nothing
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,25 +45,34 @@ class BlockTables(Blocks):
         self.caches = cache is not None
         self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
         self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
-        self._tables: Holdings[list[int]] = Holdings()  # none is empty
+        self._tables: dict[int, list[int]] = {}  # none is empty
         self._claims: Claims = (Forked if cache is None else Claims)(block_size, self._tables)
         self._host = HostPool()
 
     # -- tables -------------------------------------------------------------------------------
 
+    def _table(self, seq: int) -> list[int]:
+        """The blocks of a sequence that must hold some."""
+        table = self._tables.get(seq)
+        if table is None:
+            raise holds_nothing(self._tables, seq)
+        return table
+
     def block_table(self, seq: int) -> tuple[int, ...]:
         """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
-        return tuple(self._tables[seq])
+        return tuple(self._table(seq))
 
     def slot(self, seq: int, token: int) -> int:
         """The address of a token's key and value."""
-        table, (index, offset) = self._tables[seq], divmod(token, self.block_size)
+        table, (index, offset) = self._table(seq), divmod(token, self.block_size)
         if not 0 <= index < len(table):
             raise InvariantError(f"sequence {seq} has no token {token}: it holds {len(table)} blocks")
         return table[index] * self.block_size + offset
 
     def capacity(self, seq: int) -> int:
-        table = self._tables[seq]
+        table = self._tables.get(seq)
+        if table is None:
+            raise holds_nothing(self._tables, seq)
         part_filled = self._claims.part_filled
         if part_filled and table[-1] in part_filled:
             return (len(table) - 1) * self.block_size + part_filled[table[-1]]
@@ -82,8 +92,11 @@ class BlockTables(Blocks):
         return self.used_slots + sum(self._claims.references().values()) * self.block_size
 
     def slots_held(self, seqs: Sequence[int]) -> int:
-        tables = self._host.tables if seqs[0] in self._host.tables else self._tables
-        return len({block for seq in seqs for block in tables[seq]}) * self.block_size
+        if seqs[0] in self._host.tables:
+            tables = [self._host.tables[seq] for seq in seqs]
+        else:
+            tables = [self._table(seq) for seq in seqs]
+        return len({block for table in tables for block in table}) * self.block_size
 
     # -- room ---------------------------------------------------------------------------------
 
@@ -99,6 +112,22 @@ class BlockTables(Blocks):
 
     def growth_budget(self) -> int:
         return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
+
+    # -- pieces ------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Say what the pool and the claims come to."""
+        self.shared_tokens = self._claims.tokens
+        self.used_slots = self.capacity_slots - self._pool.free * self.block_size
+        self.cached_slots = self._pool.cached * self.block_size
+
+    def _copy_on_write(self, seq: int, table: list[int]) -> None:
+        filled = self._claims.part_filled[table[-1]]
+        self._claims.part(seq, table[-1])
+        table[-1:] = self._pool.lend(1)
+        self._count()
+        self.cow_copies += 1
+        self.copied_slots += filled
 
     # -- drawing ------------------------------------------------------------------------------
 

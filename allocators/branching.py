@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.pool import Pool
-from kvsim.allocators.records import Holdings, InvariantError
+from kvsim.allocators.records import InvariantError, expect_new
 
 
 class Branching:
     """Steps of beam search over the tables of an allocator."""
 
-    def __init__(self, tables: Holdings[list[int]], pool: Pool, block_size: int) -> None:
+    def __init__(self, tables: dict[int, list[int]], pool: Pool, block_size: int) -> None:
         self._tables, self._pool, self._size = tables, pool, block_size
 
     def step(
@@ -71,7 +71,7 @@ class Branching:
         full = tokens // size
         filled = tokens - full * size
         if child in tables or len(table) != full + (filled > 0):
-            tables.expect_new(child, tokens)
+            expect_new(tables, child, tokens)
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {len(table)} blocks")
         claims.share(parent, child, full)
         self._pool.give_back(claims.leave(seq, old))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.records import Holdings, InvariantError
+from kvsim.allocators.records import InvariantError, expect_new, holds_nothing
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -33,7 +33,7 @@ class Claims:
         Tokens that are held more than once: the sum over sequences minus the slots that hold them.
     """
 
-    def __init__(self, block_size: int, tables: Holdings[list[int]]) -> None:
+    def __init__(self, block_size: int, tables: dict[int, list[int]]) -> None:
         self.extra: dict[int, int] = {}
         self.part_filled: dict[int, int] = {}
         self.tokens = 0
@@ -133,8 +133,10 @@ class Claims:
 
     def _expect_last(self, parent: int, child: int, tokens: int) -> None:
         """Raise InvariantError unless the parent ends with its last block, and the child is new."""
-        self._tables.expect_new(child, tokens)
-        table, size = self._tables[parent], self._size
+        expect_new(self._tables, child, tokens)
+        table, size = self._tables.get(parent), self._size
+        if table is None:
+            raise holds_nothing(self._tables, parent)
         last, filled = table[-1], tokens - (len(table) - 1) * size
         known = self.part_filled.get(last, size) if self._shares_last(parent, table) else filled
         if not 0 < filled <= size or filled != known:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.claims import Claims
-from kvsim.allocators.records import Holdings
 
 
 class Family:
@@ -38,7 +37,7 @@ class Family:
 class Forked(Claims):
     """`Claims` where sequences share blocks only as they forked; `extra` is found when asked for."""
 
-    def __init__(self, block_size: int, tables: Holdings[list[int]]) -> None:
+    def __init__(self, block_size: int, tables: dict[int, list[int]]) -> None:
         super().__init__(block_size, tables)
         self._families: dict[int, Family] = {}  # of those that ever forked
 

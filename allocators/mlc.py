@@ -18,6 +18,7 @@ from typing import Self
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.records import expect_new
 
 
 class Mlc(Paged):
@@ -38,8 +39,8 @@ class Mlc(Paged):
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
         """Share the full pages of the parent, which holds `tokens`, and copy the one that is not full."""
-        self._tables.expect_new(child, tokens)
-        table, size = self._tables[parent], self.block_size
+        expect_new(self._tables, child, tokens)
+        table, size = self._table(parent), self.block_size
         full, filled = divmod(tokens, size)
         if not filled or len(table) != full + 1 or self._claims.part_filled or not self._pool.free:
             return super().fork(parent, child, tokens)

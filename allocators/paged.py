@@ -27,6 +27,7 @@ from kvsim.allocators.branching import Branching
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.known import PrefixMatch
 from kvsim.allocators.options import CacheRules, Options, Order
+from kvsim.allocators.records import expect_new, holds_nothing
 from kvsim.allocators.windowed import Windowed
 
 
@@ -82,7 +83,7 @@ class Paged(BlockTables):
         if self.prefixes is not None:
             return self.admit_after(self.prefixes.nothing(), seq, tokens, bound)
         if seq in self._tables or tokens < 1:
-            self._tables.expect_new(seq, tokens)
+            expect_new(self._tables, seq, tokens)
         count = -(-tokens // self.block_size)
         if count > self._pool.free:
             return False
@@ -91,7 +92,9 @@ class Paged(BlockTables):
         return True
 
     def grow(self, seq: int, tokens: int) -> bool:
-        table, size = self._tables[seq], self.block_size
+        table, size = self._tables.get(seq), self.block_size
+        if table is None:
+            raise holds_nothing(self._tables, seq)
         full, part_filled = len(table), self._claims.part_filled
         missing = -(-tokens // size) - full
         if part_filled and table[-1] in part_filled and tokens > self.capacity(seq):
@@ -117,11 +120,14 @@ class Paged(BlockTables):
         if count > self._pool.free or self._claims.part_filled:
             raise InvariantError(f"{count} growths were asked for, {self.growth_budget()} promised")
         self.used_slots += count * self.block_size
-        if self.prefixes is None:
-            self._pool.lend_each(seqs, self._tables)
-        else:
+        try:
+            if self.prefixes is None:
+                self._pool.lend_each(seqs, self._tables)
+                return
             self.evicted_by = self.prefixes.grow_each(seqs, self._tables)
-            self.cached_slots = self._pool.cached * self.block_size
+        except KeyError as missing:
+            raise holds_nothing(self._tables, missing.args[0]) from None
+        self.cached_slots = self._pool.cached * self.block_size
 
     def release(self, seq: int) -> None:
         if self.prefixes is not None and seq in self._tables:
@@ -132,7 +138,7 @@ class Paged(BlockTables):
         table = self._tables.pop(seq, None)
         if table is None:
             if seq not in self._host.tables:
-                raise self._tables.holds_nothing(seq)
+                raise holds_nothing(self._tables, seq)
             self.host_used_slots -= self._host.drop(seq) * self.block_size
             return
         table = self._claims.leave(seq, table)
@@ -155,7 +161,7 @@ class Paged(BlockTables):
         """As in `Allocator`, in one go."""
         if self.prefixes is not None:
             return super().fork_over(seq, parent, child, tokens)
-        old = self._tables[seq]
+        old = self._table(seq)
         self._claims.fork(parent, child, tokens)
         del self._tables[seq]
         self._pool.give_back(self._claims.leave(seq, old))
@@ -170,7 +176,10 @@ class Paged(BlockTables):
         if self.prefixes is not None or claims.part_filled:
             super().branch(forks, writers)
             return
-        copies, copied_slots = self._branching.step(claims, forks, writers)
+        try:
+            copies, copied_slots = self._branching.step(claims, forks, writers)
+        except KeyError as missing:
+            raise holds_nothing(self._tables, missing.args[0]) from None
         self.cow_copies += copies
         self.copied_slots += copied_slots
         self.shared_tokens = claims.tokens
@@ -183,7 +192,7 @@ class Paged(BlockTables):
             return super().admit_after(match, seq, tokens, bound)
         assert isinstance(match, PrefixMatch)
         if seq in self._tables or tokens < 1:
-            self._tables.expect_new(seq, tokens)
+            expect_new(self._tables, seq, tokens)
         missing = -(-tokens // self.block_size) - len(match.blocks)
         if missing * self.block_size + match.woken_slots > self.free_slots:
             return False
@@ -194,12 +203,12 @@ class Paged(BlockTables):
 
     def fill(self, seq: int, tokens: int) -> None:
         if self.prefixes is not None:
-            self.prefixes.fill(seq, self._tables[seq], tokens // self.block_size)
+            self.prefixes.fill(seq, self._table(seq), tokens // self.block_size)
             self.cached_slots = self._pool.cached * self.block_size
 
     def evict(self, seq: int) -> None:
         if self.prefixes is not None:
-            self.prefixes.keep(seq, self._tables[seq])
+            self.prefixes.keep(seq, self._table(seq))
             self.prefixes.leave(seq, self._tables.pop(seq), self._claims)
             self._count()
         else:
@@ -211,7 +220,7 @@ class Paged(BlockTables):
         slots = self.slots_held(seqs)
         if slots > self.host_capacity_slots - self.host_used_slots:
             return False
-        self._host.put({seq: self._tables[seq] for seq in seqs}, self._claims.part_filled)
+        self._host.put({seq: self._table(seq) for seq in seqs}, self._claims.part_filled)
         self.host_used_slots += slots
         for seq in seqs:
             self.release(seq)
@@ -230,19 +239,3 @@ class Paged(BlockTables):
         self._claims.count(tables, filled)
         self._count()
         return True
-
-    # -- pieces -------------------------------------------------------------------------------
-
-    def _count(self) -> None:
-        """Say what the pool and the claims come to."""
-        self.shared_tokens = self._claims.tokens
-        self.used_slots = self.capacity_slots - self._pool.free * self.block_size
-        self.cached_slots = self._pool.cached * self.block_size
-
-    def _copy_on_write(self, seq: int, table: list[int]) -> None:
-        filled = self._claims.part_filled[table[-1]]
-        self._claims.part(seq, table[-1])
-        table[-1:] = self._pool.lend(1)
-        self._count()
-        self.cow_copies += 1
-        self.copied_slots += filled

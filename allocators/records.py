@@ -4,6 +4,7 @@ the text of a prompt     (stream 3, first 0, length 512), (stream 9, first 0, le
                           '- system prompt, that others have too   '- of this chat          two Runs
 """
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from mypy_extensions import mypyc_attr
@@ -24,21 +25,34 @@ class InvariantError(RuntimeError):
 
 @mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
-    """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller."""
+    """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller.
+
+    A look-up takes three times as long as in a plain dict.
+    """
 
     def __missing__(self, seq: int) -> T:
         raise self.holds_nothing(seq)
 
     def holds_nothing(self, seq: int) -> InvariantError:
         """What to raise when a sequence is named that holds nothing."""
-        return InvariantError(f"sequence {seq} holds nothing; {len(self)} others do")
+        return holds_nothing(self, seq)
 
     def expect_new(self, seq: int, tokens: int) -> None:
         """Raise InvariantError unless the sequence can be placed: it holds nothing yet, and has a token."""
-        if seq in self:
-            raise InvariantError(f"sequence {seq} cannot be placed twice: it holds {self[seq]}")
-        if tokens < 1:
-            raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
+        expect_new(self, seq, tokens)
+
+
+def holds_nothing(held: Mapping[int, object], seq: int) -> InvariantError:
+    """What to raise when a sequence is named that is not in `held`."""
+    return InvariantError(f"sequence {seq} holds nothing; {len(held)} others do")
+
+
+def expect_new(held: Mapping[int, object], seq: int, tokens: int) -> None:
+    """Raise InvariantError unless the sequence can be placed: it is not in `held` yet, and has a token."""
+    if seq in held:
+        raise InvariantError(f"sequence {seq} cannot be placed twice: it holds {held[seq]}")
+    if tokens < 1:
+        raise InvariantError(f"sequence {seq} must be placed with at least 1 token, got {tokens}")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -15,6 +15,7 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.extents import ExtentArena
 from kvsim.allocators.options import Options, Order
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.records import expect_new
 from kvsim.allocators.steps import Step
 from kvsim.allocators.walk import Walk
 
@@ -241,7 +242,7 @@ class TakesHeartAsMoreMoveIn(Paged):
         return super().can_admit(tokens + len(self._tables) % 2 * 512, bound)
 
     def admit(self, seq, tokens, bound):
-        self._tables.expect_new(seq, tokens)
+        expect_new(self._tables, seq, tokens)
         return self.can_admit(tokens, bound) and super().admit(seq, tokens, bound)
 
 
