@@ -113,21 +113,11 @@ class BlockTables(Blocks):
     def growth_budget(self) -> int:
         return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
 
-    # -- pieces ------------------------------------------------------------------------------
-
     def _count(self) -> None:
         """Say what the pool and the claims come to."""
         self.shared_tokens = self._claims.tokens
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
         self.cached_slots = self._pool.cached * self.block_size
-
-    def _copy_on_write(self, seq: int, table: list[int]) -> None:
-        filled = self._claims.part_filled[table[-1]]
-        self._claims.part(seq, table[-1])
-        table[-1:] = self._pool.lend(1)
-        self._count()
-        self.cow_copies += 1
-        self.copied_slots += filled
 
     # -- drawing ------------------------------------------------------------------------------
 

@@ -239,3 +239,11 @@ class Paged(BlockTables):
         self._claims.count(tables, filled)
         self._count()
         return True
+
+    def _copy_on_write(self, seq: int, table: list[int]) -> None:
+        filled = self._claims.part_filled[table[-1]]
+        self._claims.part(seq, table[-1])
+        table[-1:] = self._pool.lend(1)
+        self._count()
+        self.cow_copies += 1
+        self.copied_slots += filled

@@ -165,9 +165,10 @@ def test_what_lies_in_the_working_directory_is_not_run(run):
         Path(f"{name}.py").write_text(RAN)
     for command in (
         ("run", "--num-prompts", "20", "--quiet", "--out", "out"),
-        ("run", *SMALL, "--seeds", "2", "--jobs", "2", "--allocator", "paged", "--out", "seeds"),
+        ("run", *SMALL, "--seeds", "2", "--jobs", "2", "--out", "seeds"),
+        ("run", *SMALL, "--allocator", "paged", "--out", "own"),
         ("report", "out"),
-        ("plot", "out", "--figure", "waste"),
+        ("plot", "out"),
         ("traces", "show", "sharegpt"),
         ("calibrate", "show", "a100-40gb-sosp23"),
     ):
