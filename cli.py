@@ -39,6 +39,7 @@ from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
 from kvsim.flags import called, flat, given, names_of, shortened
+from kvsim.light import collect_seldom, take_plain_values, without_docstrings
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -211,6 +212,7 @@ def plot(
     force: Force = False,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
+    without_docstrings()
     from kvsim.reports.figures import Choices, Latency, check, draw, style_named
     from kvsim.reports.labels import told_apart
     from kvsim.reports.rundir.run import read_runs
@@ -441,6 +443,7 @@ def sim(
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line; returns the exit code."""
     stop = Stopping()
+    collect_seldom()
     try:
         with stop:
             any_output()
@@ -472,7 +475,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 @cache
 def command(called: str) -> Front:
     """The commands, with the options of the one that is called; made once, as it takes a while."""
-    return typer.main.get_command(shortened(app, called))
+    found: Front = typer.main.get_command(shortened(app, called))
+    for each in (found, *found.commands.values()):
+        take_plain_values(each)
+    return found
 
 
 def _repeated(

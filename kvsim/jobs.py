@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.light import without_docstrings
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import NO_GOALS, Goals
@@ -286,7 +287,7 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
             label=name,
             config={"kvsim": __version__, "workload": source.as_json()},
             jobs=(os.cpu_count() or 1) if seeds.jobs is None else seeds.jobs,
-            draw=not output.no_plots,
+            draw=_drawn(output),
         )
     found = summary_of(numbers, runs) if output.json else runs
     _report(output, found, partial(seeds_table, compared=compared), held)
@@ -327,7 +328,14 @@ def _write_run(
     if target is None:
         found: dict[str, Any] = plain(outcome.summary)
         return found
-    return write_run(target, **_parts(outcome, output), draw=not output.no_plots).summary.as_json()
+    return write_run(target, **_parts(outcome, output), draw=_drawn(output)).summary.as_json()
+
+
+def _drawn(output: Output) -> bool:
+    """Whether figures are; then matplotlib is imported, without what a command has no use for."""
+    if drawn := not (output.no_plots or output.no_out):
+        without_docstrings()
+    return drawn
 
 
 def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:
@@ -361,7 +369,7 @@ def _write_comparison(
         target,
         [_parts(outcome, output) for outcome in outcomes],
         config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
-        draw=not output.no_plots,
+        draw=_drawn(output),
     )
     return [run.summary.as_json() for run in written]
 

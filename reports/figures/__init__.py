@@ -2,7 +2,7 @@
 
     catalogue.py    every figure by name; `draw` draws some into a directory
     choices.py      what may be chosen: style, instant, latency      style.py    paper, screen, dark
-    sheet.py        the sheet, and how it is saved                   pieces.py   what figures share
+    sheet.py png.py the sheet, and how it is saved                   pieces.py   what figures share
     systems.py      runs that differ only in the seed are one        over_time.py  curves over time
     joined.py       several runs joined into curves over a setting
     ledger.py occupancy.py requests.py latency.py lengths.py arrivals.py sweeps.py arena.py seeds.py

@@ -3,19 +3,18 @@
 import re
 import textwrap
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from kvsim.reports.figures.png import png_of
 from kvsim.reports.figures.style import SCREEN, Style
 from kvsim.sim.errors import KvsimError
 
 _NO_TRACES: dict[str, dict[str, Any]] = {
-    "png": {"Software": None},
+    "png": {},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
@@ -36,9 +35,7 @@ class Sheet(Figure):
     """A figure that notebooks show as it is."""
 
     def _repr_png_(self) -> bytes:
-        held = BytesIO()
-        print_png(self, held)
-        return held.getvalue()
+        return png_of(self)
 
 
 def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
@@ -68,17 +65,11 @@ def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
     fmt = path.suffix[1:]
     with matplotlib.rc_context(style.settings):
         figure = picture()
-        if fmt == "png":  # without laying the figure out a second time, as savefig does
-            print_png(figure, path)
+        if fmt == "png":
+            path.write_bytes(png_of(figure))
         else:
             headline = str(figure.get_label())
             figure.savefig(path, metadata={"Title": headline, **_NO_TRACES[fmt]})
-
-
-def print_png(figure: Figure, to: Path | BytesIO) -> None:
-    """Write a figure as PNG, compressed at the level from which more costs much and saves little."""
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.print_png(to, metadata=_NO_TRACES["png"], pil_kwargs={"compress_level": 3})
 
 
 def wrapped(text: str, width: int) -> str:

@@ -745,6 +745,35 @@ def test_the_version_is_that_of_the_project(sim):
     assert sim("--version") == (0, f"kvsim {__version__}, {installed_build()}", "")
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "meant"),
+    [("--num-prompts", " 10", 10), ("--num-prompts", "10.0", 10), ("--request-rate", "1e1", 10.0)],
+)
+def test_numbers_are_read_as_typer_reads_them(sim, option, text, meant):
+    code, out, err = sim("run", "--num-prompts", "10", option, text, "--no-out", "--json")
+    assert (code, err) == (0, "")
+    plain = sim("run", "--num-prompts", "10", option, str(meant), "--no-out", "--json")
+    assert json.loads(out) == json.loads(plain[1])
+
+
+@pytest.mark.parametrize("text", ["10.5", "ten", "", "0x10", "1e1"])
+def test_what_is_no_whole_number_is_refused(sim, text):
+    code, _, err = sim("run", "--num-prompts", text, "--no-out")
+    assert code == 2
+    assert "'--num-prompts'" in err
+
+
+def test_a_run_without_figures_imports_no_validator_and_no_matplotlib():
+    code = (
+        "import sys, cli; cli.main(['run', '--num-prompts', '10', '--no-out', '-q']);"
+        "sys.exit(str({'pydantic', 'matplotlib', 'pandas'} & set(sys.modules)))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert process.stderr == "set()\n"
+
+
 def test_help_imports_nothing_slow():
     slow = "{'numpy', 'pyarrow', 'matplotlib', 'simpy', 'rich'}"
     code = f"import sys, cli; cli.main(['--help']); sys.exit(str({slow} & set(sys.modules)))"

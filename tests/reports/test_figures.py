@@ -1,5 +1,6 @@
 """The figures: of whatever runs there are each is a picture, or says what it needs; and it is true."""
 
+import io
 import itertools
 import re
 import warnings
@@ -20,6 +21,7 @@ from kvsim import cli
 from kvsim.reports import figures, palette
 from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
 from kvsim.reports.figures.choices import CannotDraw, Latency
+from kvsim.reports.figures.png import png_of
 from kvsim.reports.figures.style import DARK, PAPER, SCREEN, STYLES
 from kvsim.reports.figures.systems import systems
 from kvsim.reports.labels import told_apart
@@ -275,6 +277,18 @@ def test_what_is_not_there_is_refused(tmp_path):
         figures.draw(runs, tmp_path, names=None, choices=Choices(at_s=1.0))
     with pytest.raises(KvsimError, match="latency must be left out: no figure throughput or block-size"):
         figures.draw(runs, tmp_path, names=["waste"], choices=Choices(latency=Latency("ttft", "p99")))
+
+
+@pytest.mark.parametrize(("face", "mode"), [("#FFCC00", "RGB"), ("none", "RGBA")])
+def test_a_png_holds_every_pixel_as_it_was_drawn(face, mode):
+    figure = matplotlib.figure.Figure(figsize=(1.01, 0.5), dpi=100, facecolor=face)
+    figure.text(0.2, 0.2, "µ", color="#123456")
+    read = Image.open(io.BytesIO(png_of(figure)))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    assert read.mode == mode
+    assert read.info["dpi"] == pytest.approx((100, 100), rel=1e-3)
+    assert np.array_equal(np.asarray(read.convert("RGBA")), np.asarray(canvas.buffer_rgba()))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""A figure as PNG, written for flat areas: rows of pixels as they are, without trying a filter on each.
+
+Matplotlib's own way lays a figure out a second time, tries five filters on every row of four channels, and
+takes a tenth of a run of 1,000 requests for files that are larger. The format: https://www.w3.org/TR/png-3.
+"""
+
+import struct
+import zlib
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+_RGB, _RGBA = 2, 6
+_LEVEL = 3  # of zlib: from 4 on it takes twice as long and saves a tenth
+
+
+def png_of(figure: Figure) -> bytes:
+    """Draw a figure: 8 bits a channel, with an alpha channel only where something is transparent."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())
+    opaque = bool((pixels[..., 3] == 255).all())
+    height, width, channels = (pixels := pixels[..., :3] if opaque else pixels).shape
+    rows = np.zeros((height, 1 + channels * width), np.uint8)  # each behind the number of its filter: 0, none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    per_metre = round(figure.dpi / 0.0254)
+    return b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, _RGB if opaque else _RGBA, 0, 0, 0)),
+            _chunk(b"pHYs", struct.pack(">IIB", per_metre, per_metre, 1)),
+            _chunk(b"IDAT", zlib.compress(rows, _LEVEL)),
+            _chunk(b"IEND", b""),
+        )
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    """Length, kind, data and checksum."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
