@@ -12,10 +12,11 @@ touch of the one before: to replay, drop every range that overlaps a new one, th
 Neighbours that are free, or cached, are one range.
 """
 
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsim.allocators.base import Allocator, Layout
 from kvsim.sim.record.events import Texts
@@ -24,6 +25,10 @@ from kvsim.sim.workload import Int64Column
 
 COLUMNS = ("start", "size", "owners", "filled", "cached")
 """And `idle`, for allocators that may have such slots."""
+
+
+_REGIONS = 1 << 18
+"""Of the instants that wait to be put into columns, about: together they take a tenth of the time."""
 
 
 class MemoryMap:
@@ -44,9 +49,13 @@ class MemoryMap:
         self.every_tokens = max(1, -(-tokens // instants))
         self._computed = 0
         self._next = 0
-        self._last = np.empty((len(self._columns), 0), dtype=np.int64)  # all ranges of the last instant
-        self._changes: list[Int64Column] = []  # an array for each instant: columns x ranges
-        self._times_ps = array("q")
+        self._drawn: list[_Drawn] = []  # instants that wait
+        self._waiting = 0  # their regions
+        self._last = np.empty(
+            (len(self._columns), 0), dtype=np.int64
+        )  # all ranges of the instant before them
+        self._changes: list[Int64Column] = []  # columns x ranges
+        self._times_ps: list[Int64Column] = []  # of the same ranges
         self._names: dict[str, int] = {"": 0}  # of owners, numbered
 
     @property
@@ -70,51 +79,104 @@ class MemoryMap:
         `owners` says whose each sequence is, `lengths` how many tokens the living ones have.
         """
         self._next = self._computed + self.every_tokens
-        now = self._ranges(allocator.layout(), owners, lengths)
-        self._changes.append(now[:, _changed(self._last, now)])
-        self._times_ps.append(now_ps)
-        self._last = now
+        layout, numbers = allocator.layout(), self._names
+        names = [" ".join([_name(owners[seq]) for seq in seqs]) for seqs in layout.owners]
+        codes = [numbers.setdefault(name, len(numbers)) for name in names]
+        longest = [max([lengths.get(seq, 0) for seq in seqs], default=0) for seqs in layout.owners]
+        self._drawn.append(_Drawn(now_ps, layout, codes, longest))
+        self._waiting += len(layout.starts)
+        if self._waiting >= _REGIONS:
+            self._settle()
 
     def table(self) -> tuple[dict[str, Int64Column], Texts]:
         """The columns so far by time, then by address, and the owners."""
-        rows = [part.shape[1] for part in self._changes]
+        self._settle()
         columns = dict(zip(self._columns, np.hstack([self._last[:, :0], *self._changes]), strict=True))
         owners = Texts(columns.pop("owners"), list(self._names))
-        return {"time_ps": np.repeat(np.array(self._times_ps, dtype=np.int64), rows), **columns}, owners
+        times_ps = np.concatenate([np.empty(0, dtype=np.int64), *self._times_ps])
+        return {"time_ps": times_ps, **columns}, owners
 
-    def _ranges(
-        self, layout: Layout, requests: Mapping[int, Request], lengths: Mapping[int, int]
-    ) -> Int64Column:
-        """The regions as columns, with names for their owners; neighbours without any are joined."""
-        names = [" ".join([_name(requests[seq]) for seq in seqs]) for seqs in layout.owners]
-        codes = _column([self._names.setdefault(name, len(self._names)) for name in names])
-        longest = _column([max([lengths.get(seq, 0) for seq in seqs], default=0) for seqs in layout.owners])
-        starts, sizes, which = _column(layout.starts), _column(layout.sizes), _column(layout.which)
-        tokens = longest[which] - _column(layout.firsts)
-        filled = np.clip(tokens * _column(layout.per_token) if layout.per_token else tokens, 0, sizes)
-        marks = [_column(layout.cached)]
-        if len(self._columns) > len(COLUMNS):
-            marks.append(_column(layout.idle or [0] * len(starts)))
-        ranges = np.array((starts, sizes, codes[which], filled, *marks))
-        empty, same = which == 0, (ranges[4:, 1:] == ranges[4:, :-1]).all(axis=0)
-        goes_on = empty[1:] & empty[:-1] & same
-        ranges = ranges[:, np.flatnonzero(np.append(True, ~goes_on))]
-        ranges[1] = np.diff(ranges[0], append=starts[-1] + sizes[-1])
-        return ranges
+    def _settle(self) -> None:
+        """Keep of the instants that wait what changed from one to the next."""
+        if not self._drawn:
+            return
+        drawn, self._drawn, self._waiting = self._drawn, [], 0
+        ranges, instant = _ranges(drawn, len(self._columns) > len(COLUMNS))
+        before = self._last.shape[1]
+        ranges = np.hstack([self._last, ranges])
+        instant = np.append(np.zeros(before, dtype=np.int64), instant)
+        changed = before + np.flatnonzero(_changed(ranges, instant, before))
+        self._changes.append(ranges[:, changed])
+        self._times_ps.append(_column([each.time_ps for each in drawn])[instant[changed] - 1])
+        self._last = ranges[:, instant == len(drawn)]
+
+
+class _Drawn(NamedTuple):
+    """An instant as it was seen."""
+
+    time_ps: int
+    layout: Layout
+    codes: list[int]
+    """of the names of the layout's owners"""
+    longest: list[int]
+    """tokens of the longest sequence of each of these"""
+
+
+def _ranges(drawn: Sequence[_Drawn], idles: bool) -> tuple[Int64Column, Int64Column]:
+    """The regions of instants as columns x ranges, and the instant of each, from 1.
+
+    Neighbours without an owner are joined.
+    """
+    layouts = [each.layout for each in drawn]
+    regions = [len(each.starts) for each in layouts]
+    instant = np.repeat(np.arange(1, len(drawn) + 1), regions)
+    places = np.cumsum([0, *[len(each.owners) for each in layouts]])
+    owner = _joined([each.which for each in layouts]) + places[instant - 1]
+    starts, sizes = _joined([each.starts for each in layouts]), _joined([each.sizes for each in layouts])
+    filled = _joined([each.longest for each in drawn])[owner] - _joined([each.firsts for each in layouts])
+    if any(each.per_token for each in layouts):
+        filled *= _joined([each.per_token or [1] * len(each.starts) for each in layouts])
+    np.clip(filled, 0, sizes, out=filled)
+    codes = _joined([each.codes for each in drawn])[owner]
+    marks = [_joined([each.cached for each in layouts])]
+    if idles:
+        marks.append(_joined([each.idle or [0] * len(each.starts) for each in layouts]))
+    ends, empty = (starts + sizes)[np.cumsum(regions) - 1], owner == places[instant - 1]
+    goes_on = empty[1:] & empty[:-1]
+    for same in (instant, *marks):
+        goes_on &= same[1:] == same[:-1]
+    kept = np.flatnonzero(np.append(True, ~goes_on))
+    instant = instant[kept]
+    ranges = np.array([column[kept] for column in (starts, sizes, codes, filled, *marks)])
+    ranges[1] = np.append(ranges[0, 1:], 0) - ranges[0]
+    last = np.flatnonzero(np.append(instant[1:] != instant[:-1], True))
+    ranges[1, last] = ends - ranges[0, last]
+    return ranges, instant
+
+
+def _changed(ranges: Int64Column, instant: Int64Column, first: int) -> npt.NDArray[np.bool_]:
+    """Which ranges from the first on were not there an instant earlier, exactly as they are.
+
+    All are in order of instant, then of address.
+    """
+    span = int(ranges[0].max()) + 1
+    places = instant * span + ranges[0]
+    same_start = np.searchsorted(places, places[first:] - span)
+    same = places[same_start] == places[first:] - span
+    for column in ranges[1:]:
+        same &= column[same_start] == column[first:]
+    changed: npt.NDArray[np.bool_] = ~same
+    return changed
+
+
+def _joined(columns: Iterable[Sequence[int]]) -> Int64Column:
+    return np.concatenate([_column(each) for each in columns])
 
 
 def _column(numbers: Sequence[int]) -> Int64Column:
     if isinstance(numbers, range):
         return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
     return np.array(numbers, dtype=np.int64)
-
-
-def _changed(before: Int64Column, now: Int64Column) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Which ranges were not there before, exactly as they are; both by ascending address."""
-    if not before.size:
-        return np.arange(now.shape[1])
-    same_start = np.minimum(np.searchsorted(before[0], now[0]), before.shape[1] - 1)
-    return np.flatnonzero(np.any(before[:, same_start] != now, axis=0))
 
 
 def _name(request: Request) -> str:
