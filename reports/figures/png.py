@@ -21,9 +21,10 @@ def png_of(figure: Figure) -> bytes:
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())
     opaque = bool((pixels[..., 3] == 255).all())
-    height, width, channels = (pixels := pixels[..., :3] if opaque else pixels).shape
+    height, width, channels = *pixels.shape[:2], 3 if opaque else 4
     rows = np.zeros((height, 1 + channels * width), np.uint8)  # each behind the number of its filter: 0, none
-    rows[:, 1:] = pixels.reshape(height, -1)
+    for channel in range(channels):
+        rows[:, 1 + channel :: channels] = pixels[..., channel]
     per_metre = round(figure.dpi / 0.0254)
     return b"".join(
         (

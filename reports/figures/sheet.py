@@ -65,6 +65,9 @@ def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
     fmt = path.suffix[1:]
     with matplotlib.rc_context(style.settings):
         figure = picture()
+        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+            if not axis.get_label_text():  # or its place is worked out each time that something is laid out
+                axis.set_label_coords(0, 0)
         if fmt == "png":
             path.write_bytes(png_of(figure))
         else:
