@@ -158,14 +158,13 @@ class Roofline(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
-        tokens, pairs, seqs, decoding, context, copied, *_ = shape
+        tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _ = shape
         duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
         if self._window_ps:
             duration += self._window_ps * min(context, self._window * decoding)
-        blocks = shape.swapped_in_blocks + shape.swapped_out_blocks
-        if blocks:
-            swapped = shape.swapped_in_tokens + shape.swapped_out_tokens
-            duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
+        if came or went:
+            swap_ps = (came + went) * self._swap_start_ps + (came_tokens + went_tokens) * self._swap_ps
+            duration += int(swap_ps)
         base, each = self._least
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
 

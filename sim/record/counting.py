@@ -167,10 +167,12 @@ class Counting:
 
     def late(self, gap_ps: int, count: int) -> bool:
         """Count so many equal gaps; False: they are left for the bulk."""
-        if gap_ps >= LONGEST_PS or count >= MOST_SLOTS:
+        if gap_ps >= LARGEST or count >= MOST_SLOTS:
             return False
         gap: i64 = gap_ps
         weight: i64 = count
+        if gap >= LONGEST_PS and weight >= LARGEST // gap:
+            return False
         self._count += weight
         self._weighted.add(weight * gap)
         self._add_gaps([gap_ps], weight, gap)

@@ -91,7 +91,8 @@ def test_late_tokens_one_by_one_and_in_bulk_come_to_the_same():
     late = [(random.randrange(10 ** random.randrange(1, 12)), random.randrange(1, 9)) for _ in range(100)]
     counting, gaps, bulk, sums = Counting(1), Histogram(), Histogram(), Integrals()
     assert all(counting.late(*each) for each in late)
-    assert not counting.late(LONGEST_PS, 1)
+    assert not counting.late(LARGEST, 1)
+    assert not counting.late(LARGEST // 8, 9)
     assert not counting.late(1, MOST_SLOTS)
     counting.give(sums, sums, {}, gaps)
     bulk.add_spans([[gap] for gap, _ in late], [count for _, count in late])
