@@ -163,13 +163,23 @@ def layout_of_tables(
     which, firsts = array("q", bytes(8 * blocks)), array("q", bytes(8 * blocks))
     starts, is_cached = range(0, blocks * size, size), bytearray(blocks)
     owners: list[tuple[int, ...]] = [()]
+    lent: list[int] = []
+    lengths: list[int] = []
+    holders: list[int] = []  # of each table: its place in `owners`
+    begins: list[int] = []  # and the token that its blocks would begin with, if it were the first in `lent`
     for seq, token, table in tables:
         if owners[-1] != (seq,):
             owners.append((seq,))
-        owner = len(owners) - 1
-        for block, first in zip(table, range(token, token + len(table) * size, size), strict=True):
-            which[block] = owner
-            firsts[block] = first
+        holders.append(len(owners) - 1)
+        begins.append(token - len(lent) * size)
+        lengths.append(len(table))
+        lent += table
+    if lent:
+        import numpy as np  # only to draw: an allocator needs none
+
+        at, tokens = np.array(lent), np.arange(0, len(lent) * size, size)
+        np.frombuffer(which, dtype=np.int64)[at] = np.repeat(holders, lengths)
+        np.frombuffer(firsts, dtype=np.int64)[at] = tokens + np.repeat(begins, lengths)
     place: dict[tuple[int, ...], int] = {}
     for block, seqs in shared.items():
         if seqs not in place:

@@ -193,6 +193,8 @@ class Roofline(CostModel):
         """As in `CostModel`; of a plain progression, only as many steps as may be needed."""
         delta = self._context_ps * decode_seqs
         if self._shaped or not delta:
+            if COMPILED and limit_ps < LONGEST_PS:
+                return self._shaped_ends(decode_seqs, context_tokens, steps, limit_ps)
             return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
         constant = self._decode_ps.get(decode_seqs)  # most often known: see `_first_ps`
         if constant is None:
@@ -239,6 +241,27 @@ class Roofline(CostModel):
             end += duration
             ends.append(end)
             steps -= 1
+
+    def _shaped_ends(self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int) -> list[int]:
+        """As `span_ends`, of any span, one by one."""
+        plain: i64 = self._first_ps(decode_seqs, context_tokens)
+        least: i64 = int(self._least[0] + self._least[1] * decode_seqs)
+        delta: i64 = self._context_ps * decode_seqs
+        window_ps: i64 = self._window_ps
+        seqs: i64 = decode_seqs
+        seen: i64 = self._window * decode_seqs
+        context: i64 = context_tokens
+        limit: i64 = limit_ps
+        left: i64 = steps
+        end: i64 = 0
+        ends: list[int] = []
+        while left and (end < limit or not end):
+            end += max(plain + window_ps * min(context, seen), least)
+            ends.append(int(end))
+            plain += delta
+            context += seqs
+            left -= 1
+        return ends
 
     def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
         """A decode step, sliding windows and the host's least time left out."""

@@ -22,7 +22,7 @@ COMPILED: Final = not __file__.endswith(".py")
 LONGEST_PS: Final = 1 << 40
 MOST_SLOTS: Final = 1 << 21
 LARGEST: Final = 1 << 61
-"""Products of a time and of slots below the first two are below the third: above, each span is looked at. What
+"""Products of a time and of slots below the first two are below the third: above, each is looked at. What
 a span holds never exceeds what it holds at its end."""
 HALF: Final = 32
 LOWER: Final = (1 << 32) - 1
@@ -200,7 +200,7 @@ class Counting:
         self.spans = self._count = self._longest_ps = 0
 
     def _add_gaps(self, ends: list[int], weight: i64, total: i64) -> i64:
-        """Count the steps of a span, each so many times, in their bins; returns the sum of the times behind each.
+        """Count the steps of a span, each so many times, in their bins; returns the time behind each, summed.
 
         Steps become a little longer from one to the next: many in a row are in one bin.
         """
