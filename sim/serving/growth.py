@@ -175,25 +175,24 @@ class GrowthCalendar:
         at: i64 = clock
         count: i64 = 0
         start: i64 = 0
-        noted = lefts is not None or total > SOON_PS or self._steady * len(ends) * self.unit > MANY
+        long = total > SOON_PS or self._steady * len(ends) * self.unit > MANY
         for start in ends[:-1]:
             at += 1
             due = residues[at % unit]
             if due:
                 grown += due
                 count = len(due)
-                if noted:
-                    growths: int = count
+                if long:
                     start_ps: int = start
-                    long_before += growths * start_ps
-                    if lefts is not None:
-                        lefts.append((growths, total - start_ps))
+                    long_before += len(due) * start_ps
                 else:
                     before += count * start
+                if lefts is not None:
+                    lefts.append((len(due), total - start))
                 if at in last:
                     left = total - start
                     full += [(seq, at, left) for seq in self.pop_full(at)]
-        if noted:
+        if long:
             return grown, (len(grown) * total - long_before) * self.unit, full
         count = len(grown)
         span: i64 = total
