@@ -191,20 +191,23 @@ def layout_in_brief(blocks: int, size: int, tables: Iterable[Table]) -> Layout:
     import numpy as np
 
     owners, lent, holders, tokens = _lent(size, tables)
-    order = np.argsort(lent)
-    lent = lent[order]
+    place = np.zeros(blocks, dtype=np.int64)
+    place[lent] = np.arange(1, len(lent) + 1)
+    lent = np.flatnonzero(place)
+    order = place[lent] - 1
     behind, before = np.append(0, lent + 1), np.append(lent, blocks)  # between the blocks that are lent
-    gaps = np.flatnonzero(behind < before)
-    begins = np.concatenate((lent, behind[gaps]))
-    at = np.argsort(begins)
-    columns = np.zeros((4, len(begins)), dtype=np.int64)
-    columns[0] = begins * size
-    columns[1, : len(lent)] = size
-    columns[1, len(lent) :] = (before - behind)[gaps] * size
-    columns[2, : len(lent)] = holders[order]
-    columns[3, : len(lent)] = tokens[order]
-    starts, sizes, which, firsts = [memoryview(column) for column in columns.take(at, axis=1)]
-    return Layout(starts, sizes, which, owners, firsts, bytearray(len(begins)))
+    free = behind < before
+    gaps, earlier = np.flatnonzero(free), np.cumsum(free)
+    at, gaps_at = np.arange(len(lent)) + earlier[:-1], gaps + np.arange(len(gaps))
+    columns = np.zeros((4, len(lent) + len(gaps)), dtype=np.int64)
+    columns[0, at] = lent * size
+    columns[0, gaps_at] = behind[gaps] * size
+    columns[1, at] = size
+    columns[1, gaps_at] = (before - behind)[gaps] * size
+    columns[2, at] = holders[order]
+    columns[3, at] = tokens[order]
+    starts, sizes, which, firsts = [memoryview(column) for column in columns]
+    return Layout(starts, sizes, which, owners, firsts, bytearray(len(starts)))
 
 
 def _lent(size: int, tables: Iterable[Table]) -> tuple[list[tuple[int, ...]], "Array", "Array", "Array"]:
