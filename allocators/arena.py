@@ -206,7 +206,7 @@ def layout_in_brief(blocks: int, size: int, tables: Iterable[Table]) -> Layout:
     columns[1, gaps_at] = (before - behind)[gaps] * size
     columns[2, at] = holders[order]
     columns[3, at] = tokens[order]
-    starts, sizes, which, firsts = [memoryview(column) for column in columns]
+    starts, sizes, which, firsts = [column.data for column in columns]
     return Layout(starts, sizes, which, owners, firsts, bytearray(len(starts)))
 
 
