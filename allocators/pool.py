@@ -73,7 +73,9 @@ class Pool:
 
     def give_back_each(self, tables: list[list[int]]) -> None:
         """Free the blocks of one table after the other."""
-        blocks = [block for table in (tables if self._stack else reversed(tables)) for block in table]
+        blocks: list[int] = []
+        for table in tables if self._stack else reversed(tables):
+            blocks += table
         self.give_back(blocks)
 
     def queue(self) -> Iterator[int]:

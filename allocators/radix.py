@@ -22,7 +22,7 @@ Where private text follows text that nobody else has asked for yet, the two are 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -175,9 +175,12 @@ class Radix(Allocator):
         """As in the base; `evicted_by` names a growth once for each slot that could be found until then."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
-        each, self.evicted_by = rounds(seqs), []
-        growing = list(map(self._held.__getitem__, seqs[:each]))
-        slots = self._take(len(seqs), self.evicted_by)
+        known: dict[Any, Holding] = self._held  # integers all, which a compiler need not look at
+        each = len(seqs) if len(seqs) <= len(known) else rounds(seqs)
+        who: Sequence[Any] = seqs if each == len(seqs) else seqs[:each]
+        growing = [known[seq] for seq in who]
+        self.evicted_by = []
+        slots: list[Any] = self._take(len(seqs), self.evicted_by)
         if each == len(seqs):
             for held, slot in zip(growing, slots, strict=True):
                 held.private.append(slot)
@@ -227,15 +230,17 @@ class Radix(Allocator):
         free = self._free
         slots: list[int] = []
         while count - len(slots) > len(free):
-            slots += free[::-1]
+            free.reverse()
+            slots += free
             leaf = self.tree.evict()
-            free[:] = leaf.slots
+            free = self._free = leaf.slots
             if leaf.runs:
                 self.cached_slots -= len(free)
                 if evicted_by is not None:
                     evicted_by += [len(slots)] * len(free)
         left = len(free) - count + len(slots)
-        slots += free[left:][::-1]
+        last = free[left:]
+        last.reverse()
         del free[left:]
         self.used_slots += count
-        return slots
+        return slots + last if slots else last

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 
 def rounds(seqs: Sequence[int]) -> int:
     """How many sequences grow before the first one grows again, if all do so in the same order; else all."""
-    count = seqs.count(seqs[0]) if seqs else 0
-    if count < 2 or len(seqs) % count:
+    try:
+        each = seqs.index(seqs[0], 1)
+    except (IndexError, ValueError):  # nobody grows, or the first one once
         return len(seqs)
-    each = len(seqs) // count
+    if len(seqs) % each:
+        return len(seqs)
     alike = seqs[each:] == seqs[:-each] and len(set(seqs[:each])) == each
     return each if alike else len(seqs)
 

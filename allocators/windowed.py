@@ -204,7 +204,9 @@ class Windowed(Allocator):
         each = self.slots_per_token
         blocks = self._pool.lend(each * count)
         if count > 1:
-            blocks = [block for at in range(count) for block in blocks[at::count]]
+            tables, blocks = blocks, blocks[:]
+            for at in range(each):
+                blocks[at::each] = tables[at * count : (at + 1) * count]
         held.blocks += blocks
         held.length += count
         self.used_slots += each * count * self.block_size

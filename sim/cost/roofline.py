@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.cost.host import Host
@@ -39,6 +39,10 @@ EIGHT_BIT_GPUS = (
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
 """Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this module is compiled: then a loop adds up any number of steps faster."""
+LONGEST_PS: Final = 1 << 60
+"""Below this, the end of the step that goes beyond it fits into 64 bits."""
 FEW: Final = 12
 """Steps that a loop adds up faster than iterators, which take a while to begin."""
 
@@ -154,14 +158,13 @@ class Roofline(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
-        tokens, pairs, seqs, decoding, context, copied, *_ = shape
+        tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _ = shape
         duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
         if self._window_ps:
             duration += self._window_ps * min(context, self._window * decoding)
-        blocks = shape.swapped_in_blocks + shape.swapped_out_blocks
-        if blocks:
-            swapped = shape.swapped_in_tokens + shape.swapped_out_tokens
-            duration += int(blocks * self._swap_start_ps + swapped * self._swap_ps)
+        if came or went:
+            swap_ps = (came + went) * self._swap_start_ps + (came_tokens + went_tokens) * self._swap_ps
+            duration += int(swap_ps)
         base, each = self._least
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
 
@@ -190,12 +193,16 @@ class Roofline(CostModel):
         """As in `CostModel`; of a plain progression, only as many steps as may be needed."""
         delta = self._context_ps * decode_seqs
         if self._shaped or not delta:
+            if COMPILED and limit_ps < LONGEST_PS:
+                return self._shaped_ends(decode_seqs, context_tokens, steps, limit_ps)
             return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
         constant = self._decode_ps.get(decode_seqs)  # most often known: see `_first_ps`
         if constant is None:
             first = self._first_ps(decode_seqs, context_tokens)
         else:
             first = constant + self._context_ps * context_tokens
+        if COMPILED and limit_ps < LONGEST_PS and first < LONGEST_PS:
+            return _ends_one_by_one(first, delta, steps, limit_ps)
         most = limit_ps // first + 1
         if steps == 1 or most == 1:
             return [first]
@@ -234,6 +241,27 @@ class Roofline(CostModel):
             end += duration
             ends.append(end)
             steps -= 1
+
+    def _shaped_ends(self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int) -> list[int]:
+        """As `span_ends`, of any span, one by one."""
+        plain: i64 = self._first_ps(decode_seqs, context_tokens)
+        least: i64 = int(self._least[0] + self._least[1] * decode_seqs)
+        delta: i64 = self._context_ps * decode_seqs
+        window_ps: i64 = self._window_ps
+        seqs: i64 = decode_seqs
+        seen: i64 = self._window * decode_seqs
+        context: i64 = context_tokens
+        limit: i64 = limit_ps
+        left: i64 = steps
+        end: i64 = 0
+        ends: list[int] = []
+        while left and (end < limit or not end):
+            end += max(plain + window_ps * min(context, seen), least)
+            ends.append(int(end))
+            plain += delta
+            context += seqs
+            left -= 1
+        return ends
 
     def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
         """A decode step, sliding windows and the host's least time left out."""
@@ -345,6 +373,18 @@ def all_reduce_s(gpu: GpuSpec, tp: int) -> tuple[float, float]:
     if gpu.link_bytes_per_s:
         return LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
     return PCIE_ALL_REDUCE_S * tp / 2, ring / (PCIE_SHARE * 2 / tp * gpu.pcie_bytes_per_s)
+
+
+def _ends_one_by_one(first: i64, delta: i64, steps: i64, limit: i64) -> list[int]:
+    """The ends of steps that take so long, each `delta` longer than the one before: as in `span_ends`."""
+    end = duration = first
+    ends = [int(first)]
+    while steps > 1 and end < limit:
+        duration += delta
+        end += duration
+        ends.append(int(end))
+        steps -= 1
+    return ends
 
 
 def _progression(first: int, delta: int, steps: int) -> Sequence[int]:

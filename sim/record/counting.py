@@ -5,7 +5,7 @@ unit. A product of slots and picoseconds fits into 64 bits, a sum of them need n
 
     product = upper * 2^32 + lower        sum = sum(upper) * 2^32 + sum(lower)
 
-Spans with larger numbers are left for the bulk.
+Spans with larger products are left for the bulk.
 """
 
 from typing import Final
@@ -20,8 +20,10 @@ COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled: interpreted, it would be slower than the bulk."""
 
 LONGEST_PS: Final = 1 << 40
-MOST_SLOTS: Final = 1 << 22
-"""Below these, products of both are below 2^62: what a span holds never exceeds what it holds at its end."""
+MOST_SLOTS: Final = 1 << 21
+LARGEST: Final = 1 << 61
+"""Products of a time and of slots below the first two are below the third: above, each is looked at. What
+a span holds never exceeds what it holds at its end."""
 HALF: Final = 32
 LOWER: Final = (1 << 32) - 1
 BITS: Final = 10
@@ -30,7 +32,7 @@ LEAST: Final = 1 << 9
 
 
 class Total:
-    """A sum of integers from 0 to 2^62."""
+    """A sum of integers from -2^62 to 2^62."""
 
     def __init__(self) -> None:
         self.upper: i64 = 0
@@ -54,7 +56,30 @@ class Sums:
     def __init__(self) -> None:
         self.time_ps, self.token, self.used = Total(), Total(), Total()
         self.internal, self.running = Total(), Total()
-        self.changes: list[tuple[list[int], Rest | None, Grown | None]] = []
+        self.external, self.cached, self.idle, self.shared = Total(), Total(), Total(), Total()
+
+    def add_rest(self, rest: Rest, total_ps: i64) -> None:
+        """Add what most allocators never have."""
+        external: i64 = rest[0]
+        cached: i64 = rest[1]
+        idle: i64 = rest[2]
+        shared: i64 = rest[3]
+        self.external.add(external * total_ps)
+        self.cached.add(cached * total_ps)
+        self.idle.add(idle * total_ps)
+        self.shared.add(shared * total_ps)
+
+    def add_grown(self, grown: Grown, ends: list[int], total_ps: i64) -> None:
+        """Add what growth within a span changed."""
+        used, internal, evicted, lefts, idle, shared = grown
+        self.used.add(used)
+        self.internal.add(internal)
+        self.cached.add(-evicted)
+        self.idle.add(idle)
+        self.shared.add(shared)
+        for step, slots in lefts or ():
+            left_at: i64 = ends[step - 1]
+            self.token.add(-slots * (total_ps - left_at))
 
     def give(self, to: Integrals) -> None:
         """Add the sums to others, and begin again."""
@@ -63,9 +88,10 @@ class Sums:
         to.used += self.used.take()
         to.internal += self.internal.take()
         to.running += self.running.take()
-        if self.changes:
-            to.add_changes(*zip(*self.changes, strict=True))
-            self.changes = []
+        to.external += self.external.take()
+        to.cached += self.cached.take()
+        to.idle += self.idle.take()
+        to.shared += self.shared.take()
 
 
 class Counting:
@@ -80,12 +106,14 @@ class Counting:
     """
 
     def __init__(self, slots_per_token: int) -> None:
-        self.max_running = 0
-        self.peak_slots = 0
-        self._per_token = slots_per_token
+        self.max_running: i64 = 0
+        self.peak_slots: i64 = 0
+        self.spans: i64 = 0
+        self._per_token: i64 = slots_per_token
         self._saturated, self._unsaturated = Sums(), Sums()
         self._held_ps: dict[str, int] = {}
-        self.spans = self._count = self._longest_ps = 0
+        self._count: i64 = 0
+        self._longest_ps: i64 = 0
         self._weighted = Total()  # sum of the gaps
         self._weights = [0] * BINS
         self._filled: list[int] = []  # bins that hold something
@@ -93,27 +121,61 @@ class Counting:
 
     def add(self, span: Span) -> bool:
         """Count a span; False: it is left for the bulk."""
-        ends, grown = span.ends, span.grown
-        total, steps, more = ends[-1], len(ends), self._per_token * span.decoding
-        peak = peak_slots(steps, span.held, more, grown)
-        most = span.held + more * (steps - 1)
-        large = peak | most | span.used | span.internal | span.running | span.decoding
-        if total >= LONGEST_PS or large >= MOST_SLOTS:
+        ends, rest, grown = span.ends, span.rest, span.grown
+        if ends[-1] >= LARGEST or (grown is not None and not _is_small(grown)):
             return False
+        total: i64 = ends[-1]
+        steps: i64 = len(ends)
+        decoding: i64 = span.decoding
+        held: i64 = span.held
+        used: i64 = span.used
+        internal: i64 = span.internal
+        running: i64 = span.running
+        more = self._per_token * decoding
+        peak = held + more * (steps - 1)
+        large = peak | used | internal | running | decoding
+        if rest is not None:
+            large |= _highest_bits(rest)
+        if (total >= LONGEST_PS or large >= MOST_SLOTS) and large >= LARGEST // (total + 1):
+            return False
+        if grown is not None and grown[3]:
+            peak = peak_slots(len(ends), span.held, int(more), grown)
         self.spans += 1
-        self.max_running = max(self.max_running, span.running)
-        self.peak_slots = max(self.peak_slots, peak)
+        if running > self.max_running:
+            self.max_running = running
+        if peak > self.peak_slots:
+            self.peak_slots = peak
+        sums = self._unsaturated
         if span.held_by:
-            self._held_ps[span.held_by] = self._held_ps.get(span.held_by, 0) + total
-            self._add(self._saturated, span, total)
-        else:
-            self._add(self._unsaturated, span, total)
-        if span.decoding:
-            self._count += span.decoding * steps
-            total_ps: i64 = total
-            decoding: i64 = span.decoding
-            self._weighted.add(decoding * total_ps)
-            self._longest_ps = max(self._longest_ps, self._add_gaps(ends, span.decoding))
+            self._held_ps[span.held_by] = self._held_ps.get(span.held_by, 0) + ends[-1]
+            sums = self._saturated
+        token = held * total
+        if decoding:
+            self._count += decoding * steps
+            self._weighted.add(decoding * total)
+            token += more * self._add_gaps(ends, decoding, total)
+        sums.time_ps.add(total)
+        sums.token.add(token)
+        sums.used.add(used * total)
+        sums.internal.add(internal * total)
+        sums.running.add(running * total)
+        if rest is not None:
+            sums.add_rest(rest, total)
+        if grown is not None:
+            sums.add_grown(grown, ends, total)
+        return True
+
+    def late(self, gap_ps: int, count: int) -> bool:
+        """Count so many equal gaps; False: they are left for the bulk."""
+        if gap_ps >= LARGEST or count >= MOST_SLOTS:
+            return False
+        gap: i64 = gap_ps
+        weight: i64 = count
+        if gap >= LONGEST_PS and weight >= LARGEST // gap:
+            return False
+        self._count += weight
+        self._weighted.add(weight * gap)
+        self._add_gaps([gap_ps], weight, gap)
         return True
 
     def give(
@@ -124,61 +186,71 @@ class Counting:
         self._unsaturated.give(unsaturated)
         for held_by, duration_ps in self._held_ps.items():
             held_ps[held_by] += duration_ps
-        weights, count, self._held_ps = self._weights, self._count, {}
+        weights, self._held_ps = self._weights, {}
         gaps.add_bins(
             self._filled,
             [weights[bin] for bin in self._filled],
-            count,
+            int(self._count),
             self._weighted.take(),
-            self._longest_ps,
+            int(self._longest_ps),
         )
         for bin in self._filled:
             weights[bin] = 0
         self._filled = []
         self.spans = self._count = self._longest_ps = 0
 
-    def _add(self, sums: Sums, span: Span, total_ps: i64) -> None:
-        """Add what a span holds from its first step on, and the tokens that come in the later ones."""
-        held: i64 = span.held
-        used: i64 = span.used
-        internal: i64 = span.internal
-        running: i64 = span.running
-        product = held * total_ps
-        ends = span.ends
-        if len(ends) > 1:
-            later: i64 = 0
-            for at in ends:
-                end: i64 = at
-                later += total_ps - end
-            more: i64 = self._per_token * span.decoding
-            product += more * later
-        sums.time_ps.add(total_ps)
-        sums.token.add(product)
-        sums.used.add(used * total_ps)
-        sums.internal.add(internal * total_ps)
-        sums.running.add(running * total_ps)
-        if span.rest is not None or span.grown is not None:
-            sums.changes.append((ends, span.rest, span.grown))
+    def _add_gaps(self, ends: list[int], weight: i64, total: i64) -> i64:
+        """Count the steps of a span, each so many times, in their bins; returns the time behind each, summed.
 
-    def _add_gaps(self, ends: list[int], weight: int) -> int:
-        """Count the steps of a span, each so many times, in their bins; returns the longest."""
-        weights, shift = self._weights, self._shift
+        Steps become a little longer from one to the next: many in a row are in one bin.
+        """
+        shift, longest = self._shift, self._longest_ps
         before: i64 = 0
-        longest: i64 = 0
+        later: i64 = 0
+        low: i64 = 0  # the bin goes from here
+        high: i64 = 0  # to here
+        inside: i64 = 0  # steps in a row that are in it
         for at in ends:
             end: i64 = at
             gap = end - before
             before = end
+            later += total - end
             if gap > longest:
                 longest = gap
+            if low <= gap < high:
+                inside += 1
+                continue
+            if inside:
+                self._fill(shift << BITS | low >> shift, inside * weight)
             while gap >> shift >= 2 * LEAST:
                 shift += 1
             while shift > 0 and gap >> shift < LEAST:
                 shift -= 1
-            bin = (shift << BITS) | (gap >> shift)
-            known = weights[bin]
-            if not known:
-                self._filled.append(bin)
-            weights[bin] = known + weight
-        self._shift = shift
-        return longest
+            low = gap >> shift << shift
+            high = low + (1 << shift)
+            inside = 1
+        self._fill(shift << BITS | low >> shift, inside * weight)
+        self._shift, self._longest_ps = shift, longest
+        return later
+
+    def _fill(self, bin: i64, weight: i64) -> None:
+        """Count so many gaps in a bin."""
+        known: i64 = self._weights[bin]
+        if not known:
+            self._filled.append(int(bin))
+        self._weights[bin] = int(known + weight)
+
+
+def _is_small(grown: Grown) -> bool:
+    """Whether what growth within a span changed fits into 64 bits."""
+    used, internal, evicted, _, idle, shared = grown
+    return used < LARGEST and internal < LARGEST and evicted < LARGEST and idle < LARGEST and shared < LARGEST
+
+
+def _highest_bits(rest: Rest) -> i64:
+    """A number that is at least as long as each of these, in binary."""
+    external: i64 = rest[0]
+    cached: i64 = rest[1]
+    idle: i64 = rest[2]
+    shared: i64 = rest[3]
+    return external | cached | idle | shared

@@ -22,6 +22,7 @@ Nothing here changes a run: with and without events its results are the same int
 
 from array import array
 from collections.abc import Sequence
+from struct import pack
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ NO_ROOM = "no room"
 FUTURE_PEAK = "future peak"
 SAME_PREFIX = "same prefix"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
+AT_ONCE = 4096
+"""Numbers that are put into an array together."""
 NONE = int(np.iinfo(np.int64).min)
 """In a column: there is no such number."""
 
@@ -70,7 +73,7 @@ class TextColumn:
     """Collects a column of texts."""
 
     def __init__(self) -> None:
-        self._codes = array("q")
+        self._codes: list[int] = []
         self._code: dict[str, int] = {}
 
     def append(self, text: str) -> None:
@@ -104,6 +107,7 @@ class Events:
     def __init__(self) -> None:
         self.changed = True
         self._numbers = array("q")  # rows of NUMBERS
+        self._latest: list[int] = []  # those that are not among them yet
         self._event, self._reason = TextColumn(), TextColumn()
         self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
 
@@ -167,11 +171,17 @@ class Events:
 
     def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
         """The columns so far in order of time, numbers and texts; NONE where a number does not apply."""
+        self._keep()
         rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
         order = np.argsort(rows[:, 0], kind="stable")
         numbers = dict(zip(NUMBERS, np.ascontiguousarray(rows[order].T), strict=True))
         texts = {"event": self._event.texts(), "reason": self._reason.texts()}
         return numbers, {name: column.in_order(order) for name, column in texts.items()}
+
+    def _keep(self) -> None:
+        """Put the latest rows to the others, many at once: each number takes less room there."""
+        self._numbers.frombytes(pack(f"{len(self._latest)}q", *self._latest))
+        self._latest.clear()
 
     def _add(  # noqa: PLR0917 - the columns
         self,
@@ -187,8 +197,8 @@ class Events:
         free: int = NONE,
         largest: int = NONE,
     ) -> None:
-        self._numbers.extend(
-            (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
-        )
+        self._latest += (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
+        if len(self._latest) > AT_ONCE:
+            self._keep()
         self._event.append(event)
         self._reason.append(reason)

@@ -220,6 +220,8 @@ class Recorder:
 
     def late(self, gap_ps: int, count: int) -> None:
         """Add times between two tokens that are not the duration of one step."""
+        if self._counting is not None and self._counting.late(gap_ps, count):
+            return
         self._late_gaps.append((gap_ps, count))
 
     def flush(self) -> None:
@@ -252,8 +254,8 @@ class Recorder:
     def _take_counted(self, counting: Counting) -> None:
         """The same of spans that were counted one by one, compiled."""
         counting.give(self.saturated, self.unsaturated, self.held_ps, self.token_gaps)
-        self.max_running = max(self.max_running, counting.max_running)
-        self.peak_used_slots = max(self.peak_used_slots, counting.peak_slots)
+        self.max_running = max(self.max_running, int(counting.max_running))
+        self.peak_used_slots = max(self.peak_used_slots, int(counting.peak_slots))
 
     def sample(self, row: Instant) -> None:
         """Add a row to the timeline; thin it when it is full."""

@@ -27,7 +27,8 @@ class LeastRequests(Router):
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
         """The least loaded."""
-        places: Sequence[int] = range(len(replicas))
         if 0 < self._choices < len(replicas):
-            places = sorted(self.rng.choice(len(replicas), self._choices, replace=False).tolist())
-        return min(places, key=lambda place: load(replicas[place]))
+            places: list[int] = sorted(self.rng.choice(len(replicas), self._choices, replace=False).tolist())
+            return min(places, key=lambda place: load(replicas[place]))
+        loads = list(map(load, replicas))
+        return loads.index(min(loads))

@@ -36,9 +36,10 @@ class Alarm:
 
     def at(self, at_ps: int) -> simpy.Event:
         """What happens at that time, after all arrivals."""
-        alarm = self._env.event()
+        env = self._env
+        alarm = simpy.Event(env)
         alarm._ok, alarm._value = True, None
-        self._env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(self._env.now))
+        env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(env.now))
         return alarm
 
     def set_bell(self) -> simpy.Event:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import sub
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError
-from kvsim.sim.serving.growth import Grown, GrowthCalendar
+from kvsim.sim.serving.growth import MANY, SOON_PS, Grown, GrowthCalendar
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.step import Step
@@ -199,7 +199,9 @@ class Decoding:
         if lefts and allocator.evicted_by:
             each = [left for count, left in lefts for _ in range(count)]
             evicted = sum([each[index] for index in allocator.evicted_by]) * self._growth.unit
-        return used * per_token, internal, evicted, None, 0, 0
+        if per_token != 1:
+            used *= per_token
+        return used, internal, evicted, None, 0, 0
 
     def work_within(self, ends: list[int]) -> Grown:
         """As `grow_within`, with the allocator's work behind each step but the last.
@@ -237,9 +239,16 @@ class Decoding:
         growth, per_token, internal = self._growth, self.allocator.slots_per_token, 0
         for seq, clock, left in full:
             request = self.running[seq]
-            request.internal = (request.base + clock + growth.unit - request.final_tokens) * per_token
-            self.internal += request.internal
-            internal += request.internal * left
+            slots = (request.base + clock + growth.unit - request.final_tokens) * per_token
+            request.internal = slots
+            self.internal += slots
+            if left > SOON_PS or slots > MANY:
+                internal += slots * left
+            else:
+                few: i64 = slots
+                soon_ps: i64 = left
+                left_empty: int = few * soon_ps
+                internal += left_empty
         return internal
 
     def _grow_and_leave_within(self, ends: list[int]) -> Grown:

@@ -23,7 +23,7 @@ be shared; and the integrals of the slots that came to be idle, and of the token
 
 SOON_PS: Final = 1 << 42
 MANY: Final = 1 << 20
-"""Four seconds, and growths: times up to the one, of up to the other, add up within 64 bits."""
+"""Four seconds, and slots: times up to the one, of up to the other, add up within 64 bits."""
 
 
 class GrowthCalendar:
@@ -166,25 +166,34 @@ class GrowthCalendar:
         """
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
-        residues, unit, last, total = self.residues, self.unit, self.last, ends[-1]
+        if not self.unit:
+            return grown, 0, full
+        residues, last, total = self.residues, self.last, ends[-1]
         long_before = 0  # sum over growths of the time before them, in 64 bits where that is enough
         before: i64 = 0
-        noted = lefts is not None or total > SOON_PS or self._steady * len(ends) > MANY
-        if unit:
-            start: i64 = 0
-            for start in ends[:-1]:
-                clock += 1
-                due = residues[clock % unit]
-                if due:
-                    grown += due
-                    if noted:
-                        at: int = start
-                        long_before += len(due) * at
-                        if lefts is not None:
-                            lefts.append((len(due), total - at))
-                    else:
-                        before += len(due) * start
-                    if clock in last:
-                        left = total - start
-                        full += [(seq, clock, left) for seq in self.pop_full(clock)]
-        return grown, (len(grown) * total - long_before - before) * unit, full
+        unit: i64 = self.unit
+        at: i64 = clock
+        count: i64 = 0
+        start: i64 = 0
+        long = total > SOON_PS or self._steady * len(ends) * self.unit > MANY
+        for start in ends[:-1]:
+            at += 1
+            due = residues[at % unit]
+            if due:
+                grown += due
+                count = len(due)
+                if long:
+                    start_ps: int = start
+                    long_before += len(due) * start_ps
+                else:
+                    before += count * start
+                if lefts is not None:
+                    lefts.append((len(due), total - start))
+                if at in last:
+                    left = total - start
+                    full += [(seq, at, left) for seq in self.pop_full(at)]
+        if long:
+            return grown, (len(grown) * total - long_before) * self.unit, full
+        count = len(grown)
+        span: i64 = total
+        return grown, (count * span - before) * unit, full

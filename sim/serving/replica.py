@@ -18,6 +18,7 @@ starts at t.
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
+from typing import Final
 
 import simpy
 
@@ -37,7 +38,9 @@ from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.upkeep import Upkeep
-from kvsim.sim.workload import LATEST_PS
+
+LATE_PS: Final = 1 << 61
+"""Some way before the clock ends: from here on it is looked at."""
 
 Process = Generator[simpy.Event, None, None]
 
@@ -432,7 +435,7 @@ class Replica:
             self.cost.span_carried_out(*self._span_priced, ends)
             self._span_priced = None
         now_ps = server.now_ps + ends[-1]
-        if now_ps > LATEST_PS:
+        if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
         if not plan.decoding and progress.size and not step.paused:
             for last_ps, count in self._late:

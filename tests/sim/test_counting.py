@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kvsim.sim.record.counting import LONGEST_PS, MOST_SLOTS, Counting
+from kvsim.sim.record.counting import LARGEST, LONGEST_PS, MOST_SLOTS, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.span import Columns, Integrals, Span
 
@@ -12,9 +12,11 @@ PER_TOKEN = 3
 FACTS = ("ends", "decoding", "running", "held", "used", "internal", "held_by", "rest", "grown")
 
 
-def planned(*facts):
+def planned(*facts, grown=None):
     """A span of these facts."""
-    return Span().plan(*facts)
+    span = Span().plan(*facts)
+    span.grown = grown
+    return span
 
 
 def row(span):
@@ -68,9 +70,12 @@ def test_one_by_one_and_in_bulk_come_to_the_same(seed):
 @pytest.mark.parametrize(
     "larger",
     [
-        planned([LONGEST_PS], 1, 1, 1, 1, 0, "", None),
-        planned([5, 9], 1, 1, MOST_SLOTS - 1, 1, 0, "", None),
-        planned([5], 1, 1, 1, MOST_SLOTS, 0, "", None),
+        planned([LARGEST], 1, 1, 1, 1, 0, "", None),
+        planned([LARGEST // 8], 9, 1, 1, 1, 0, "", None),
+        planned([5, LARGEST // MOST_SLOTS], 1, 1, MOST_SLOTS - 1, 1, 0, "", None),
+        planned([LONGEST_PS], 1, 1, 1, LARGEST // LONGEST_PS, 0, "", None),
+        planned([LONGEST_PS], 1, 1, 1, 1, 0, "", (0, LARGEST // LONGEST_PS, 0, 0)),
+        planned([5, 9], 1, 1, 1, 1, 0, "", None, grown=(LARGEST, 0, 0, None, 0, 0)),
     ],
 )
 def test_spans_with_larger_numbers_are_left_for_the_bulk(larger):
@@ -79,3 +84,17 @@ def test_spans_with_larger_numbers_are_left_for_the_bulk(larger):
     counting.give(sums, sums, {}, gaps)
     assert counted == [True, False]
     assert (sums.time_ps, gaps.count, counting.spans) == (5, 1, 0)
+
+
+def test_late_tokens_one_by_one_and_in_bulk_come_to_the_same():
+    random = Random(0)
+    late = [(random.randrange(10 ** random.randrange(1, 12)), random.randrange(1, 9)) for _ in range(100)]
+    counting, gaps, bulk, sums = Counting(1), Histogram(), Histogram(), Integrals()
+    assert all(counting.late(*each) for each in late)
+    assert not counting.late(LARGEST, 1)
+    assert not counting.late(LARGEST // 8, 9)
+    assert not counting.late(1, MOST_SLOTS)
+    counting.give(sums, sums, {}, gaps)
+    bulk.add_spans([[gap] for gap, _ in late], [count for _, count in late])
+    found, expected = ((each.bins(), each.count, each.total, each.maximum) for each in (gaps, bulk))
+    assert found == expected
