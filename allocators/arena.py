@@ -16,12 +16,7 @@ from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count, groupby, repeat
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[tuple[int], np.dtype[np.int64]]
+from typing import NamedTuple
 
 
 class Ledger(NamedTuple):
@@ -153,28 +148,29 @@ class Layout(NamedTuple):
         return as_regions(zip(*columns, strict=False))
 
 
-Table = tuple[int, int, Sequence[int]]
-"""(sequence, the token that comes first, blocks)."""
-
-
 def layout_of_tables(
     blocks: int,
     size: int,
-    tables: Iterable[Table],
+    tables: Iterable[tuple[int, int, Sequence[int]]],
     shared: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     cached: Iterable[int] = (),
 ) -> Layout:
-    """A layout of so many blocks of `size`; the tables of a sequence come one after the other.
+    """A layout of so many blocks of `size`.
 
+    `tables` are (sequence, the token that comes first, blocks), those of a sequence one after the other;
     `shared` has the sequences of blocks that stand in several.
     """
-    import numpy as np  # only to draw: an allocator needs none
-
-    which, firsts = array("q", [0]) * blocks, array("q", [0]) * blocks
+    which, firsts = [0] * blocks, [0] * blocks
     starts, is_cached = range(0, blocks * size, size), bytearray(blocks)
-    owners, lent, holders, tokens = _lent(size, tables)
-    np.frombuffer(which, dtype=np.int64)[lent] = holders
-    np.frombuffer(firsts, dtype=np.int64)[lent] = tokens
+    owners: list[tuple[int, ...]] = [()]
+    for seq, first, table in tables:
+        if owners[-1] != (seq,):
+            owners.append((seq,))
+        owner, token = len(owners) - 1, first
+        for block in table:
+            which[block] = owner
+            firsts[block] = token
+            token += size
     place: dict[tuple[int, ...], int] = {}
     for block, seqs in shared.items():
         if seqs not in place:
@@ -183,49 +179,5 @@ def layout_of_tables(
         which[block] = place[seqs]
     for block in cached:
         is_cached[block] = 1
-    return Layout(starts, array("q", [size]) * blocks, which, owners, firsts, is_cached)
-
-
-def layout_in_brief(blocks: int, size: int, tables: Iterable[Table]) -> Layout:
-    """The same where every block stands in one table, or is free and not cached; free neighbours are one."""
-    import numpy as np
-
-    owners, lent, holders, tokens = _lent(size, tables)
-    place = np.zeros(blocks, dtype=np.int64)
-    place[lent] = np.arange(1, len(lent) + 1)
-    lent = np.flatnonzero(place)
-    order = place[lent] - 1
-    behind, before = np.append(0, lent + 1), np.append(lent, blocks)  # between the blocks that are lent
-    free = behind < before
-    gaps, earlier = np.flatnonzero(free), np.cumsum(free)
-    at, gaps_at = np.arange(len(lent)) + earlier[:-1], gaps + np.arange(len(gaps))
-    columns = np.zeros((4, len(lent) + len(gaps)), dtype=np.int64)
-    columns[0, at] = lent * size
-    columns[0, gaps_at] = behind[gaps] * size
-    columns[1, at] = size
-    columns[1, gaps_at] = (before - behind)[gaps] * size
-    columns[2, at] = holders[order]
-    columns[3, at] = tokens[order]
-    starts, sizes, which, firsts = [column.data for column in columns]
-    return Layout(starts, sizes, which, owners, firsts, bytearray(len(starts)))
-
-
-def _lent(size: int, tables: Iterable[Table]) -> tuple[list[tuple[int, ...]], "Array", "Array", "Array"]:
-    """Owners; and of every block in a table: its number, the place of its owner, its first token."""
-    import numpy as np
-
-    owners: list[tuple[int, ...]] = [()]
-    lent: list[int] = []
-    lengths: list[int] = []
-    holders: list[int] = []  # of each table: its place in `owners`
-    begins: list[int] = []  # and the token that its blocks would begin with, if it were the first in `lent`
-    for seq, token, table in tables:
-        if owners[-1] != (seq,):
-            owners.append((seq,))
-        holders.append(len(owners) - 1)
-        begins.append(token - len(lent) * size)
-        lengths.append(len(table))
-        lent += table
-    numbers = np.array((holders, begins, lengths), dtype=np.int64)
-    (places, offsets), tokens = numbers[:2].repeat(numbers[2], axis=1), np.arange(0, len(lent) * size, size)
-    return owners, np.array(lent, dtype=np.int64), places, tokens + offsets
+    sizes = array("q", [size]) * blocks
+    return Layout(starts, sizes, array("q", which), owners, array("q", firsts), is_cached)

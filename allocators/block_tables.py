@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.arena import layout_in_brief, layout_of_tables
+from kvsim.allocators.arena import layout_of_tables
 from kvsim.allocators.base import Content, InvariantError, Layout, Match, Region
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.claims import Claims
@@ -130,10 +130,7 @@ class BlockTables(Blocks):
 
     def layout(self) -> Layout:
         self._claims = self._claims.counted()  # owners stand in the order in which they came to share
-        if self._pool.cached or self._claims.references():
-            return self._layout()
-        tables = ((seq, 0, table) for seq, table in self._tables.items())
-        return layout_in_brief(self.num_blocks, self.block_size, tables)
+        return self._layout()
 
     def _layout(self) -> Layout:
         tables = ((seq, 0, table) for seq, table in self._tables.items())
