@@ -127,7 +127,9 @@ class WindowSizes(SglangCached):
         idle = {page for node in nodes if node.windowed and not node.window_locks for page in node.pages}
         names = {b: a for a, b in self.pairs.partner.items()}
         pages = [page for page in range(1, self.pool.pages + 1) for _ in range(full)]
-        twins = [names.get(twin, 0) for twin in range(1, self.pairs.windowed.pages + 1) for _ in range(windowed)]
+        twins = [
+            names.get(twin, 0) for twin in range(1, self.pairs.windowed.pages + 1) for _ in range(windowed)
+        ]
         return equal_regions(
             size,
             [*map(owners.get, pages, repeat(())), *map(seeing.get, twins, repeat(()))],
