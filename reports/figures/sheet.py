@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -68,11 +69,12 @@ def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
     fmt = path.suffix[1:]
     with matplotlib.rc_context(style.settings):
         figure = picture()
-        if fmt == "png":  # without laying the figure out a second time, as savefig does
+        if fmt == "png":  # laid out once in each way; savefig does it twice
             print_png(figure, path)
         else:
-            headline = str(figure.get_label())
-            figure.savefig(path, metadata={"Title": headline, **_NO_TRACES[fmt]})
+            canvas = import_module(f"matplotlib.backends.backend_{fmt}").FigureCanvas(figure)
+            metadata = {"Title": str(figure.get_label()), **_NO_TRACES[fmt]}
+            getattr(canvas, f"print_{fmt}")(path, metadata=metadata)
 
 
 def print_png(figure: Figure, to: Path | BytesIO) -> None:
