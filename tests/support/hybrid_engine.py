@@ -36,7 +36,7 @@ class Running:
 
 
 class HybridEngine:
-    """All requests of a workload under one configuration; `detailed`: with the tables and queues of every step."""
+    """All requests of a workload under one configuration; `detailed`: with all tables and queues."""
 
     def __init__(self, cache: HybridCache, requests, config, detailed=True):
         self.cache, self.config, self.detailed = cache, config, detailed
