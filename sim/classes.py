@@ -52,7 +52,8 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
             raise unknown(field, name, list(table))
     if not (isinstance(found, type) and issubclass(found, base)):
         raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
-    missing = _missing(found)
+    whole: type = found
+    missing = _missing(whole)
     if missing:
         raise KvsimError(f"{field} {name!r} does not say {listed(missing)}, as each {base.__name__} must")
     return found
