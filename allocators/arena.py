@@ -90,12 +90,13 @@ def regions_of_tables(
     owners: dict[int, tuple[int, ...]] = {}
     firsts: dict[int, int] = {}
     for seq in sorted(tables):
-        for index, block in enumerate(tables[seq]):
+        table = tables[seq]
+        for block in table:
             owners[block] = (*owners.get(block, ()), seq)
-            firsts[block] = index * size
-    for place, block in enumerate(blocks):
-        held = owners.get(block, ())
-        yield Region(place * size, size, held, firsts.get(block, 0), not held and is_cached(block))
+        firsts.update(zip(table, range(0, len(table) * size, size), strict=True))
+    held = list(map(owners.get, blocks, repeat(())))
+    cached = [not seqs and is_cached(block) for seqs, block in zip(held, blocks, strict=True)]
+    return equal_regions(size, held, list(map(firsts.get, blocks, repeat(0))), cached=cached)
 
 
 def regions_of_slots(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
-from kvsim.sim.files.tables import read_table
+from kvsim.sim.files.tables import as_numpy, read_table
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -163,7 +163,7 @@ def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners",))
     if replica is not None and _REPLICA in table.column_names:
         check_type(path, _REPLICA, table[_REPLICA].type, "numbers")
-        table = table.filter(table[_REPLICA].to_numpy() == replica)
+        table = table.filter(as_numpy(table[_REPLICA]) == replica)
     names = (*_NUMBERS, _IDLE) if _IDLE in table.column_names else _NUMBERS
     for name in names:
         must = "numbers or booleans" if name in ("cached", _IDLE) else "numbers"
@@ -173,13 +173,13 @@ def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
         if any(table[name].null_count for name in (*names, "owners")):
             raise ValueError("a range lacks a number or its owners")
         for name in names:
-            check_range(path, name, table[name].to_numpy())
-        time_s = table["time_s"].to_numpy().astype(np.float64)
-        start, size, filled, cached, *marks = (table[name].to_numpy().astype(np.int64) for name in names[1:])
+            check_range(path, name, as_numpy(table[name]))
+        time_s = as_numpy(table["time_s"]).astype(np.float64)
+        start, size, filled, cached, *marks = (as_numpy(table[name]).astype(np.int64) for name in names[1:])
         idle = marks[0] if marks else np.zeros(len(start), np.int64)
         owners = table["owners"].unify_dictionaries().combine_chunks()
         texts = owners.dictionary.to_pylist()
         for text in texts:
             owners_of(text)
-        codes = owners.indices.to_numpy().astype(np.int64)
+        codes = as_numpy(owners.indices).astype(np.int64)
     return time_s, Arena(start, size, codes, filled, cached.astype(bool), idle.astype(bool), texts)

@@ -6,6 +6,7 @@ as one in a function, works too.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import TypeVar
 
@@ -51,9 +52,14 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
             raise unknown(field, name, list(table))
     if not (isinstance(found, type) and issubclass(found, base)):
         raise KvsimError(f"{field} {name!r} must be a subclass of {base.__module__}.{base.__name__}")
-    missing = [
-        each for each in dir(found) if getattr(getattr(found, each, None), "__isabstractmethod__", False)
-    ]
+    whole: type = found
+    missing = _missing(whole)
     if missing:
         raise KvsimError(f"{field} {name!r} does not say {listed(missing)}, as each {base.__name__} must")
     return found
+
+
+@lru_cache(maxsize=128)
+def _missing(found: type) -> list[str]:
+    """The methods that a class leaves to its subclasses."""
+    return [each for each in dir(found) if getattr(getattr(found, each, None), "__isabstractmethod__", False)]

@@ -5,15 +5,11 @@ prompts between the turns of a conversation. The source and the filters are in `
 """
 
 from importlib import resources
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.sim.workload import Int64Column
+from kvsim.sim.files.tables import as_numpy
 from kvsim.workloads.lengths import Lengths
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
 
 
 def load_lengths() -> Lengths:
@@ -24,17 +20,7 @@ def load_lengths() -> Lengths:
         table = pq.ParquetFile(file).read(use_threads=False)  # its threads may outlive a quick exit
     return Lengths(
         name="sharegpt",
-        prompt_tokens=_numbers(table["prompt_tokens"]),
-        output_tokens=_numbers(table["output_tokens"]),
+        prompt_tokens=as_numpy(table["prompt_tokens"]).astype(np.int64),
+        output_tokens=as_numpy(table["output_tokens"]).astype(np.int64),
         notes=("ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in total.",),
     )
-
-
-def _numbers(column: "pa.ChunkedArray") -> Int64Column:
-    """A column without nulls, from its buffers: `to_numpy` imports pandas wherever it is installed."""
-    width = column.type.bit_width // 8
-    parts = [
-        np.frombuffer(part.buffers()[1], f"i{width}", len(part), part.offset * width)
-        for part in column.chunks
-    ]
-    return np.concatenate(parts).astype(np.int64)

@@ -200,7 +200,7 @@ class HybridCache:
 
     def seen(self, hits: Sequence[Sequence[int]], computed: int) -> Sequence[Sequence[int]]:
         """The blocks hit that a sequence with so many computed tokens still sees."""
-        if not computed or isinstance(self.memory, OnePool):
+        if not computed or isinstance(self.memory, OnePool) or not any(hits):
             return hits
         return [
             [block for block in each[tables.unseen(computed) // tables.block_size :] if block != NULL]

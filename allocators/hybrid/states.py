@@ -93,19 +93,20 @@ class StateTables(GroupTables):
             fresh = max(fresh, 0) + 1
         if fresh > 0:
             fresh = min(fresh, 1 + shares + bool(inside))
-        return fresh + self.pool.evictable(hits)
+        return fresh + self.pool.evictable(hits) if hits else fresh
 
     def refused(self, sequence: int) -> None:
         self._checkpoints.pop(sequence, None)
 
     def _checkpoint(self, text: Text, end: int, start: int) -> int:
         """Where inside this piece the kernel leaves a state; 0 where it does not."""
+        if self.checkpoint_grid is None:
+            return 0
         place = last_boundary(end, self.align_tokens)
         column = -(-end // self.block_size) - 2
         table = self.tables.get(text.sequence, [])
         exported = (
-            self.checkpoint_grid is not None
-            and end >= self.prompt_end(text)
+            end >= self.prompt_end(text)
             and checkpoint_inside(start, end, place, self.hash_size, self.block_size, self.checkpoint_grid)
             and column >= 0
             and (column >= len(table) or table[column] == NULL)

@@ -108,10 +108,12 @@ class GroupTables:
             required = min(required, self.most_blocks)
         have = len(self.tables.get(text.sequence, ()))
         if text.sequence in self.cached:
-            return max(required - have, 0)
+            return required - have if required > have else 0
         skipped = self.unseen(computed) // self.block_size
-        fresh = max(required - max(skipped, len(hits) + have), 0) + self.shares_tail(hits, computed)
-        return fresh + self.pool.evictable(hits[max(0, skipped - have) :])
+        fresh = max(required - max(skipped, len(hits) + have), 0)
+        if not hits:
+            return fresh
+        return fresh + self.shares_tail(hits, computed) + self.pool.evictable(hits[max(0, skipped - have) :])
 
     def refused(self, sequence: int) -> None:
         """What `needed` prepared for a sequence does not come."""
@@ -150,15 +152,17 @@ class GroupTables:
     def drop_unseen(self, sequence: int, computed: int) -> None:
         """Free what a sequence with so many computed tokens will never see again, the last block first."""
         table = self.tables.get(sequence)
-        if table is None:
+        unseen = self.unseen(computed) // self.block_size
+        if not table or not unseen:
             return
         freed = []
-        for place in range(min(self.unseen(computed) // self.block_size, len(table)) - 1, -1, -1):
+        for place in range(min(unseen, len(table)) - 1, -1, -1):
             if table[place] == NULL:
                 break
             freed.append(table[place])
             table[place] = NULL
-        self.pool.give(freed)
+        if freed:
+            self.pool.give(freed)
 
     def remember(self, text: Text, tokens: int, retention: int | None, ends: Sequence[int]) -> None:
         """Give the blocks that are now full their keys."""

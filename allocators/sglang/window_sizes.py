@@ -10,7 +10,9 @@ What is done with the pages stands in windowed.py.
 """
 
 from collections.abc import Iterator
+from itertools import repeat
 
+from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Match, Region
 from kvsim.allocators.options import Groups
 from kvsim.allocators.sglang.cached import SglangCached
@@ -110,27 +112,30 @@ class WindowSizes(SglangCached):
 
     def regions(self) -> Iterator[Region]:
         size, (full, windowed, *_) = self.page_size, self.groups
-        owners: dict[int, list[int]] = {}
-        seeing: dict[int, list[int]] = {}
+        owners: dict[int, tuple[int, ...]] = {}
+        seeing: dict[int, tuple[int, ...]] = {}
         firsts: dict[int, int] = {}
         for seq in sorted(self._rows):
             row = self._row(seq)
             for at, page in enumerate(row.pages):
-                owners.setdefault(page, []).append(seq)
+                owners[page] = (*owners.get(page, ()), seq)
                 firsts[page] = at * size
                 if self._sees(row, at):
-                    seeing.setdefault(page, []).append(seq)
+                    seeing[page] = (*seeing.get(page, ()), seq)
         nodes = list(self.tree.nodes())
         cached = {page for node in nodes if not node.locks for page in node.pages}
         idle = {page for node in nodes if node.windowed and not node.window_locks for page in node.pages}
-        for at in range(self.pool.pages * full):
-            page = at // full + 1
-            yield Region(at * size, size, tuple(owners.get(page, ())), firsts.get(page, 0), page in cached)
-        before, names = self.pool.pages * full, {b: a for a, b in self.pairs.partner.items()}
-        for at in range(self.pairs.windowed.pages * windowed):
-            page = names.get(at // windowed + 1, 0)
-            mine = tuple(seeing.get(page, ()))
-            yield Region((before + at) * size, size, mine, firsts.get(page, 0), page in idle)
+        names = {b: a for a, b in self.pairs.partner.items()}
+        pages = [page for page in range(1, self.pool.pages + 1) for _ in range(full)]
+        twins = [
+            names.get(twin, 0) for twin in range(1, self.pairs.windowed.pages + 1) for _ in range(windowed)
+        ]
+        return equal_regions(
+            size,
+            [*map(owners.get, pages, repeat(())), *map(seeing.get, twins, repeat(()))],
+            list(map(firsts.get, [*pages, *twins], repeat(0))),
+            cached=[*map(cached.__contains__, pages), *map(idle.__contains__, twins)],
+        )
 
     def _row(self, seq: int) -> WindowRow:
         row = self._rows[seq]

@@ -23,6 +23,7 @@ until it has merged with a neighbour. With `searches` the class below the reques
 Extents are numbered (nodes); numbers of merged ones are used again, last first.
 """
 
+from array import array
 from collections.abc import Iterator
 
 from kvsim.allocators.size_classes.bins import class_down, class_size, class_up
@@ -50,10 +51,10 @@ class ClassHeap:
 
     Attributes
     ----------
-    start, size : list of int
+    start, size : array of int
         Of each node: its range. Those of nodes in no use mean nothing.
-    lent : list of bool
-        Of each node: whether it is lent.
+    lent : bytearray
+        Of each node: 1 if it is lent.
     free_units : int
         Units in free extents.
     num_nodes : int
@@ -78,11 +79,11 @@ class ClassHeap:
         self.searches = searches
         self.num_nodes = nodes
         self.most_nodes = None if most_nodes is None else max(nodes, most_nodes)
-        self.start = [0] * nodes
-        self.size = [0] * nodes
-        self.lent = [False] * nodes
-        self._before = [NONE] * nodes
-        self._behind = [NONE] * nodes
+        self.start = array("q", [0]) * nodes
+        self.size = array("q", [0]) * nodes
+        self.lent = bytearray(nodes)
+        self._before = array("q", [NONE]) * nodes
+        self._behind = array("q", [NONE]) * nodes
         self._unused = list(range(nodes - 1, -1, -1))
         self._classes: list[dict[int, None]] = [{} for _ in range(class_down(units, self.bits) + 1)]
         self._occupied = 0  # bit i: class i has an extent
@@ -128,7 +129,7 @@ class ClassHeap:
             self._occupied ^= 1 << number
         whole = self.size[node]
         self.free_units -= whole
-        self.lent[node] = True
+        self.lent[node] = 1
         taken = class_size(wanted, self.bits) if self.rounds else size
         if whole > taken:
             self.size[node] = taken
@@ -158,7 +159,7 @@ class ClassHeap:
             self._behind[node] = behind
             if behind != NONE:
                 self._before[behind] = node
-        lent[node] = False
+        lent[node] = 0
         self._insert(node, start, size)
         return size
 
@@ -221,7 +222,7 @@ class ClassHeap:
         self.num_nodes += 1
         self.start.append(0)
         self.size.append(0)
-        self.lent.append(False)
+        self.lent.append(0)
         self._before.append(NONE)
         self._behind.append(NONE)
 

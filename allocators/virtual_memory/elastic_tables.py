@@ -153,10 +153,12 @@ class ElasticTables(Allocator):
     def _rows(self) -> Iterator[tuple[object, ...]]:
         """A value for each field of each region."""
         block_slots, size, per_token = self._block, self.block_size, self.slots_per_token
-        owner: dict[int, tuple[tuple[int, ...], int]] = {}
+        owners: dict[int, tuple[int, ...]] = {}
+        firsts: dict[int, int] = {}
         for seq, table in self._table.items():
-            for at, block in enumerate(table):
-                owner[block] = (*owner.get(block, ((), 0))[0], seq), at * size
+            for block in table:
+                owners[block] = (*owners.get(block, ()), seq)
+            firsts.update(zip(table, range(0, len(table) * size, size), strict=True))
         mapped = {*self.blocks.part_free, *self.blocks.full, *self.blocks.pool.reserved}
         end = 0
         for page in range(self.blocks.pool.total):
@@ -165,10 +167,12 @@ class ElasticTables(Allocator):
                 start = block * block_slots
                 if start > end:
                     yield end, start - end, (), 0, False, False, 1
-                held, first = owner.get(block, ((), 0))
-                cached = not held and self.is_cached(block)
-                yield start, block_slots, held, first, cached, is_mapped and not (held or cached), per_token
                 end = start + block_slots
+                if block in owners:
+                    yield start, block_slots, owners[block], firsts[block], False, False, per_token
+                else:
+                    cached = self.is_cached(block)
+                    yield start, block_slots, (), 0, cached, is_mapped and not cached, per_token
         if end < self.capacity_slots:
             yield end, self.capacity_slots - end, (), 0, False, False, 1
 

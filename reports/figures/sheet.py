@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,12 @@ def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
         for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
             if not axis.get_label_text():  # or its place is worked out each time that something is laid out
                 axis.set_label_coords(0, 0)
-        if fmt == "png":
+        if fmt == "png":  # laid out once in each way; savefig does it twice
             path.write_bytes(png_of(figure))
         else:
-            headline = str(figure.get_label())
-            figure.savefig(path, metadata={"Title": headline, **_NO_TRACES[fmt]})
+            canvas = import_module(f"matplotlib.backends.backend_{fmt}").FigureCanvas(figure)
+            metadata = {"Title": str(figure.get_label()), **_NO_TRACES[fmt]}
+            getattr(canvas, f"print_{fmt}")(path, metadata=metadata)
 
 
 def wrapped(text: str, width: int) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kvsim.reports.html.packing import Column
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.files.reading import understood
-from kvsim.sim.files.tables import read_table
+from kvsim.sim.files.tables import as_numpy, read_table
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def read_columns(
     for name in texts:
         check_type(path, name, table[name].type, "texts")
     with understood(str(path)):
-        columns = {name: table[name].to_numpy() for name in numbers}
+        columns = {name: as_numpy(table[name]) for name in numbers}
         codes = {name: _texts(table[name]) for name in texts}
     for name, column in columns.items():
         check_range(path, name, column)
@@ -46,4 +46,4 @@ def _texts(column: "pa.ChunkedArray") -> Texts:  # type: ignore[name-defined]  #
     whole = column.unify_dictionaries().combine_chunks()
     texts = [*(text or "" for text in whole.dictionary.to_pylist()), ""]
     codes = whole.indices.fill_null(len(texts) - 1)
-    return Texts(codes.to_numpy().astype(np.int64), texts)
+    return Texts(as_numpy(codes).astype(np.int64), texts)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files import reading
-from kvsim.sim.files.tables import read_table
+from kvsim.sim.files.tables import as_numpy, read_table
 from kvsim.sim.record.events import Texts
 
 MOST = 2.0**53
@@ -130,5 +130,5 @@ def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: A
 
 def _column(column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - of pyarrow
     """A column as numpy has it, texts as such."""
-    values = column.to_numpy()
+    values = as_numpy(column)
     return values.astype(str) if values.dtype == object else values

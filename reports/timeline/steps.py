@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.reports.timeline.text import micro, quoted
-from kvsim.sim.files.tables import opened_table
+from kvsim.sim.files.tables import as_numpy, opened_table
 
 Steps = Path | Mapping[str, Any]
 """A steps.parquet, or its columns."""
@@ -75,7 +75,7 @@ def _portions(steps: Steps, more: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             check_type(steps, name, file.schema_arrow.field(name).type, "numbers")
         batches = file.iter_batches(_AT_ONCE, columns=names, use_threads=False)
         while batch := next(batches, None):
-            columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
+            columns = {name: as_numpy(batch[name]) for name in names}
             for name, column in columns.items():
                 check_range(steps, name, column)
             yield columns

@@ -7,7 +7,10 @@ there twice, or of another type than it must be.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
@@ -50,3 +53,33 @@ def read_table(
             return file.read(chosen, use_threads=False)
         with open(path, "rb") as raw, parquet.ParquetFile(raw, read_dictionary=list(texts)) as coded:
             return coded.read(chosen, use_threads=False)
+
+
+def as_numpy(column: "pa.Array | pa.ChunkedArray") -> npt.NDArray[Any]:
+    """A column as pyarrow's `to_numpy` gives it, which imports pandas wherever it is installed, for 0.5 s.
+
+    Null is NaN among numbers, and None among texts.
+    """
+    from pyarrow import types as kind
+
+    if kind.is_string(column.type):
+        return np.array(column.to_pylist(), dtype=object)
+    parts = [part for part in getattr(column, "chunks", [column]) if len(part)]
+    if not parts or not (kind.is_integer(column.type) or kind.is_floating(column.type)):
+        found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return found
+    letter = "f" if kind.is_floating(column.type) else "u" if kind.is_unsigned_integer(column.type) else "i"
+    numbers = [_numbers(part, np.dtype(f"{letter}{column.type.bit_width // 8}")) for part in parts]
+    return numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
+
+
+def _numbers(part: "pa.Array", dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Numbers from their buffers."""
+    bits, values = part.buffers()
+    numbers: npt.NDArray[Any] = np.frombuffer(values, dtype, len(part), part.offset * dtype.itemsize)
+    if not part.null_count:
+        return numbers
+    known = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    numbers = numbers.astype(dtype if dtype.kind == "f" else np.float64)
+    numbers[known[part.offset : part.offset + len(part)] == 0] = np.nan
+    return numbers

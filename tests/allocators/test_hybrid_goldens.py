@@ -103,7 +103,7 @@ def engine_of(case):
         retention=config["prefix_cache_retention_interval"],
         match_tokens=config["prefix_match_unit"],
     )
-    return HybridEngine(cache, requests_of(case), config)
+    return HybridEngine(cache, requests_of(case), config, detailed=bool(case.get("detail")))
 
 
 def first_difference(ours, theirs):

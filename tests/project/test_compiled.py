@@ -153,8 +153,9 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
         "markers =\n    golden: recordings\n    slow: takes seconds\n"
     )
     (tmp_path / "conftest.py").write_text(
-        "from kvsim.sim import installed_build\n\n"
-        "def pytest_configure():\n    assert installed_build() == 'compiled with mypyc'\n"
+        "import gc\nfrom kvsim.sim import installed_build\n\n"
+        "def pytest_configure():\n    assert installed_build() == 'compiled with mypyc'\n\n"
+        "def pytest_collection_finish():\n    gc.freeze()\n    gc.set_threshold(20_000, 10, 50)\n"
     )
     goldens = os.environ.get("KVSIM_GOLDENS", str(ROOT.parent / "shared/goldens"))
     options = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.tasks import Crashes, always_dies, dies_on, dies_once, double, refuses
 
 import kvsim
 from kvsim import sweeping
-from kvsim.allocators.contiguous import Contiguous
 from kvsim.reports import backends
 from kvsim.reports.backends import MOST_LOSSES, results
 from kvsim.reports.processes import unordered
@@ -26,27 +26,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(kvsim.__file__).resolve().parents[1]
 GIVEN = {"request_rate": "1:6:1", "allocator": ["paged", "contiguous"], "num_prompts": 300, "seeds": 2}
 RUNS = 24
-
-
-def double(number):
-    return 2 * number
-
-
-def dies_once(path, number):
-    """Ends its own process where nobody did before."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return 2 * number
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def always_dies(number):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def refuses(number):
-    raise KvsimError(f"not {number}")
 
 
 def given(function, many, jobs=2):
@@ -65,13 +44,6 @@ def test_results_come_with_their_numbers():
 def test_what_a_lost_worker_had_is_handed_out_again(tmp_path, jobs):
     assert given(partial(dies_once, tmp_path / "died"), 12, jobs) == [2 * number for number in range(12)]
     assert (tmp_path / "died").exists()
-
-
-def dies_on(chosen, number):
-    """Ends its own process, in different ways, whenever it is given one of these."""
-    if number in chosen:
-        os.kill(os.getpid(), signal.SIGSEGV) if number % 2 else os._exit(number)
-    return 2 * number
 
 
 CHOSEN = (1, 4)
@@ -159,13 +131,6 @@ def local(tmp_path_factory):
     return swept(tmp_path_factory.mktemp("local") / "out", Where(jobs=1))
 
 
-class Crashes(Contiguous):
-    """An allocator that ends its process in the middle of a run."""
-
-    def slots_needed(self, tokens, bound):
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-
 def crashed(where, **kept):
     """A sweep with a run that ends its process."""
     return kvsim.sweep(allocator=["paged", Crashes, "contiguous"], num_prompts=20, **vars(where), **kept)
@@ -181,8 +146,8 @@ def test_a_run_that_ends_its_process_is_a_row_and_is_tried_again_by_the_next_com
 
 @pytest.fixture
 def importable(monkeypatch):
-    """Lets processes that others start find kvsim."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    """Lets processes that others start find kvsim, and the calls."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
 
 
 def test_two_processes_give_the_same_table(local, tmp_path):

@@ -106,10 +106,10 @@ CONTEXTS = st.one_of(
 def test_a_span_is_its_steps_one_by_one(name, contexts, steps):
     cost = COSTS[name]
     tile = cost.context_tile or 64
-    each = [cost.step_ps(shape_of([c + i for c in contexts], tile, i)) for i in range(steps)]
+    shapes = [shape_of([c + i for c in contexts], tile, i) for i in range(steps)]
+    each = [cost.step_ps(shape) for shape in shapes]
     spread = spread_of(contexts, tile)
-    shapes = list(step_shapes(len(contexts), sum(contexts), steps, spread))
-    assert shapes == [shape_of([c + i for c in contexts], tile, i) for i in range(steps)]
+    assert list(step_shapes(len(contexts), sum(contexts), steps, spread)) == shapes
     assert cost.durations_ps(len(contexts), sum(contexts), steps, spread) == each
     assert all(type(duration) is int and duration > 0 for duration in each)
 

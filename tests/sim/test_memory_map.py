@@ -33,11 +33,12 @@ class Watched(MemoryMap):
     def draw(self, now_ps, allocator, owners, lengths):
         super().draw(now_ps, allocator, owners, lengths)
         names = {seq: f"{r.index}.{r.sample}".removesuffix(".0") for seq, r in owners.items()}
-        slots, in_use, findable = [], 0, 0
+        slots, in_use, findable, said = [], 0, 0, {(): ("", 0)}
         for start, size, seqs, first, cached, *_ in allocator.regions():
             assert len(slots) == start
-            most = max((lengths.get(seq, 0) for seq in seqs), default=0)
-            text = " ".join(names[seq] for seq in seqs)
+            if seqs not in said:
+                said[seqs] = " ".join(names[seq] for seq in seqs), max(lengths.get(seq, 0) for seq in seqs)
+            text, most = said[seqs]
             filled = min(max(most - first, 0), size)
             slots += [(text, True, cached)] * filled + [(text, False, cached)] * (size - filled)
             in_use += filled

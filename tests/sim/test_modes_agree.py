@@ -134,13 +134,14 @@ class Books:
         for seq, held in lengths.items():  # nobody writes where another may read
             for block in tables[seq][-(-held // size) :]:
                 assert owners[block] == 1
-        free = allocator.free_queue()
-        assert not set(free) & set(owners)
-        assert len(free) == len(set(free)) == allocator.num_blocks - len(owners)
+        queue = allocator.free_queue()
+        free = set(queue)
+        assert free.isdisjoint(owners)
+        assert len(queue) == len(free) == allocator.num_blocks - len(owners)
         cached = 0
         if getattr(allocator, "prefixes", None):
             keys = allocator.prefixes.known_blocks()
-            cached = len(keys.keys() & set(free))
+            cached = len(free & keys.keys())
             self.check_texts(lengths, keys)
         return len(owners) * size, len(written), cached * size
 

@@ -36,10 +36,10 @@ class Running:
 
 
 class HybridEngine:
-    """All requests of a workload under one configuration."""
+    """All requests of a workload under one configuration; `detailed`: with all tables and queues."""
 
-    def __init__(self, cache: HybridCache, requests, config):
-        self.cache, self.config = cache, config
+    def __init__(self, cache: HybridCache, requests, config, detailed=True):
+        self.cache, self.config, self.detailed = cache, config, detailed
         self.coming = deque(sorted((self._request(row) for row in requests), key=lambda r: (r.arrival, r.id)))
         self.waiting, self.running, self.done = deque(), [], []
         self.preemptions = self.copies = 0
@@ -72,7 +72,6 @@ class HybridEngine:
                 self.waiting.append(request)
             scheduled, row, detail = self._schedule(step)
             self.steps.append(row)
-            self.details.append(detail)
             self.group_rows.append(self._groups())
             if asynchronous:
                 finished = self._update(*update) if update else []
@@ -83,8 +82,10 @@ class HybridEngine:
             row["running_end"], row["waiting_end"] = len(self.running), len(self.waiting)
             row["blocks_in_use_end"] = self.cache.blocks_in_use
             row["hash_entries_end"] = self.cache.pool.entries
-            detail["finished"] = [request.id for request in finished]
-            detail["free_queue_end"] = self.cache.pool.queue()
+            if self.detailed:
+                detail["finished"] = [request.id for request in finished]
+                detail["free_queue_end"] = self.cache.pool.queue()
+                self.details.append(detail)
             step += 1
 
     # -- one step ------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class HybridEngine:
         copies = self.cache.take_copies()
         self.copies += len(copies)
         row = self._row(self.scheduled, hits)
-        detail = {
+        detail = self.detailed and {
             "step": step,
             "scheduled": [[request.id, tokens, start] for request, tokens, start in self.scheduled],
             "admitted": self.admitted,
@@ -197,6 +198,7 @@ class HybridEngine:
         return int(share * (self.cache.pool.blocks + 1)) if self.running else 0
 
     def _row(self, scheduled, hits):
+        now = {request: tokens for request, tokens, _ in scheduled}
         prefills = [each for each in scheduled if each[2] < each[0].prefill_until]
         decodes = [each for each in scheduled if each[2] >= each[0].prefill_until]
         return {
@@ -212,10 +214,7 @@ class HybridEngine:
             "recomputed_tokens": sum(
                 max(0, min(request.furthest, start + tokens) - start) for request, tokens, start in prefills
             ),
-            "kv_tokens": sum(
-                request.computed + sum(tokens for other, tokens, _ in scheduled if other is request)
-                for request in self.running
-            ),
+            "kv_tokens": sum(request.computed + now.get(request, 0) for request in self.running),
         }
 
     def _groups(self):

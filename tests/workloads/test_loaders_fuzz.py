@@ -4,6 +4,7 @@
 """
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,8 +67,8 @@ def here(tmp_path, monkeypatch):
 
 def loads_or_complains(content):
     """Both ways of reading texts, where it holds any."""
-    with open("trace", "wb") as file:
-        file.write(content)
+    Path("trace").unlink(missing_ok=True)  # a file that is written over is first written out to the disk
+    Path("trace").write_bytes(content)
     for turns in ("first", "all"):
         try:
             found = load_file("trace", count=len, turns=turns)
@@ -165,8 +166,8 @@ TIMES = st.sampled_from(
 @careful(300)
 def test_the_fast_reader_reads_nothing_that_the_careful_one_reads_otherwise(rows):
     kinds = {"when": "time", "tokens": "tokens", "seconds": "seconds"}
-    with open("trace", "w") as file:
-        file.write("when,tokens,seconds\n" + "".join(",".join(row) + "\n" for row in rows))
+    Path("trace").unlink(missing_ok=True)
+    Path("trace").write_text("when,tokens,seconds\n" + "".join(",".join(row) + "\n" for row in rows))
     for zone in (None, "UTC"):
         fast = _well_formed("trace", list(kinds), 1, kinds, zone)
         if fast is not None:
