@@ -27,6 +27,10 @@ class Seen(Protocol):
         """Sequences that it serves, those in the host pool included."""
 
     @property
+    def requests(self) -> int:
+        """All that it has: `waiting` and `running`."""
+
+    @property
     def used_share(self) -> float:
         """Share of its KV memory that is lent."""
 
@@ -53,8 +57,3 @@ class Router:
     @abstractmethod
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
         """The place of the replica that the request goes to."""
-
-
-def load(replica: Seen) -> int:
-    """Requests that a replica has: waiting, running or swapped out."""
-    return replica.waiting + replica.running

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvsim.sim.routers.base import Router, Seen, load
+from kvsim.sim.routers.base import Router, Seen
 from kvsim.sim.serving.request import Request
 
 
@@ -16,6 +16,6 @@ class LeastKv(Router):
             key=lambda place: (
                 replicas[place].waiting > 0,
                 replicas[place].used_share,
-                load(replicas[place]),
+                replicas[place].requests,
             ),
         )

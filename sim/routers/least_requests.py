@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.routers.base import Router, Seen, load
+from kvsim.sim.routers.base import Router, Seen
 from kvsim.sim.serving.request import Request
 
 
@@ -29,6 +29,6 @@ class LeastRequests(Router):
         """The least loaded."""
         if 0 < self._choices < len(replicas):
             places: list[int] = sorted(self.rng.choice(len(replicas), self._choices, replace=False).tolist())
-            return min(places, key=lambda place: load(replicas[place]))
-        loads = list(map(load, replicas))
+            return min(places, key=lambda place: replicas[place].requests)
+        loads = [replica.requests for replica in replicas]
         return loads.index(min(loads))

@@ -7,7 +7,7 @@ prompt is cached anywhere, the request goes to the least loaded. Ties go to the 
 
 from collections.abc import Sequence
 
-from kvsim.sim.routers.base import Router, Seen, load
+from kvsim.sim.routers.base import Router, Seen
 from kvsim.sim.serving.request import Request
 
 ABSOLUTE = 32
@@ -20,7 +20,7 @@ class LongestPrefix(Router):
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
         """The one with most of the prompt."""
-        loads = [load(replica) for replica in replicas]
+        loads = [replica.requests for replica in replicas]
         least, most = min(loads), max(loads)
         if most - least > ABSOLUTE and most > RELATIVE * least:
             return loads.index(least)

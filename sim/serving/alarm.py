@@ -16,6 +16,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self._process: simpy.Process | None = None
+        self._set: simpy.Event | None = None  # for the time that was asked for last
         self._bell: simpy.Event | None = None  # rung by who comes to an idle server
 
     def begin(self, env: simpy.Environment, process: Generator[simpy.Event, None, None]) -> None:
@@ -27,7 +28,7 @@ class Alarm:
         """The process sleeps for ever: let go of it."""
         if self._bell is not None and self._bell.callbacks is not None:
             self._bell.callbacks.clear()
-        self._bell = self._process = None
+        self._bell = self._set = self._process = None
 
     @property
     def now_ps(self) -> int:
@@ -40,7 +41,15 @@ class Alarm:
         alarm = simpy.Event(env)
         alarm._ok, alarm._value = True, None
         env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(env.now))
+        self._set = alarm
         return alarm
+
+    def move(self, at_ps: int) -> None:
+        """Let the process sleep until this time instead: who waits for the one alarm waits for another."""
+        before = self._set
+        if before is not None and before.callbacks:
+            after = self.at(at_ps)
+            before.callbacks, after.callbacks = after.callbacks, before.callbacks
 
     def set_bell(self) -> simpy.Event:
         """What happens when somebody rings."""
@@ -59,8 +68,3 @@ class Alarm:
     def take_bell(self) -> None:
         """The process is awake."""
         self._bell = None
-
-    def wake(self) -> None:
-        """Interrupt the sleep until a time: it is another one now."""
-        if self._process is not None:
-            self._process.interrupt()

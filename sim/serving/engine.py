@@ -14,7 +14,8 @@ from kvsim.sim.record.fleet_result import together
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.serving.arrivals import Arrivals
-from kvsim.sim.serving.fleet import Dispatcher, FleetConfig, sessions_of
+from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
+from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Workload

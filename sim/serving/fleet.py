@@ -1,4 +1,4 @@
-"""Several replicas behind a router, and the sessions that stick to theirs.
+"""Several replicas behind a router (see dispatcher.py), and the sessions that stick to theirs.
 
     request -> router -> replica 0 | replica 1 | ... | replica N - 1      all on one clock
 
@@ -6,19 +6,14 @@ The router is asked once for each request, when it comes. With `sticky`, later t
 first went. Its randomness is its own, so that the same seed gives the same bytes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from kvsim.sim.classes import class_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers import ROUTERS
-from kvsim.sim.routers.base import Router, Seen
-from kvsim.sim.serving.replica import Replica
-from kvsim.sim.serving.request import Request
+from kvsim.sim.routers.base import Router
 
 MOST_REPLICAS = 1024
 
@@ -59,84 +54,3 @@ class FleetConfig:
             name, option = self.router, ""
         found = class_named("router", name, ROUTERS, Router)  # type: ignore[type-abstract]
         return found(option, np.random.default_rng(self.seed))
-
-
-class View:
-    """What a router sees of a replica (see `Seen`)."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._server = replica.server
-
-    @property
-    def waiting(self) -> int:
-        """Requests in its queue."""
-        return len(self._server.waiting)
-
-    @property
-    def running(self) -> int:
-        """Sequences that it serves, those in the host pool included."""
-        return len(self._server.running) + self._server.swapped
-
-    @property
-    def used_share(self) -> float:
-        """Share of its KV memory that is lent in the step that it computes now."""
-        self._replica.catch_up()
-        allocator = self._server.allocator
-        return allocator.used_slots / allocator.capacity_slots
-
-    def cached_tokens(self, request: Request) -> int:
-        """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
-        if not self._server.allocator.caches:
-            return 0
-        self._replica.catch_up()
-        return self._server.cached_tokens(request)
-
-
-class Dispatcher:
-    """Asks the router, and remembers where sessions went.
-
-    Parameters
-    ----------
-    sessions : array of shape (n,), or None
-        The session of each request; requests of one session stick together. None: nobody sticks.
-    """
-
-    def __init__(
-        self,
-        router: Router,
-        replicas: Sequence[Replica],
-        log: RequestLog,
-        sessions: npt.NDArray[np.generic] | None,
-    ) -> None:
-        self._router = router
-        self._replicas: Sequence[Seen] = [View(replica) for replica in replicas]
-        self._log = log
-        self._sessions = sessions
-        self._homes: dict[object, int] = {}
-
-    def place(self, request: Request) -> int:
-        """Where a request goes."""
-        session = None if self._sessions is None else self._sessions[request.index]
-        session = None if session == "" else session  # a request on its own
-        home = None if session is None else self._homes.get(session)
-        if home is None:
-            home = self._router.choose(request, self._replicas)
-            if not 0 <= home < len(self._replicas):
-                raise KvsimError(
-                    f"router {type(self._router).__name__} must choose a replica from 0 to "
-                    f"{len(self._replicas) - 1}, got {home!r}"
-                )
-            if session is not None:
-                self._homes[session] = home
-        self._log.send(request.index, home)
-        return home
-
-
-def sessions_of(log: RequestLog) -> npt.NDArray[np.generic]:
-    """The column that names each request's session, for `sticky`."""
-    labels = log.workload.labels
-    for name in ("session", "client"):
-        if name in labels:
-            return labels[name]
-    raise KvsimError(f"sticky needs a trace with sessions, got one with {', '.join(labels) or 'no labels'}")

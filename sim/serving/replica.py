@@ -153,19 +153,16 @@ class Replica:
                 yield from self._stall()
                 continue
             if not takes and (not self._alone or server.now_ps + plan.ends[-1] >= arrivals.next_ps):
-                plan = yield from self._sleep(plan)
+                self._current = plan
+                yield self._alarm.at(server.now_ps + plan.ends[-1])
+                plan = self._awake()
             self._commit(plan)
 
-    def _sleep(self, plan: Span) -> Generator[simpy.Event, None, Span]:
-        """Sleep to the end of a plan; returns what has become of it meanwhile."""
-        self._current, over = plan, False
-        while not over:
-            try:
-                yield self._alarm.at(self.server.now_ps + self._current.ends[-1])
-                over = True
-            except simpy.Interrupt:
-                pass  # the end is another one now
+    def _awake(self) -> Span:
+        """What has become of the plan meanwhile."""
         plan, self._current, self._may_be_cut = self._current, None, False
+        if plan is None:
+            raise InvariantError(f"step {self.server.steps}: the plan was lost")
         return plan
 
     def _idle(self, takes: bool) -> Process:
@@ -220,7 +217,7 @@ class Replica:
             last = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
             if last + 1 < len(ends):
                 del ends[last + 1 :]
-                self._alarm.wake()
+                self._alarm.move(self.server.now_ps + ends[-1])
 
     def catch_up(self) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
@@ -235,7 +232,7 @@ class Replica:
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
-            self._alarm.wake()
+            self._alarm.move(self.server.now_ps + plan.ends[-1])
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
