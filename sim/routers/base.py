@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.request import Request
@@ -38,6 +39,7 @@ class Seen(Protocol):
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Router:
     """Chooses a replica for each request, in order of arrival.
 
