@@ -10,11 +10,11 @@ Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the 
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
 (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
 (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with the events
-and the memory map of `--record-map`), `others` (allocators x schedulers), `zoo` (every allocator of `sim
-allocators` on the default scenario; a hundredth of the requests where runs are known to be slow),
-`trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on Llama-3.1-8B and an
-H200, prefix cache on), `calibrated` (only with --profile: its step times and the roofline's by turns, on
-Llama-3.1-8B and an H200).
+and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`), `others` (allocators x
+schedulers), `zoo` (every allocator of `sim allocators` on the default scenario; a hundredth of the requests
+where runs are known to be slow), `trace` (only with --trace: a file with long shared prompts, such as
+Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated` (only with --profile: its step times
+and the roofline's by turns, on Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
@@ -43,15 +43,17 @@ from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import Workload
 
+ONE = FleetConfig()
 MAP_INSTANTS = 240
 """What `--record-map` keeps unless told otherwise."""
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
-    *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "others", "zoo", "trace"),
-    "calibrated",
+    *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "fleet", "others", "zoo"),
+    *("trace", "calibrated"),
 )
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -73,16 +75,16 @@ def sharegpt(requests: int, rate: float) -> Workload:
     return workloads.build("sharegpt", num_prompts=requests, request_rate=rate, burstiness=1.0, seed=0)
 
 
-def timed(where: Deployment, work: Workload) -> tuple[float, Result]:
+def timed(where: Deployment, work: Workload, fleet: FleetConfig = ONE) -> tuple[float, Result]:
     """CPU seconds of one run, and its result."""
     start = time.process_time()
-    result = build_engine(where, work).run()
+    result = build_engine(where, work, fleet=fleet).run()
     return time.process_time() - start, result
 
 
-def measured(where: Deployment, work: Workload, repeat: int) -> dict[str, object]:
-    """The median of some runs, and how busy the simulated server was."""
-    runs = [timed(where, work) for _ in range(repeat)]
+def measured(where: Deployment, work: Workload, repeat: int, fleet: FleetConfig = ONE) -> dict[str, object]:
+    """The median of some runs, and how busy the simulated servers were."""
+    runs = [timed(where, work, fleet) for _ in range(repeat)]
     cpu_s, result = median(cpu_s for cpu_s, _ in runs), runs[0][1]
     whole_ps = result.saturated.time_ps + result.unsaturated.time_ps
     return {
@@ -329,6 +331,10 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
     if "map" in parts:
         found["map"] = with_map(1_000, 2.0, repeat)
         show("with --record-map, 2 requests/s", [found["map"]])
+    if "fleet" in parts:
+        sixteen = FleetConfig(replicas=16, router="least-requests")
+        found["fleet"] = measured(scenario(), sharegpt(given.requests, 16 * rate), 1, sixteen)
+        show(f"16 replicas, least-requests, {16 * rate:g} requests/s", [found["fleet"]])
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
         show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])
