@@ -1,4 +1,4 @@
-"""What lets a replica sleep on SimPy's clock: until a time, until a bell rings, or until it is woken.
+"""What lets a replica sleep on SimPy's clock: until a time, which may be moved, or until a bell rings.
 
 At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2.
 """
@@ -15,20 +15,19 @@ class Alarm:
     """Belongs to one process, which yields its events."""
 
     def __init__(self) -> None:
-        self._process: simpy.Process | None = None
         self._set: simpy.Event | None = None  # for the time that was asked for last
         self._bell: simpy.Event | None = None  # rung by who comes to an idle server
 
     def begin(self, env: simpy.Environment, process: Generator[simpy.Event, None, None]) -> None:
         """Start the process."""
         self._env = env
-        self._process = env.process(process)
+        env.process(process)
 
     def end(self) -> None:
         """The process sleeps for ever: let go of it."""
         if self._bell is not None and self._bell.callbacks is not None:
             self._bell.callbacks.clear()
-        self._bell = self._set = self._process = None
+        self._bell = self._set = None
 
     @property
     def now_ps(self) -> int:

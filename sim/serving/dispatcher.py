@@ -31,7 +31,7 @@ class View:
 
     @property
     def requests(self) -> int:
-        """Both."""
+        """Both together, without asking for each: a router may ask all replicas for every request."""
         server = self._server
         return len(server.waiting) + len(server.running) + server.swapped
 
