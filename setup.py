@@ -72,7 +72,7 @@ def compiled() -> list[Extension]:
         config = Path(folder, "mypy.ini")
         config.write_text(TYPES)
         level = os.environ.get("KVSIM_COMPILE_LEVEL", "3")
-        return mypycify(
+        found = mypycify(
             [f"--config-file={config}", *files],
             only_compile_paths=files,
             opt_level=level,
@@ -80,6 +80,10 @@ def compiled() -> list[Extension]:
             multi_file=True,
             group_name="kvsim",
         )
+    if os.name != "nt":
+        for extension in found:  # a * b + c is rounded twice, as Python does it, on every processor
+            extension.extra_compile_args.append("-ffp-contract=off")
+    return found
 
 
 asked = os.environ.get("KVSIM_COMPILE", "0") not in ("", "0")

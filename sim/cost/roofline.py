@@ -13,7 +13,15 @@ from mypy_extensions import i64, mypyc_attr
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.cost.host import Host
-from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape, ends_until
+from kvsim.sim.cost.step_cost import (
+    COMPILED,
+    LONGEST_PS,
+    CostModel,
+    Spread,
+    StepShape,
+    add_ends,
+    ends_until,
+)
 from kvsim.sim.models.catalog import gpu_named, gpu_names
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.workload import PS_PER_S
@@ -39,10 +47,6 @@ EIGHT_BIT_GPUS = (
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
 """Those that multiply 4-bit numbers at four times the 16-bit peak."""
 
-COMPILED: Final = not __file__.endswith(".py")
-"""Whether this module is compiled: then a loop adds up any number of steps faster."""
-LONGEST_PS: Final = 1 << 60
-"""Below this, the end of the step that goes beyond it fits into 64 bits."""
 FEW: Final = 12
 """Steps that a loop adds up faster than iterators, which take a while to begin."""
 
@@ -202,7 +206,9 @@ class Roofline(CostModel):
         else:
             first = constant + self._context_ps * context_tokens
         if COMPILED and limit_ps < LONGEST_PS and first < LONGEST_PS:
-            return _ends_one_by_one(first, delta, steps, limit_ps)
+            one_by_one: list[int] = []
+            add_ends(one_by_one, first, delta, 0, steps=steps, limit_ps=limit_ps)
+            return one_by_one
         most = limit_ps // first + 1
         if steps == 1 or most == 1:
             return [first]
@@ -373,18 +379,6 @@ def all_reduce_s(gpu: GpuSpec, tp: int) -> tuple[float, float]:
     if gpu.link_bytes_per_s:
         return LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
     return PCIE_ALL_REDUCE_S * tp / 2, ring / (PCIE_SHARE * 2 / tp * gpu.pcie_bytes_per_s)
-
-
-def _ends_one_by_one(first: i64, delta: i64, steps: i64, limit: i64) -> list[int]:
-    """The ends of steps that take so long, each `delta` longer than the one before: as in `span_ends`."""
-    end = duration = first
-    ends = [int(first)]
-    while steps > 1 and end < limit:
-        duration += delta
-        end += duration
-        ends.append(int(end))
-        steps -= 1
-    return ends
 
 
 def _progression(first: int, delta: int, steps: int) -> Sequence[int]:

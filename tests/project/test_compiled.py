@@ -44,6 +44,8 @@ run {WORK} --kv-tokens 6000 --out radix --allocator radix --enable-prefix-cachin
 run {WORK} --kv-tokens 6000 --out forks --scheduler vllm-v0 --n 3 --preemption swap
 run {WORK} --kv-tokens 9000 --out beams --scheduler vllm-v0 --beam-width 3 --max-num-seqs 12
 run {WORK} --model gemma-3-27b --gpu h100 --out windows
+run {WORK} --model llama-3.1-8b --gpu h100 --cost measured-elsewhere --out calibrated
+run {WORK} --model gemma-3-27b --gpu h100 --cost measured-elsewhere --out measured-windows
 run --num-prompts 60 --request-rate 20 --no-plots --replicas 3 --router least-requests --out fleet
 run {WORK} --allocator own:Mine --scheduler own:Later --out own
 compare {WORK} --kv-tokens 6000 --allocator contiguous,buddy,dynamic,paged --out several

@@ -69,18 +69,18 @@ class DecodePart:
         self._layers, self._kv_heads, self._group = layers, kv_heads, group
         self._l2_bytes: float = constants.get("l2_bytes", 0)
         self.one_launch = bool(self._l2_bytes)
-        self._multiprocessors: int = constants.get("multiprocessors", 1)
+        self._multiprocessors: float = constants.get("multiprocessors", 1)
         self._tile_flops, self._key_bytes = 4 * ROWS * head_dim, 2 * head_dim * element_bytes
-        self._together: int = constants.get("pieces", 0)
-        self._programs: int = 0 if self._together else constants["programs"]
+        self._together: float = constants.get("pieces", 0)
+        self._programs: float = 0.0 if self._together else constants["programs"]
         self.tile: int = by_head_dim(constants["tile_tokens"], head_dim)
-        self._least_piece = constants["least_piece_tokens"]
+        self._least_piece: float = constants["least_piece_tokens"]
         if self._together and self._least_piece < self.tile:
-            self._least_piece = self.tile
+            self._least_piece = float(self.tile)
         self._token_ps = 2 * kv_heads * head_dim * element_bytes * self._part.byte_ps
         weight: float = constants.get("tile_weight", {}).get(padded_head(head_dim), 1.0)
         self._tile_ps = self._part.work_ps / self.tile * weight
-        at_once = constants["at_once"] if "at_once" in constants else constants["programs"]
+        at_once: float = constants["at_once"] if "at_once" in constants else constants["programs"]
         self._round_ps = self._tile_ps * kv_heads / at_once
         self._lines: dict[int, tuple[Line, int]] = {}
         self.limits = self._part.limits
@@ -108,39 +108,35 @@ class DecodePart:
         """
         line, most = self._lines.get(seqs) or self._line(seqs)
         part, mean, further = self._part, total / seqs, steps * seqs
-        start, norm = part.t0_ps, part.norm
-        end = start
-        longest: float
-        rounded: float
-        later: float
+        start = end = part.t0_ps
         if spread is not None:
-            longest, rounded = spread
+            longest, rounded = float(spread.longest), float(spread.rounded)
             later = rounded + further
         else:
-            longest, half, least = mean, total + seqs * self.tile / 2, seqs * self.tile
-            rounded, later = max(half, least), max(half + further, least)
+            longest, half, tiles = mean, total + seqs * self.tile / 2, float(seqs * self.tile)
+            rounded, later = max(half, tiles), max(half + further, tiles)
         length = longest + steps
         if self._together:
             least, tile = self._least_piece, self.tile
             if length >= 2 * least:  # else no context is cut
-                cuts: float = round(longest * self._together / (total * self._kv_heads or 1))
+                cuts = round(longest * self._together / (total * self._kv_heads or 1))
                 if cuts * least > longest:
-                    cuts = longest // least
+                    cuts = int(longest // least)
                 if cuts > 1:
                     longest = (longest // (cuts * tile) + 1) * tile
                     start += part.merge_ps
                 cuts = round(length * self._together / ((total + further) * self._kv_heads))
                 if cuts * least >= length:
-                    cuts = -(-length // least) - 1
+                    cuts = int(-(-length // least)) - 1
                 if cuts > 1:
                     length = -(-length // (cuts * tile)) * tile
                     end += part.merge_ps
         elif most > 1:
             longest, length = longest / self._pieces(most, longest), length / self._pieces(most, length)
         working, throughout = longest * self._tile_ps, rounded * self._round_ps
-        first = norm(total * self._token_ps, working if working > throughout else throughout)
+        first = part.norm(total * self._token_ps, working if working > throughout else throughout)
         working, throughout = length * self._tile_ps, later * self._round_ps
-        last = norm((total + further) * self._token_ps, working if working > throughout else throughout)
+        last = part.norm((total + further) * self._token_ps, working if working > throughout else throughout)
         return (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
 
     def beside_prompts_ps(

@@ -29,7 +29,7 @@ from kvsim.sim.cost.frontend import frontend_words
 from kvsim.sim.cost.host import PIECEWISE, engine_of, host_of, host_words
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL, Profile
-from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
+from kvsim.sim.cost.step_cost import COMPILED, LONGEST_PS, CostModel, Spread, StepShape, add_ends
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
 from kvsim.sim.scenario.deployment import Deployment
@@ -85,7 +85,6 @@ class Calibrated(CostModel):
         self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
         self._graph_seqs = 0 if scenario.engine.enforce_eager else GRAPH_SEQS
-        self._decode_ends_ps = parts.decode_pricer()
         tiled = parts.decode or parts.windowed
         self.context_tile = tiled.tile if tiled else 0
         self.flags = True
@@ -93,8 +92,7 @@ class Calibrated(CostModel):
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
         self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
-        nowhere: tuple[int, int, Spread | None] = 0, 0, None
-        self._attention = nowhere, 0, 0  # the last line: where, and its numbers
+        self._attention = (0, 0, 0, 0), 0, 0  # the last line: where, and its numbers
 
     # -- what a step takes --------------------------------------------------------------------
 
@@ -136,20 +134,22 @@ class Calibrated(CostModel):
         while len(found) < steps:
             done = len(found)
             now = spread and spread.later(done, seqs)
-            found += self._stretch(seqs, total + done * seqs, steps - done, now)
+            found += _rising(*self._stretch(seqs, total + done * seqs, steps - done, now))
         return found
 
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
         """As every model, but a later step may be shorter than the first: interpolated ratios may fall."""
-        stretch = self._stretch(decode_seqs, context_tokens, steps, spread)
+        if COMPILED and limit_ps < LONGEST_PS:
+            return self._ends_one_by_one(decode_seqs, context_tokens, steps, limit_ps, spread)
+        stretch = _rising(*self._stretch(decode_seqs, context_tokens, steps, spread))
         done = len(stretch)
         most = limit_ps // min(stretch[0], stretch[-1]) + 1
         ends = list(accumulate(stretch if done <= most else stretch[:most]))
         while done < steps and ends[-1] < limit_ps:
             context, later = context_tokens + done * decode_seqs, spread and spread.later(done, decode_seqs)
-            stretch, now = self._stretch(decode_seqs, context, steps - done, later), ends.pop()
+            stretch, now = _rising(*self._stretch(decode_seqs, context, steps - done, later)), ends.pop()
             done += len(stretch)
             most = (limit_ps - now) // min(stretch[0], stretch[-1]) + 1
             ends += accumulate(stretch[:most], initial=now)
@@ -157,28 +157,40 @@ class Calibrated(CostModel):
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
-    def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> Sequence[int]:
-        """The durations of a span up to the next multiple of STRETCH: they rise (or fall) evenly."""
+    def _ends_one_by_one(
+        self, seqs: int, total: int, steps: int, limit_ps: int, spread: Spread | None
+    ) -> list[int]:
+        """The same, as the compiled build does it."""
+        ends: list[int] = []
+        done = 0
+        while not done or (done < steps and ends[-1] < limit_ps):
+            later = spread if spread is None or not done else spread.later(done, seqs)
+            first, more, least, count = self._stretch(seqs, total + done * seqs, steps - done, later)
+            add_ends(ends, first, more, least, steps=count, limit_ps=limit_ps)
+            done += count
+        return ends
+
+    def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> tuple[int, int, int, int]:
+        """A span up to the next multiple of STRETCH: the first duration, more a step, the least, how many."""
         beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         since, start, more = self._line(seqs, total, spread)
         if steps > STRETCH - since:
             steps = STRETCH - since
-        first = beside + start + more * since
-        last = first + more * (steps - 1)
-        if first < least or last < least:
-            return [max(first + more * step, least) for step in range(steps)]
-        return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
+        return beside + start + more * since, more, least, steps
 
     def _line(self, seqs: int, total: int, spread: Spread | None) -> tuple[int, int, int]:
         """Decode attention around a step: steps since the last multiple of STRETCH, ps there, more a step."""
         since = total // seqs % STRETCH
         total -= since * seqs
+        longest = rounded = -1
         if spread is not None:
-            spread = spread.later(-since, seqs)
-        where = seqs, total, spread
+            longest, rounded = spread
+            longest, rounded = longest - since, rounded - since * seqs
+        where = seqs, total, longest, rounded
         known, start, more = self._attention
         if known != where:
-            first, last = self._decode_ends_ps(seqs, total, spread, STRETCH)
+            before = None if spread is None else spread.later(-since, seqs)
+            first, last = self._parts.decode_ends_ps(seqs, total, before, STRETCH)
             start, more = int(first), int((last - first) / STRETCH)
             self._attention = where, start, more
         return since, start, more
@@ -281,6 +293,14 @@ class Calibrated(CostModel):
                 books.add(("decode", "context_tokens", mean), duration)
                 books.outside_ps += 0 if places else duration
             start = end
+
+
+def _rising(first: int, more: int, least: int, steps: int) -> Sequence[int]:
+    """So many durations from `first`, each `more` longer than the one before, but at least `least`."""
+    last = first + more * (steps - 1)
+    if first < least or last < least:
+        return [max(first + more * step, least) for step in range(steps)]
+    return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
 
 
 def source(profile: Profile, scenario: Deployment) -> str:

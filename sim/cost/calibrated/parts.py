@@ -8,7 +8,7 @@ leaves tables of fewer axes.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, inf, log2, sqrt
 from typing import Any, NamedTuple
 
@@ -56,19 +56,6 @@ def total(some: Sequence[Priced]) -> Priced:
     return Priced(ps, outside_ps, tuple(reasons.items()))
 
 
-def norm_of(p: float | str) -> Callable[[float, float], float]:
-    """(a^p + b^p)^(1/p) for a p from 1 on, or "max"."""
-    if isinstance(p, str):
-        return max
-    known: dict[float, Callable[[float, float], float]] = {
-        1: lambda a, b: a + b,
-        2: lambda a, b: sqrt(a * a + b * b),
-        3: lambda a, b: (a * a * a + b * b * b) ** (1 / 3),
-        4: lambda a, b: sqrt(sqrt(a * a * a * a + b * b * b * b)),
-    }
-    return known.get(p) or (lambda a, b: float((a**p + b**p) ** (1 / p)))
-
-
 class Part:
     """One part of a profile; axes in `fixed` have one value for good.
 
@@ -82,7 +69,7 @@ class Part:
     def __init__(self, name: str, part: Mapping[str, Any], **fixed: float) -> None:
         form = part["form"]
         self.name = name
-        self.norm = norm_of(form["p"])
+        self._p = inf if form["p"] == "max" else float(form["p"])
         self.t0_ps: float = form["t0_s"] * PS_PER_S
         self.byte_ps: float = PS_PER_S / form["bandwidth_bytes_per_s"]
         self.work_ps: float = PS_PER_S / form["work_per_s"] if form["work_per_s"] else 0.0
@@ -103,9 +90,24 @@ class Part:
                 self._scale *= ratio
         self.outside_always = tuple(self.outside(fixed))
 
+    def norm(self, a: float, b: float) -> float:
+        """(a^p + b^p)^(1/p) with the p of the form, from 1 to infinity."""
+        p = self._p
+        if p == inf:
+            return a if a >= b else b
+        if p == 1:
+            return a + b
+        if p == 2:
+            return sqrt(a * a + b * b)
+        if p == 3:
+            return float((a * a * a + b * b * b) ** (1 / 3))
+        if p == 4:
+            return sqrt(sqrt(a * a * a * a + b * b * b * b))
+        return float((a**p + b**p) ** (1 / p))
+
     def form_ps(self, moved: float, work: float = 0.0) -> float:
         """The duration by the form alone."""
-        moving: float = moved * self.byte_ps
+        moving = moved * self.byte_ps
         return self.t0_ps + (self.norm(moving, work * self.work_ps) if self.work_ps else moving)
 
     def line(self, axis: str, **place: float) -> "Line":
@@ -205,17 +207,19 @@ class Product:
         own: float = constants.get("weight_bytes", 2)
         self._along = Along(part, "tokens", inputs=inputs, outputs=outputs)
         self._weight_bytes = (weight_bytes or own) * inputs * outputs
-        self._token_bytes = constants.get("input_bytes", 2) * inputs + 2 * outputs
+        self._token_bytes: float = constants.get("input_bytes", 2) * inputs + 2 * outputs
         self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
-        self._rows, self._columns = constants["token_tile"], ceil(outputs / constants["output_tile"])
-        self._tile_work = 2 * inputs * constants["token_tile"] * constants["output_tile"]
-        self._wave = constants.get("multiprocessors", 0)
-        self._idle, self._least = constants.get("whole_waves", 0), constants.get("least_wave", 0) * self._wave
-        self._real_work = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # a token
+        self._rows: float = constants["token_tile"]
+        self._columns = ceil(outputs / constants["output_tile"])
+        self._tile_work: float = 2 * inputs * constants["token_tile"] * constants["output_tile"]
+        self._wave: float = constants.get("multiprocessors", 0)
+        self._idle: float = constants.get("whole_waves", 0)
+        self._least: float = constants.get("least_wave", 0) * self._wave
+        self._real_work: float = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # a token
 
     def priced(self, tokens: int) -> Priced:
         """The product with so many tokens."""
-        tiles: float = -(-tokens // self._rows) * self._columns
+        tiles = -(-tokens // self._rows) * self._columns
         if tiles > self._wave > 0:  # what the last of several waves leaves idle
             tiles += self._idle * (-tiles % self._wave)
         elif tiles < self._least:
@@ -246,8 +250,8 @@ class ExpertsPart:
         constants, self._layer = part.constants, layer
         own: float = constants["weight_bytes"]
         self._along = Along(part, "rows", skew=skew, local=layer.local, matrix=layer.hidden * layer.inner)
-        self._matrices = constants["matrices"] * layer.hidden * layer.inner
-        self._weight_bytes, self._tile = weight_bytes or own, constants["token_tile"]
+        self._matrices: float = constants["matrices"] * layer.hidden * layer.inner
+        self._weight_bytes, self._tile = weight_bytes or own, float(constants["token_tile"])
         self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
 
     def priced(self, tokens: int) -> Priced:
@@ -327,7 +331,7 @@ class Line:
     """A ratio along one axis, as segments: `ratio[i] + slope[i] * (log2(x + offset) - log[i])`."""
 
     def __init__(self, values: Sequence[float], offset: float, ratio: Sequence[float]) -> None:
-        self.values, self.offset, self.ratio = values, offset, ratio
+        self.values, self.offset, self.ratio = [float(value) for value in values], offset, ratio
         logs = [log2(value + offset) for value in values]
         flat = [(ratio[0], 0.0, 0.0)]
         rising = [
@@ -350,4 +354,4 @@ def padded_head(head_dim: int) -> str:
 
 def by_head_dim(sizes: Mapping[str, int], head_dim: int) -> int:
     """A tile size from the constants, by head size."""
-    return sizes[padded_head(head_dim)]
+    return int(sizes[padded_head(head_dim)])

@@ -39,7 +39,7 @@ class PrefillPart:
         self._layers, self._kv_heads = layers, kv_heads
         self._query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
         self._padding = (self._query_tile + by_head_dim(constants["key_tile"], head_dim)) / 2
-        self._multiprocessors = constants["multiprocessors"]
+        self._multiprocessors: float = constants["multiprocessors"]
         self._query_bytes = 4 * head_dim * kv_heads * group
         self._key_bytes = 2 * head_dim * kv_heads * element_bytes
         self._pair_flops = 4 * kv_heads * group * head_dim

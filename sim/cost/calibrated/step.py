@@ -14,7 +14,7 @@ latent attention by the bandwidth of the products and their peak; recurrent laye
 scans as in the roofline; all-reduces and copies to and from the host as in the roofline.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kvsim.sim.cost.calibrated.decode import DecodePart
@@ -227,12 +227,10 @@ class StepParts:
 
     # -- attention ----------------------------------------------------------------------------
 
-    def decode_pricer(self) -> Callable[[int, int, Spread | None, int], tuple[float, float]]:
-        """What `decode_ends_ps` does, by the shortest way."""
-        return self.decode_ends_ps if self.decode is None or self.windowed else self.decode.ends_ps
-
     def decode_ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
         """Attention of decoding sequences in all layers, in a step and so many steps later."""
+        if self.decode is not None and self.windowed is None:
+            return self.decode.ends_ps(seqs, total, spread, steps)
         later = spread and spread.later(steps, seqs)
         return self._decode_ps(seqs, total, spread), self._decode_ps(seqs, total + steps * seqs, later)
 
