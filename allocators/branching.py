@@ -5,8 +5,8 @@
     a   [3, 7, 5]    a   [3, 7, 5]     blocks 7 and 5 are shared    a   [3, 7, 8]    a copies two tokens
     c   [3, 9, 6]    a'  [3, 7, 5]     blocks 9 and 6 are free      a'  [3, 7, 5]
 
-Full blocks of the parent are shared with the child (`Claims.share`), and the sequence that makes way frees
-what it shares with nobody. Who shares a last block that is not full writes into a copy of it, but for the
+Full blocks of the parent are shared with the child, and the sequence that makes way frees what it shares with
+nobody (`Claims.take_place`). Who shares a last block that is not full writes into a copy of it, but for the
 last who shares it: as all of them write in this step, nobody else need hear of that.
 """
 
@@ -73,8 +73,7 @@ class Branching:
         if child in tables or len(table) != full + (filled > 0):
             expect_new(tables, child, tokens)
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {len(table)} blocks")
-        claims.share(parent, child, full)
-        self._pool.give_back(claims.leave(seq, old))
+        self._pool.give_back(claims.take_place(seq, old, parent, child, full))
         del tables[seq]
         tables[child] = table[:]
         return table[-1] if filled else None

@@ -56,6 +56,11 @@ class Claims:
         """A sequence leaves, which had this table; returns the blocks that nobody holds then."""
         return self.drop_all(table) if self.extra else table
 
+    def take_place(self, seq: int, table: list[int], parent: int, child: int, blocks: int) -> list[int]:
+        """`share`, then `leave`: where no shared block is part filled."""
+        self.share(parent, child, blocks)
+        return self.leave(seq, table)
+
     def part(self, seq: int, block: int) -> None:
         """A sequence gets a copy of its own of the last block of its table, which others share."""
         self.drop(block)

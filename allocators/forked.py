@@ -86,6 +86,25 @@ class Forked(Claims):
             self._leave_last(table[-1], seqs)
         return table[shared:]
 
+    def take_place(self, seq: int, table: list[int], parent: int, child: int, blocks: int) -> list[int]:
+        """As in `Claims`; both are most often of one family."""
+        families = self._families
+        family = families.get(parent)
+        if family is None or families.get(seq) is not family:
+            return super().take_place(seq, table, parent, child, blocks)
+        seqs, common = family.seqs, family.common
+        at = seqs.index(seq)
+        shared, behind = common[at], common[at + 1]
+        del seqs[at], common[at], families[seq]
+        if shared < behind:
+            common[at], shared = shared, behind
+        at = seqs.index(parent) + 1
+        seqs.insert(at, child)
+        common.insert(at, blocks)
+        families[child] = family
+        self.tokens += (blocks - shared) * self._size
+        return table[shared:]
+
     def part(self, seq: int, block: int) -> None:
         """As in `Claims`."""
         family, blocks = self._families[seq], len(self._tables[seq])

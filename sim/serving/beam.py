@@ -16,7 +16,6 @@ will be dropped can be foreseen, as long as the same groups search:
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -81,18 +80,21 @@ class Survivors:
         self._ahead = 0  # the same of the next one to look at
         self._searches = self._end = 0  # how many are looked at, and up to which
 
-    def drops(self, searches: int, steps: int) -> Iterator[Drop]:
+    def drops(self, searches: int, steps: int) -> list[Drop]:
         """Look ahead: the drops of so many searches in so many steps."""
         self.look_ahead(searches, steps)
-        return iter(self.next_drop, None)
+        found: list[Drop] = []
+        while self.next_drop(found) is not None:
+            pass
+        return found
 
     def look_ahead(self, searches: int, steps: int) -> None:
         """So many searches go on for so many steps: `next_drop` says whom they drop."""
         self._searches, self._end = searches, self.at + searches * steps
         self._ahead = self._next
 
-    def next_drop(self) -> Drop | None:
-        """The next of these drops; None: no more are to come."""
+    def next_drop(self, found: list[Drop]) -> Drop | None:
+        """The next of these drops, which is added to those found; None: no more are to come."""
         dropping, index = self._dropping, self._ahead
         while index == len(dropping):
             if self._known >= self._end:
@@ -105,7 +107,9 @@ class Survivors:
         search -= self.at
         step = search // self._searches + 1
         place = search % self._searches
-        return step, place, self._pairs[index]
+        drop = step, place, self._pairs[index]
+        found.append(drop)
+        return drop
 
     def pass_over(self, searches: int) -> None:
         """So many have drawn."""

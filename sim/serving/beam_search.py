@@ -20,12 +20,14 @@ class Search:
         Those that search in the step that was decided last, and in the steps like it.
     drops : list of Drop
         What was foreseen of them, from that step on.
+    survivors : Survivors
+        Says who is dropped.
     """
 
     def __init__(self, survivors: Survivors) -> None:
         self.groups: list[Group] = []
         self.drops: list[Drop] = []
-        self._survivors = survivors
+        self.survivors = survivors
         self._clock = 0  # up to which survivors were drawn
 
     def begin(self, groups: list[Group]) -> None:
@@ -34,25 +36,13 @@ class Search:
 
     def look_ahead(self, steps: int) -> int:
         """The first of them ends after so many steps: after how many of these is a candidate dropped?"""
-        self._survivors.look_ahead(len(self.groups), steps - 1)
-        first = self.next_drop()
+        self.survivors.look_ahead(len(self.groups), steps - 1)
+        first = self.survivors.next_drop(self.drops)
         return steps if first is None else first[0]
-
-    @property
-    def last_drop(self) -> Drop | None:
-        """The last one foreseen so far."""
-        return self.drops[-1] if self.drops else None
-
-    def next_drop(self) -> Drop | None:
-        """Look further ahead; None: no more drops are to come."""
-        drop = self._survivors.next_drop()
-        if drop is not None:
-            self.drops.append(drop)
-        return drop
 
     def draw(self, clock: int) -> Iterator[tuple[Group, list[Pair]]]:
         """Steps are over: who drops candidates after the last of them."""
-        steps, survivors = clock - self._clock, self._survivors
+        steps, survivors = clock - self._clock, self.survivors
         self._clock = clock
         if not (steps and self.groups):
             return

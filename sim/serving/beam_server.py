@@ -65,7 +65,9 @@ class BeamServer(GroupServer):
         if self._anybody_waits() or not (self._alike and self.allocator.copies_on_write):
             return
         search, unit, size = self.search, self._growth.unit, self.progress.size
-        groups, clock, drop, copies = search.groups, self.progress.clock, search.last_drop, 0
+        groups, clock, drops, copies = search.groups, self.progress.clock, search.drops, 0
+        drop = drops[-1] if drops else None
+        look_ahead = search.survivors.next_drop
         budget = self.allocator.growth_budget() - self.margin
         while done < at_most:
             pairs = copied = 0
@@ -77,7 +79,7 @@ class BeamServer(GroupServer):
                     break
                 pairs += len(dropped)
                 copied += len(dropped) * ((groups[place].sequences[0].base + clock + done) % unit)
-                drop = search.next_drop()
+                drop = look_ahead(drops)
             copies += pairs
             if size * (end // unit + 1) + copies + pairs > budget:  # the most that grow, copy, or might copy
                 return
@@ -211,7 +213,7 @@ class BeamServer(GroupServer):
         del running[old]
         running[seq] = candidate
         self._growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then
-        self.progress.rename(candidate, seq)
+        candidate.seq = seq
         candidate.reached, candidate.sample = parent.reached, parent.sample
         sequences = group.sequences
         sequences.remove(candidate)

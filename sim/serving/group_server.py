@@ -6,6 +6,8 @@ in the calendar of growth.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
 from mypy_extensions import mypyc_attr
 
@@ -25,6 +27,8 @@ class GroupServer(Server):
         Those that run, in order of admission.
     swapped_groups : list of Group
         Those in the host pool.
+    urgency : callable
+        Of a group: who is served first, by priority where that is the policy, else in order of arrival.
     """
 
     may_work_in_spans = False
@@ -38,6 +42,9 @@ class GroupServer(Server):
         progress: Progress | None = None,
     ) -> None:
         super().__init__(allocator, bound, policy, publishes_late, progress)
+        self.urgency: Callable[[Group], Any] = attrgetter("index")
+        if policy == "priority":
+            self.urgency = lambda group: (group.sequences[0].priority, group.index)
         self.groups: dict[Group, None] = {}
         self.swapped_groups: list[Group] = []
         self._unwritten: dict[int, bool] = {}  # whether their growth is planned all the same
@@ -170,10 +177,6 @@ class GroupServer(Server):
         self.written()
         if not (changed or self.events) and self.progress.linear:
             self.step.changed, self.step.copies = False, True
-
-    def urgency(self, group: Group) -> tuple[int, int]:
-        """Who is served first: by priority where that is the policy, else in order of arrival."""
-        return group.sequences[0].priority if self.rules.policy == "priority" else 0, group.index
 
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token, for which there is room."""

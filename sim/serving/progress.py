@@ -58,7 +58,7 @@ class Progress:
         self.next_finish = NEVER
         self.late = False
         self.spread: Contexts | None = None
-        self._members: dict[int, Request] = {}
+        self._members: dict[int, Request] = {}  # by the ids with which they joined
         self._finishes: list[int] = []
         self._last_ps = 0  # when the last decode step ended
         self._joined: dict[int, int] = {}  # who joined since then: last token, in ps
@@ -110,6 +110,7 @@ class Progress:
         self._base_sum += request.base
         self.size += 1
         self._members[request.seq] = request
+        request.joined_as = request.seq
         if self.spread is not None:
             self.spread.add(request.base)
         self._joined[request.seq] = request.last_token_ps
@@ -127,34 +128,29 @@ class Progress:
         request.computed = self.stored(request)
         request.generated = self.generated(request)
         request.known_tokens = request.prompt_tokens + request.generated
-        request.last_token_ps = self._joined.pop(request.seq, self._last_ps)
+        request.last_token_ps = self._joined.pop(request.joined_as, self._last_ps)
         self._remove(request)
         if request.finish_clock == self.next_finish:
             self._find_next_finish()
 
-    def rename(self, request: Request, seq: int) -> None:
-        """A sequence goes on under another id."""
-        del self._members[request.seq]
-        self._members[seq] = request
-        request.seq = seq
-        heappush(self._finishes, request.finish_clock << SEQ_BITS | seq)
-
     def finished(self) -> list[Request]:
-        """Take out those whose last token is there, in order of admission."""
+        """Take out those whose last token is there, in order of their ids."""
         done: list[Request] = []
         while self.next_finish == self.clock:
             request = self._members.get(heappop(self._finishes) & SEQ_MASK)
-            if request is not None:  # else it goes on under another id
+            if request is not None:  # else it left, came back, and is taken out already
                 request.generated = request.output_tokens
                 request.computed = request.final_tokens
                 self._remove(request)
                 done.append(request)
             self._find_next_finish()
+        if len(done) > 1:
+            done.sort(key=lambda request: request.seq)  # beam search renames those that decode
         return done
 
     def _remove(self, request: Request) -> None:
         self.size -= 1
-        del self._members[request.seq]
+        del self._members[request.joined_as]
         self._base_sum -= request.base
         if self.spread is not None:
             self.spread.remove(request.base)

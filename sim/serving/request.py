@@ -55,6 +55,7 @@ class Request:
         "group",
         "index",
         "internal",
+        "joined_as",
         "known_tokens",
         "last_token_ps",
         "open_stream",
@@ -83,6 +84,7 @@ class Request:
         self.outgrown = 0  # reservations that were too short for its answer
         self.reached = 0  # most tokens ever computed: what a preemption throws away
         self.internal = 0  # slots that it holds and will never write
+        self.joined_as = -1  # its id when it began to decode: progress knows it by that
         self.fragmented = False  # was it ever refused although enough was free in total?
         self.content: Content = ()  # the part of its text that others may have too
         self.open_stream: int | None = None  # the stream of its answer, where others may have that too
