@@ -39,7 +39,7 @@ from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
 from kvsim.flags import called, flat, given, names_of, shortened
-from kvsim.light import collect_seldom, take_plain_values, without_docstrings
+from kvsim.light import collect_seldom, leave_out, take_plain_values, without_docstrings
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -453,6 +453,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from kvsim.words import completed
 
                 words = completed(words)
+            if name in ("run", "compare"):
+                leave_out()
             code = command(name)(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:

@@ -4,7 +4,7 @@
     def run(*, traffic: Traffic, server: Scenario) -> None: ...
 
 gives a command with an option for every field that sim/options/option.py describes. The dataclasses are those
-of option_groups.py, which is imported when such a command is called.
+of option_groups.py, imported when such a command is called.
 """
 
 import inspect
@@ -44,9 +44,7 @@ class Flattened:
     @cached_property
     def _written(self) -> dict[str, inspect.Parameter]:
         """The parameters as they are written, with the annotations that the names stand for."""
-        from kvsim import option_groups
-
-        hints = get_type_hints(self._command, localns=vars(option_groups), include_extras=True)
+        hints = get_type_hints(self._command, localns=_Groups(), include_extras=True)
         written = inspect.signature(self._command).parameters
         return {name: each.replace(annotation=hints[name]) for name, each in written.items()}
 
@@ -71,6 +69,17 @@ class Flattened:
 
 
 flat = Flattened
+
+
+class _Groups(dict[str, Any]):
+    """The names of option_groups.py, each found when an annotation has it."""
+
+    def __missing__(self, name: str) -> Any:  # noqa: ANN401 - a dataclass
+        from kvsim import option_groups
+
+        if name not in option_groups.__all__:
+            raise KeyError(name)  # a name of cli.py's own, or Python's
+        return getattr(option_groups, name)
 
 
 def called(argv: Sequence[str]) -> str:

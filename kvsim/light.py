@@ -5,8 +5,12 @@ A command ends in seconds and holds few reference cycles, and nobody asks it for
 
 import atexit
 import gc
+import importlib
+import os
 import sys
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_origin
 
 
 def collect_seldom() -> None:
@@ -28,8 +32,7 @@ def take_plain_values(command: Any) -> None:  # noqa: ANN401 - typer has click's
     def get_params(ctx: Any) -> Any:  # noqa: ANN401
         options = whole(ctx)
         for option in options:
-            untouched = getattr(option, "_runtime_param", option) is None
-            if untouched and option.nargs == 1 and not option.multiple:
+            if getattr(option, "_runtime_param", option) is None:
                 option._runtime_param = _Plain(option)
         return options
 
@@ -40,21 +43,55 @@ class _Plain:
     """Stands where typer keeps an option's validator, and makes way for it."""
 
     def __init__(self, option: Any) -> None:  # noqa: ANN401 - typer names no type for it
-        about = option.type_descriptor
-        ranged = getattr(about, "is_ranged", True)
-        self._convert = None if ranged else {int: int, float: float, str: str}.get(about.annotation)
+        about, more = option.type_descriptor, option.type_descriptor.parameter_info
+        one = get_args(about.annotation)[0] if get_origin(about.annotation) is list else about.annotation
+        asks = (more.parser, more.min, more.max, more.path_type)
+        asked = more.exists or more.resolve_path or more.writable or not (more.file_okay and more.dir_okay)
+        plain = not asked and all(each is None for each in asks)
+        self._several = one is not about.annotation
+        self._convert = {int: int, float: float, str: str, Path: _path}.get(one) if plain else None
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401 - as typer's
         """The value of the option; usage errors as typer raises them."""
         if value is None or value is param.default:
             return value
-        if self._convert is not None and type(value) is str:
+        if self._convert is not None:
             try:
-                return self._convert(value)
+                if self._several and value and all(type(each) is str for each in value):
+                    return [self._convert(each) for each in value]
+                if type(value) is str and not self._several:
+                    return self._convert(value)
             except ValueError:
                 pass  # typer says what is wrong
         param._runtime_param = None
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def _path(text: str) -> Path:
+    """A path that may be read, or that is not there yet."""
+    if os.path.exists(text) and not os.access(text, os.R_OK):
+        raise ValueError(f"{text} cannot be read")
+    return Path(text)
+
+
+def leave_out() -> None:
+    """Import NumPy without the docstrings of its C functions, and SimPy without a look at its own version.
+
+    The docstrings are a sixth of NumPy's import; for the version, Python's email is imported.
+    """
+    if "numpy" not in sys.modules:
+        for name in ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars"):
+            sys.modules[name] = ModuleType(name)
+    if not {"simpy", "importlib.metadata"} & sys.modules.keys():
+        unknown: Any = ModuleType("importlib.metadata")
+        unknown.version = lambda package: "unknown"
+        sys.modules[unknown.__name__] = importlib.metadata = unknown
+        try:
+            importlib.import_module("simpy")
+        except AttributeError:  # it asks for more: whoever needs it imports all of it
+            pass
+        finally:
+            del sys.modules[unknown.__name__], importlib.metadata
 
 
 def without_docstrings() -> None:
@@ -63,8 +100,10 @@ def without_docstrings() -> None:
     They are a third of its import.
     """
     if "matplotlib.artist" not in sys.modules:
-        from matplotlib.artist import Artist
+        from matplotlib import artist
 
         written = "_update_set_signature_and_docstring"
-        if hasattr(Artist, written):
-            setattr(Artist, written, classmethod(lambda cls: None))
+        if hasattr(artist.Artist, written):
+            setattr(artist.Artist, written, classmethod(lambda cls: None))
+        if hasattr(artist, "kwdoc"):
+            artist.kwdoc = lambda described: ""

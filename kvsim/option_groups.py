@@ -1,18 +1,26 @@
 """The dataclasses whose fields are the options of commands, as cli.py names them in its annotations.
 
-Imported when a command is called that has them: the list of commands does without.
+Each is imported when a command is called that has it: the list of commands does without, and so does a run
+without the options of a fit.
 """
 
 from dataclasses import make_dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from kvsim.sim.bench.asked import ReplayOptions
-from kvsim.sim.fit.asked import FitOptions
-from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.option import option, options_of
-from kvsim.sim.options.outputs import Output, Seeds
-from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.options.sweeps import Sought, Swept, Where
-from kvsim.sim.options.traffic import Traffic
+
+if TYPE_CHECKING:
+    from kvsim.sim.bench.asked import ReplayOptions
+    from kvsim.sim.fit.asked import FitOptions
+    from kvsim.sim.options.goals import Goals
+    from kvsim.sim.options.outputs import Output, Seeds
+    from kvsim.sim.options.scenario import Scenario
+    from kvsim.sim.options.scenario import Scenario as ScenarioTexts
+    from kvsim.sim.options.sweeps import Sought, Swept, Where
+    from kvsim.sim.options.traffic import Traffic
+    from kvsim.sim.options.traffic import Traffic as TrafficTexts
 
 __all__ = [
     "FitOptions",
@@ -28,6 +36,29 @@ __all__ = [
     "TrafficTexts",
     "Where",
 ]
+
+_MODULES = {
+    "FitOptions": "fit.asked",
+    "Goals": "options.goals",
+    "Output": "options.outputs",
+    "ReplayOptions": "bench.asked",
+    "Scenario": "options.scenario",
+    "Seeds": "options.outputs",
+    "Sought": "options.sweeps",
+    "Swept": "options.sweeps",
+    "Traffic": "options.traffic",
+    "Where": "options.sweeps",
+}
+
+
+@cache
+def __getattr__(name: str) -> type:
+    if name.endswith("Texts"):
+        return texts_of(__getattr__(name.removesuffix("Texts")))
+    if name not in _MODULES:
+        raise AttributeError(f"there are no options {name}")
+    found: type = getattr(import_module(f"kvsim.sim.{_MODULES[name]}"), name)
+    return found
 
 
 def texts_of(described: type) -> type:
@@ -47,7 +78,3 @@ def texts_of(described: type) -> type:
             )
         )
     return make_dataclass(f"{described.__name__}Texts", parts, kw_only=True, frozen=True)
-
-
-TrafficTexts = texts_of(Traffic)
-ScenarioTexts = texts_of(Scenario)

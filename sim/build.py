@@ -5,6 +5,7 @@ result = build_engine(scenario, workload).run()
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
@@ -13,12 +14,12 @@ from kvsim.sim.cost.named import cost_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.kv_groups import KvGroups, kv_groups
+from kvsim.sim.models.kv_layers import EVERY_TOKEN
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_budget
-from kvsim.sim.scenario.hybrid import HybridMemory, hybrid_memory, is_hybrid
 from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.schedulers import SCHEDULERS
@@ -28,6 +29,9 @@ from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
+
+if TYPE_CHECKING:
+    from kvsim.sim.scenario.hybrid import HybridMemory
 
 SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
@@ -69,9 +73,14 @@ def windowed_groups(scenario: Deployment) -> KvGroups | None:
     return groups if groups.window_groups and frees else None
 
 
-def hybrid_groups(scenario: Deployment) -> HybridMemory | None:
+def hybrid_groups(scenario: Deployment) -> "HybridMemory | None":
     """How unlike layers are kept over one pool; None where they are not."""
     found = allocator_class(scenario.engine.allocator)
+    alike = all(layers.kind in EVERY_TOKEN for layers in scenario.served_model.kv_layers)
+    if alike and not found.keeps_groups:
+        return None
+    from kvsim.sim.scenario.hybrid import hybrid_memory, is_hybrid  # late: most models do without
+
     may_be = is_hybrid(scenario.served_model) and found.frees_behind_windows and not found.pools_windows
     if not (found.keeps_groups or may_be):
         return None

@@ -20,7 +20,7 @@ def png_of(figure: Figure) -> bytes:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())
-    opaque = bool((pixels[..., 3] == 255).all())
+    opaque = pixels[..., 3].min() == 255
     height, width, channels = *pixels.shape[:2], 3 if opaque else 4
     rows = np.zeros((height, 1 + channels * width), np.uint8)  # each behind the number of its filter: 0, none
     for channel in range(channels):

@@ -39,7 +39,7 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
     when = "while requests wait" if saturated else "over the whole run"
     figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
-    axes = figure.subplots()
+    axes = figure.subplots(subplot_kw={"axes_class": Axes})  # what is written beside bars moves with them
     kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
     for row, place in enumerate(order):
         left = 0.0

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.spines import Spine
+from matplotlib.transforms import Bbox
 
 from kvsim.reports.figures.png import png_of
 from kvsim.reports.figures.style import SCREEN, Style
@@ -32,8 +36,46 @@ def check_format(fmt: str) -> None:
         raise KvsimError(f"figure format must be one of {', '.join(FORMATS)}, got {fmt!r}")
 
 
+class Panel(Axes):
+    """Axes that are measured once in a layout: what lies around them is as wide in its second round."""
+
+    around: tuple[float, float, float, float] | None = None
+    """what labels and ticks take at the left, below, at the right and above, in pixels; None: not measured"""
+
+    def get_tightbbox(self, renderer: Any = None, *more: Any, **kinds: Any) -> Bbox | None:  # noqa: ANN401
+        """As in `Axes`; for a layout, from what was measured in its first round."""
+        if not kinds.get("for_layout_only"):
+            return super().get_tightbbox(renderer, *more, **kinds)
+        own = self.get_window_extent(renderer)
+        if self.around is None:
+            beside = [each for each in self.get_default_bbox_extra_artists() if not isinstance(each, Spine)]
+            whole = super().get_tightbbox(renderer, *more, bbox_extra_artists=beside, **kinds)
+            if whole is not None:
+                self.around = own.x0 - whole.x0, own.y0 - whole.y0, whole.x1 - own.x1, whole.y1 - own.y1
+            return whole
+        left, below, right, above = self.around
+        return Bbox.from_extents(own.x0 - left, own.y0 - below, own.x1 + right, own.y1 + above)
+
+
+class Layout(ConstrainedLayoutEngine):
+    """Matplotlib's, which measures everything in each of two rounds and so takes a third of the drawing."""
+
+    def execute(self, fig: Figure) -> Any:  # noqa: ANN401 - Matplotlib's private affair
+        """Place everything, whatever was measured before."""
+        for panel in fig.axes:
+            if isinstance(panel, Panel):
+                panel.around = None
+        return super().execute(fig)
+
+
 class Sheet(Figure):
     """A figure that notebooks show as it is."""
+
+    def add_subplot(self, *where: Any, **more: Any) -> Axes:  # noqa: ANN401 - as Matplotlib's
+        """As in `Figure`; plain axes are a `Panel`."""
+        if not {"projection", "polar", "axes_class"} & more.keys():
+            more["axes_class"] = Panel
+        return super().add_subplot(*where, **more)
 
     def _repr_png_(self) -> bytes:
         return png_of(self)
@@ -42,7 +84,7 @@ class Sheet(Figure):
 def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
     """An empty figure of the style's width; the height is that at type of 10 points, less if narrow."""
     size = (style.width_in, height_in * style.scale * (0.85 if style.narrow else 1))
-    figure = Sheet(figsize=size, dpi=style.dpi, layout="constrained")
+    figure = Sheet(figsize=size, dpi=style.dpi, layout=Layout())
     figure.set_label(headline)
     if style.headlines:
         pt = 1.15 * style.type_pt

@@ -12,7 +12,6 @@ What the engine asks them is in sim/cost/step_cost.py.
 from collections.abc import Sequence
 from math import isfinite
 
-from kvsim.sim.cost.calibrated.model import Calibrated
 from kvsim.sim.cost.host import host_of
 from kvsim.sim.cost.published import AnalyticProfile, profile_names
 from kvsim.sim.cost.ranks import Ranks
@@ -78,6 +77,8 @@ def _of_a_batch(text: str, scenario: Deployment) -> CostModel:
             expert_skew=scenario.expert_skew or 0.0,
         )
     if text in ("calibrated", "measured-elsewhere"):
+        from kvsim.sim.cost.calibrated.model import Calibrated  # late: a roofline does without
+
         return Calibrated(scenario)
     if name in profile_names():
         return AnalyticProfile(name, rest, scenario)

@@ -22,6 +22,8 @@ KINDS = (
     *("full_attention", "sliding_window", "chunked_local_attention"),
     *("mla_attention", "cross_attention", "mamba"),
 )
+EVERY_TOKEN = ("full_attention", "mla_attention")
+"""Kinds that keep all tokens of a sequence."""
 STATES = ("mamba1", "mamba2", "gdn", "linear", "conv")
 
 

@@ -19,6 +19,7 @@ from kvsim.sim.kv.groups import groups_of
 from kvsim.sim.kv.kinds import kinds_of
 from kvsim.sim.kv.pages import Group, bytes_per_block
 from kvsim.sim.models.catalog import GIB
+from kvsim.sim.models.kv_layers import EVERY_TOKEN
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.memory import KvCapacity, cache_bytes, reported_bytes
@@ -112,7 +113,7 @@ def page_slots(layers: Hybrid) -> int:
 def is_hybrid(model: ModelSpec) -> bool:
     """Whether some layers keep less than every token, in a way that a pool of pages can serve."""
     kinds = {layers.kind for layers in model.kv_layers}
-    return kinds <= KINDS.keys() and not kinds <= {"full_attention", "mla_attention"}
+    return kinds <= KINDS.keys() and not kinds <= set(EVERY_TOKEN)
 
 
 def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
