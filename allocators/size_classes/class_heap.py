@@ -20,15 +20,37 @@ until it has merged with a neighbour. With `searches` the class below the reques
     TLSF              5     no       no         two-level segregated fit: Masmano et al. 2004
     segregated fit    0     no       yes        classes are powers of two: Wilson et al. 1995
 
-Extents are numbered (nodes); numbers of merged ones are used again, last first.
+Extents are numbered (nodes) and linked to their neighbours; merged ones are used again, last first.
 """
 
-from array import array
 from collections.abc import Iterator
 
 from kvsim.allocators.size_classes.bins import class_down, class_size, class_up
 
-NONE = -1
+
+class Extent:
+    """A range of units, lent, or free and in a class; when it is in no use, its fields mean nothing.
+
+    Attributes
+    ----------
+    node : int
+        Its number.
+    before, behind : Extent
+        Its neighbours; at the ends of the arena the edge, which counts as lent.
+    number : int
+        The class that it was free in last.
+    asked : int
+        For who takes it: what it was asked for.
+    """
+
+    __slots__ = ("asked", "before", "behind", "lent", "node", "number", "size", "start")
+    before: "Extent"
+    behind: "Extent"
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.start = self.size = self.number = self.asked = 0
+        self.lent = True
 
 
 class ClassHeap:
@@ -51,10 +73,6 @@ class ClassHeap:
 
     Attributes
     ----------
-    start, size : array of int
-        Of each node: its range. Those of nodes in no use mean nothing.
-    lent : bytearray
-        Of each node: 1 if it is lent.
     free_units : int
         Units in free extents.
     num_nodes : int
@@ -79,16 +97,16 @@ class ClassHeap:
         self.searches = searches
         self.num_nodes = nodes
         self.most_nodes = None if most_nodes is None else max(nodes, most_nodes)
-        self.start = array("q", [0]) * nodes
-        self.size = array("q", [0]) * nodes
-        self.lent = bytearray(nodes)
-        self._before = array("q", [NONE]) * nodes
-        self._behind = array("q", [NONE]) * nodes
-        self._unused = list(range(nodes - 1, -1, -1))
-        self._classes: list[dict[int, None]] = [{} for _ in range(class_down(units, self.bits) + 1)]
+        self._sizes = [class_size(number, bits) for number in range(class_down(units, bits) + 1)]
+        self._classes: list[dict[Extent, None]] = [{} for _ in self._sizes]
         self._occupied = 0  # bit i: class i has an extent
-        self.free_units = 0
-        self._insert(self._unused.pop(), 0, units)
+        self._unused: list[Extent] = []
+        self._made = 1
+        self.free_units = units
+        whole = Extent(0)
+        whole.before = whole.behind = self._edge = Extent(-1)
+        self._edge.before = self._edge.behind = whole
+        self._insert(whole, units)
 
     def lent_size(self, size: int) -> int:
         """Units that a loan of `size` takes."""
@@ -103,98 +121,94 @@ class ClassHeap:
     def serves(self, size: int) -> bool:
         """Whether `take` would find an extent and a node; changes nothing."""
         return self.has_node and (
-            self._occupied >> class_up(size, self.bits) != 0 or self._search(size) != NONE
+            self._occupied >> class_up(size, self.bits) != 0 or self._search(size) is not None
         )
 
-    def take(self, size: int) -> int:
-        """Lend an extent for `size` units; its node, or `NONE`."""
+    def take(self, size: int) -> Extent | None:
+        """Lend an extent for `size` units, or None."""
         if not self._unused:
-            if self.num_nodes == self.most_nodes:
-                return NONE
-            self._add_node()
+            if self._made == self.most_nodes:
+                return None
+            self._unused.append(Extent(self._made))
+            self._made += 1
+            self.num_nodes = max(self.num_nodes, self._made)
         wanted = class_up(size, self.bits)
-        node = self._search(size) if self.searches else NONE
-        if node == NONE:
+        extent = self._search(size) if self.searches else None
+        if extent is None:
             above = self._occupied >> wanted
             if not above:
-                return NONE
+                return None
             number = wanted + (above & -above).bit_length() - 1
-            nodes = self._classes[number]
-            node, _ = nodes.popitem()
+            extents = self._classes[number]
+            extent, _ = extents.popitem()
+            if not extents:
+                self._occupied ^= 1 << number
         else:
-            number = class_down(size, self.bits)
-            nodes = self._classes[number]
-            del nodes[node]
-        if not nodes:
-            self._occupied ^= 1 << number
-        whole = self.size[node]
-        self.free_units -= whole
-        self.lent[node] = 1
-        taken = class_size(wanted, self.bits) if self.rounds else size
+            self._remove(extent)
+        extent.lent = True
+        whole = extent.size
+        taken = self._sizes[wanted] if self.rounds else size
         if whole > taken:
-            self.size[node] = taken
-            rest, behind = self._unused.pop(), self._behind[node]
-            self._insert(rest, self.start[node] + taken, whole - taken)
-            self._before[rest] = node
-            self._behind[rest] = behind
-            self._behind[node] = rest
-            if behind != NONE:
-                self._before[behind] = rest
-        return node
+            rest, behind = self._unused.pop(), extent.behind
+            rest.start = extent.start + taken
+            rest.before, rest.behind = extent, behind
+            extent.behind = behind.before = rest
+            extent.size = taken
+            self._insert(rest, whole - taken)
+        self.free_units -= extent.size
+        return extent
 
-    def give_back(self, node: int) -> int:
+    def give_back(self, extent: Extent) -> int:
         """End a loan; the size of the free extent that it is now part of."""
-        start, size, lent = self.start[node], self.size[node], self.lent
-        before, behind = self._before[node], self._behind[node]
-        if before != NONE and not lent[before]:
-            start = self.start[before]
-            size += self._remove(before)
-            before = self._before[before]
-            self._before[node] = before
-            if before != NONE:
-                self._behind[before] = node
-        if behind != NONE and not lent[behind]:
-            size += self._remove(behind)
-            behind = self._behind[behind]
-            self._behind[node] = behind
-            if behind != NONE:
-                self._before[behind] = node
-        lent[node] = 0
-        self._insert(node, start, size)
+        size, before, behind = extent.size, extent.before, extent.behind
+        self.free_units += size
+        if not before.lent:
+            self._remove(before)
+            self._unused.append(before)
+            extent.start = before.start
+            size += before.size
+            extent.before = before = before.before
+            before.behind = extent
+        if not behind.lent:
+            self._remove(behind)
+            self._unused.append(behind)
+            size += behind.size
+            extent.behind = behind = behind.behind
+            behind.before = extent
+        self._insert(extent, size)
         return size
 
-    def extents(self) -> Iterator[int]:
-        """The nodes in the order of their addresses."""
-        nodes_in_use = set(range(self.num_nodes)).difference(self._unused)
-        node = next(node for node in nodes_in_use if self._before[node] == NONE and self.start[node] == 0)
-        while node != NONE:
-            yield node
-            node = self._behind[node]
+    def extents(self) -> Iterator[Extent]:
+        """The extents in the order of their addresses."""
+        extent = self._edge.behind
+        while extent is not self._edge:
+            yield extent
+            extent = extent.behind
 
-    def free_classes(self) -> Iterator[tuple[int, list[int]]]:
-        """Classes that have free extents, with their nodes, the next to be taken first."""
-        for number, nodes in enumerate(self._classes):
-            if nodes:
-                yield number, list(reversed(nodes))
+    def free_classes(self) -> Iterator[tuple[int, list[Extent]]]:
+        """Classes that have free extents, with these, the next to be taken first."""
+        for number, extents in enumerate(self._classes):
+            if extents:
+                yield number, list(reversed(extents))
 
     def too_small(self, size: int) -> int:
         """Free units in extents that `take(size)` would not use."""
         if self.searches:
-            return sum(self.size[node] for nodes in self._classes for node in nodes if self.size[node] < size)
+            return sum(each.size for extents in self._classes for each in extents if each.size < size)
         below = self._classes[: class_up(size, self.bits)]
-        return sum(self.size[node] for nodes in below for node in nodes)
+        return sum(each.size for extents in below for each in extents)
 
     def largest(self) -> int:
         """The largest size that `take` would serve."""
         if not self.searches:
             return self.largest_class()
-        return max((self.size[node] for node in self._classes[self._occupied.bit_length() - 1]), default=0)
+        return max((each.size for each in self._classes[self._occupied.bit_length() - 1]), default=0)
 
     def largest_class(self) -> int:
         """The size of the highest class that has an extent: what surely can be had; 0 without a node."""
         if not self._occupied or not self.has_node:
             return 0
-        return class_size(self._occupied.bit_length() - 1, self.bits)
+        return self._sizes[self._occupied.bit_length() - 1]
 
     def reported_free(self) -> int:
         """Free units as the storage report says them: 0 without a node to lend them with."""
@@ -203,46 +217,33 @@ class ClassHeap:
     @property
     def nodes_in_use(self) -> int:
         """Extents, lent and free."""
-        return self.num_nodes - len(self._unused)
+        return self._made - len(self._unused)
 
     @property
     def has_node(self) -> bool:
         """Whether there is a node for one more extent, without which nothing is lent."""
-        return bool(self._unused) or self.num_nodes != self.most_nodes
+        return bool(self._unused) or self._made != self.most_nodes
 
-    def _search(self, size: int) -> int:
+    def _search(self, size: int) -> Extent | None:
         """The newest extent in the class of `size` that is large enough."""
         number = class_down(size, self.bits)
         if not self.searches or number >= len(self._classes):
-            return NONE
-        return next((node for node in reversed(self._classes[number]) if self.size[node] >= size), NONE)
+            return None
+        return next((each for each in reversed(self._classes[number]) if each.size >= size), None)
 
-    def _add_node(self) -> None:
-        self._unused.append(self.num_nodes)
-        self.num_nodes += 1
-        self.start.append(0)
-        self.size.append(0)
-        self.lent.append(0)
-        self._before.append(NONE)
-        self._behind.append(NONE)
+    def _insert(self, extent: Extent, size: int) -> None:
+        """Make an extent a free one of that size, the newest of its class; the rest of it is the caller's."""
+        shift = size.bit_length() - 1 - self.bits  # as class_down
+        number = (shift << self.bits) + (size >> shift) if shift > 0 else size
+        extents = self._classes[number]
+        if not extents:
+            self._occupied |= 1 << number
+        extents[extent] = None
+        extent.size, extent.number, extent.lent = size, number, False
 
-    def _insert(self, node: int, start: int, size: int) -> None:
-        """Make a node a free extent, the newest of its class; its neighbours are the caller's."""
-        number = class_down(size, self.bits)
-        self.start[node] = start
-        self.size[node] = size
-        self._classes[number][node] = None
-        self._occupied |= 1 << number
-        self.free_units += size
-
-    def _remove(self, node: int) -> int:
-        """Take a free extent out of its class and give its node up; its size."""
-        size = self.size[node]
-        number = class_down(size, self.bits)
-        nodes = self._classes[number]
-        del nodes[node]
-        if not nodes:
-            self._occupied ^= 1 << number
-        self._unused.append(node)
-        self.free_units -= size
-        return size
+    def _remove(self, extent: Extent) -> None:
+        """Take a free extent out of its class."""
+        extents = self._classes[extent.number]
+        del extents[extent]
+        if not extents:
+            self._occupied ^= 1 << extent.number

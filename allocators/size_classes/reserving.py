@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from kvsim.allocators.base import Allocator, Holdings, Region
-from kvsim.allocators.size_classes.class_heap import NONE, ClassHeap
+from kvsim.allocators.size_classes.class_heap import ClassHeap, Extent
 
 
 class SizeClasses(Allocator):
@@ -31,7 +31,7 @@ class SizeClasses(Allocator):
     ) -> None:
         super().__init__(capacity_slots)
         self.heap = ClassHeap(capacity_slots, bits, rounds=rounds, searches=searches)
-        self._nodes: Holdings[int] = Holdings()
+        self._extents: Holdings[Extent] = Holdings()
 
     def slots_needed(self, tokens: int, bound: int) -> int:
         return self.heap.lent_size(max(tokens, bound))
@@ -43,25 +43,25 @@ class SizeClasses(Allocator):
         return self.heap.serves(max(tokens, bound))
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        self._nodes.expect_new(seq, tokens)
-        node = self.heap.take(max(tokens, bound))
-        if node == NONE:
+        self._extents.expect_new(seq, tokens)
+        extent = self.heap.take(max(tokens, bound))
+        if extent is None:
             return False
-        self._nodes[seq] = node
-        self.used_slots += self.heap.size[node]
+        self._extents[seq] = extent
+        self.used_slots += extent.size
         return True
 
     def capacity(self, seq: int) -> int:
-        return self.heap.size[self._nodes[seq]]
+        return self._extents[seq].size
 
     def grow(self, seq: int, tokens: int) -> bool:
         return tokens <= self.capacity(seq)
 
     def release(self, seq: int) -> None:
-        node = self._nodes[seq]
-        del self._nodes[seq]
-        self.used_slots -= self.heap.size[node]
-        self.heap.give_back(node)
+        extent = self._extents[seq]
+        del self._extents[seq]
+        self.used_slots -= extent.size
+        self.heap.give_back(extent)
 
     def external_slots(self, need: int) -> int:
         return self.heap.too_small(need) if need else 0
@@ -70,6 +70,6 @@ class SizeClasses(Allocator):
         return self.heap.largest()
 
     def regions(self) -> Iterator[Region]:
-        owner = {node: (seq,) for seq, node in self._nodes.items()}
-        for node in self.heap.extents():
-            yield Region(self.heap.start[node], self.heap.size[node], owner.get(node, ()))
+        owner = {extent: (seq,) for seq, extent in self._extents.items()}
+        for extent in self.heap.extents():
+            yield Region(extent.start, extent.size, owner.get(extent, ()))

@@ -7,23 +7,12 @@ request is refused that was looked for, and from then on rises to each larger ex
 while there is a node to lend it.
 """
 
-from typing import NamedTuple
-
 from kvsim.allocators.size_classes.bins import class_size
-from kvsim.allocators.size_classes.class_heap import NONE, ClassHeap
+from kvsim.allocators.size_classes.class_heap import ClassHeap, Extent
 
 BITS = 3
 MAX_UNITS = class_size(239, BITS)
 """The largest size of a class that 32 bits hold: 4,026,531,840."""
-
-
-class Loan(NamedTuple):
-    """Bytes of a segment that are lent."""
-
-    node: int
-    address: int
-    requested: int
-    lent: int
 
 
 class Segment:
@@ -71,25 +60,29 @@ class Segment:
             return 0
         return self.heap.lent_size(units) << self.quantum_bits
 
-    def take(self, size: int) -> Loan | None:
+    def address(self, loan: Extent) -> int:
+        """Where a loan begins."""
+        return self.base + (loan.start << self.quantum_bits)
+
+    def take(self, size: int) -> Extent | None:
         """Lend `size` bytes, or None."""
-        heap, bits = self.heap, self.quantum_bits
-        units = -(-size >> bits)
+        units = -(-size >> self.quantum_bits)
         if units < 1 or units > MAX_UNITS or size > self.hint:
             return None
-        node = heap.take(units)
-        if node == NONE:
+        loan = self.heap.take(units)
+        if loan is None:
             self.hint = self.largest_free
             self._has_refused = True
             return None
+        loan.asked = size
         self.loans += 1
         self.requested += size
-        return Loan(node, self.base + (heap.start[node] << bits), size, heap.size[node] << bits)
+        return loan
 
-    def give_back(self, loan: Loan) -> None:
+    def give_back(self, loan: Extent) -> None:
         """End a loan."""
-        merged = self.heap.give_back(loan.node) << self.quantum_bits
+        merged = self.heap.give_back(loan) << self.quantum_bits
         if merged > self.hint and self._has_refused and self.heap.has_node:
             self.hint = merged
         self.loans -= 1
-        self.requested -= loan.requested
+        self.requested -= loan.asked

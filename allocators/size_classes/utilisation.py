@@ -12,7 +12,8 @@ In the steady state of one size it is `size / class_up(size)`, less what the las
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from kvsim.allocators.size_classes.store import Loan, Segment
+from kvsim.allocators.size_classes.class_heap import Extent
+from kvsim.allocators.size_classes.store import Segment
 
 MASK = (1 << 64) - 1
 SIZES = 0xABCDEF
@@ -70,7 +71,7 @@ class Objects:
 
     def __init__(self, segment: Segment, seed: int, told: Callable[[int], None] | None = None) -> None:
         self.segment = segment
-        self.alive: list[Loan] = []
+        self.alive: list[Extent] = []
         self.evictions = 0
         self._random = splitmix64(seed)
         self._told = told
@@ -100,7 +101,7 @@ class Objects:
             loan = self.segment.take(size)
         self.alive.append(loan)
         if self._told:
-            self._told(loan.address)
+            self._told(self.segment.address(loan))
 
 
 def one_by_one(

@@ -1,8 +1,10 @@
 """Mooncake's OffsetAllocator, both builds: every address, size and state of the genuine code."""
 
 import gc
+from array import array
 from itertools import repeat
 
+import numpy as np
 import pytest
 from support.zoo import first_difference, recording, rows_at
 
@@ -25,10 +27,12 @@ def state_of(segment):
         "nodes_in_use": heap.nodes_in_use,
         "node_capacity": heap.num_nodes,
         "extents": [
-            [heap.start[node] << bits, heap.size[node] << bits, int(heap.lent[node]), node]
-            for node in heap.extents()
+            [each.start << bits, each.size << bits, int(each.lent), each.node] for each in heap.extents()
         ],
-        "bins": [[number, class_size(number, 3) << bits, nodes] for number, nodes in heap.free_classes()],
+        "bins": [
+            [number, class_size(number, 3) << bits, [each.node for each in extents]]
+            for number, extents in heap.free_classes()
+        ],
     }
 
 
@@ -59,7 +63,7 @@ def replay(segment, ops):
             loan = segment.take(size)
             if loan is not None:
                 loans[handle] = loan
-            ours = loan and [loan.address, loan.lent, loan.node]
+            ours = loan and [segment.address(loan), loan.size << segment.quantum_bits, loan.node]
         else:
             theirs, *state = rest
             segment.give_back(loans.pop(handle))
@@ -103,16 +107,32 @@ def test_large_pools_are_counted_in_quanta():
 
 
 class Digest:
-    """FNV-1a of 64 bits over addresses, 8 bytes little endian each."""
+    """FNV-1a of 64 bits over addresses, 8 bytes little endian each: value = (value ^ byte) * PRIME."""
+
+    PRIME = 0x100000001B3
 
     def __init__(self):
-        self.value = 0xCBF29CE484222325
+        self._value, self._addresses = 0xCBF29CE484222325, array("Q")
+        self.add = self._addresses.append
 
-    def __call__(self, address):
-        value = self.value
-        for byte in address.to_bytes(8, "little"):
-            value = ((value ^ byte) * 0x100000001B3) & MASK
-        self.value = value
+    @property
+    def value(self):
+        """Of all addresses so far: `^ byte` adds `mixed - low`, and the low bytes are known beforehand.
+
+        Bit k of the next low byte is that of `mixed`, turned by the bits below it: no other bit is asked.
+        """
+        data = np.array(self._addresses, dtype="<u8").view(np.uint8)
+        del self._addresses[:]
+        mixed = np.zeros_like(data)  # low ^ byte
+        for bit in 1 << np.arange(8, dtype=np.uint8):
+            turns = data & bit
+            turns[0] ^= self._value & int(bit)
+            turns[1:] ^= mixed[:-1] * np.uint8(self.PRIME & 0xFF) & bit
+            mixed |= np.bitwise_xor.accumulate(turns)
+        added = mixed.astype(np.uint64) - (mixed ^ data)
+        powers = np.full(len(data), self.PRIME, np.uint64).cumprod()
+        self._value = (self._value * int(powers[-1]) + int((added * powers[::-1]).sum())) & MASK
+        return self._value
 
 
 def benchmark(kind, row):
@@ -121,7 +141,7 @@ def benchmark(kind, row):
     nodes = row["pool"] // smallest + (1024 if kind == "pair" else 10)
     digest = Digest()
     segment = Segment(row["pool"], 0x1000, row["variant"] == "mooncake", nodes, nodes)
-    objects = Objects(segment, row["seed"], digest)
+    objects = Objects(segment, row["seed"], digest.add)
     draws = splitmix64(row["seed"] ^ SIZES)
     parts = len(row["samples"])
     if kind == "pair":
