@@ -155,9 +155,7 @@ class Allocator(Account):
         self.release(seq)
         return True
 
-    def branch(
-        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
-    ) -> None:
+    def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
         """`fork_over` of each (seq, parent, child, tokens), then `grow` of those who write.
 
         These are (sequences of one search, tokens that each of them gets to, one more than it has). For all

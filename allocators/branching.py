@@ -10,8 +10,6 @@ nobody (`Claims.take_place`). Who shares a last block that is not full writes in
 last who shares it: as all of them write in this step, nobody else need hear of that.
 """
 
-from collections.abc import Sequence
-
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.pool import Pool
 from kvsim.allocators.records import InvariantError, expect_new
@@ -26,8 +24,8 @@ class Branching:
     def step(
         self,
         claims: Claims,
-        forks: Sequence[tuple[int, int, int, int]],
-        writers: Sequence[tuple[Sequence[int], int]],
+        forks: list[tuple[int, int, int, int]],
+        writers: list[tuple[list[int], int]],
     ) -> tuple[int, int]:
         """Do all of a step, as `Allocator.branch`; returns (copies on write, slots that they copied).
 

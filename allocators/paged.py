@@ -168,9 +168,7 @@ class Paged(BlockTables):
         self._count()
         return True
 
-    def branch(
-        self, forks: Sequence[tuple[int, int, int, int]], writers: Sequence[tuple[Sequence[int], int]]
-    ) -> None:
+    def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
         """As in `Allocator`, in one go where only last blocks that fork now can be shared and not full."""
         claims = self._claims
         if self.prefixes is not None or claims.part_filled:

@@ -16,6 +16,8 @@ from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Group, Request, State
 from kvsim.sim.serving.server import Server
 
+_ARRIVAL = attrgetter("index")
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class GroupServer(Server):
@@ -27,8 +29,6 @@ class GroupServer(Server):
         Those that run, in order of admission.
     swapped_groups : list of Group
         Those in the host pool.
-    urgency : callable
-        Of a group: who is served first, by priority where that is the policy, else in order of arrival.
     """
 
     may_work_in_spans = False
@@ -42,9 +42,6 @@ class GroupServer(Server):
         progress: Progress | None = None,
     ) -> None:
         super().__init__(allocator, bound, policy, publishes_late, progress)
-        self.urgency: Callable[[Group], Any] = attrgetter("index")
-        if policy == "priority":
-            self.urgency = lambda group: (group.sequences[0].priority, group.index)
         self.groups: dict[Group, None] = {}
         self.swapped_groups: list[Group] = []
         self._unwritten: dict[int, bool] = {}  # whether their growth is planned all the same
@@ -178,6 +175,11 @@ class GroupServer(Server):
         if not (changed or self.events) and self.progress.linear:
             self.step.changed, self.step.copies = False, True
 
+    @property
+    def urgency(self) -> Callable[[Group], Any]:
+        """What groups are sorted by: by priority where that is the policy, else in order of arrival."""
+        return _priority if self.rules.policy == "priority" else _ARRIVAL
+
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token, for which there is room."""
         seq, tokens, copied = request.seq, self.progress.tokens(request), self.allocator.copied_slots
@@ -252,3 +254,7 @@ class GroupServer(Server):
             if self.events:
                 self.events.returned(request, self.now_ps, self.steps)
         self.step.changed = True
+
+
+def _priority(group: Group) -> tuple[int, int]:
+    return group.sequences[0].priority, group.index
