@@ -158,9 +158,11 @@ class Prefixes:
         for start, stop, key in known.runs(len(table)):
             if stop <= shared:
                 return
-            if start < shared:
-                start, key = shared, None if key is None else key + shared - start  # noqa: PLW2901
-            self.pool.give_back(table[start:stop], key)
+            if start > shared:
+                self.pool.give_back(table[start:stop], key)
+                continue
+            del table[stop:], table[:shared]  # most often it is long, and need not be copied
+            self.pool.give_back(table, None if key is None else key + shared - start)
 
     def _leave_in_parts(self, known: Known, table: list[int], claims: Claims) -> None:
         """The same where others may hold any of its blocks."""
