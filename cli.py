@@ -453,7 +453,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from kvsim.words import completed
 
                 words = completed(words)
-            if name in ("run", "compare"):
+            if name in ("run", "compare") and not any(":" in word for word in words):  # no code of a user
                 leave_out()
             code = command(name)(words, standalone_mode=False) or 0
             sys.stdout.flush()

@@ -233,8 +233,7 @@ class ClassHeap:
 
     def _insert(self, extent: Extent, size: int) -> None:
         """Make an extent a free one of that size, the newest of its class; the rest of it is the caller's."""
-        shift = size.bit_length() - 1 - self.bits  # as class_down
-        number = (shift << self.bits) + (size >> shift) if shift > 0 else size
+        number = class_down(size, self.bits)
         extents = self._classes[number]
         if not extents:
             self._occupied |= 1 << number
