@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.records import InvariantError, expect_new, holds_nothing
+from kvsim.allocators.records import Id, InvariantError, expect_new, holds_nothing
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -48,26 +48,26 @@ class Claims:
         """The same counted block by block, in the order in which blocks came to be shared."""
         return self
 
-    def share(self, parent: int, child: int, blocks: int) -> None:
+    def share(self, parent: Id, child: Id, blocks: int) -> None:
         """A child begins with so many blocks of its parent, all of them full."""
         self.add(self._tables[parent][:blocks])
 
-    def leave(self, seq: int, table: list[int]) -> list[int]:
+    def leave(self, seq: Id, table: list[int]) -> list[int]:
         """A sequence leaves, which had this table; returns the blocks that nobody holds then."""
         return self.drop_all(table) if self.extra else table
 
-    def take_place(self, seq: int, table: list[int], parent: int, child: int, blocks: int) -> list[int]:
+    def take_place(self, seq: Id, table: list[int], parent: Id, child: Id, blocks: int) -> list[int]:
         """`share`, then `leave`: where no shared block is part filled."""
         self.share(parent, child, blocks)
         return self.leave(seq, table)
 
-    def part(self, seq: int, block: int) -> None:
+    def part(self, seq: Id, block: Id) -> None:
         """A sequence gets a copy of its own of the last block of its table, which others share."""
         self.drop(block)
 
-    def add(self, blocks: list[int]) -> None:
+    def add(self, blocks: list[Id]) -> None:
         """One more sequence holds these blocks, all of them full."""
-        extra = self.extra
+        extra: dict[Id, int] = self.extra
         for block in blocks:
             extra[block] = extra.get(block, 0) + 1
         self.tokens += len(blocks) * self._size
@@ -82,7 +82,7 @@ class Claims:
                     self.part_filled[block] = tokens
                 self.tokens += (count - 1) * tokens
 
-    def drop(self, block: int) -> bool:
+    def drop(self, block: Id) -> bool:
         """Take one reference away; False when it was the only one."""
         extra = self.extra.get(block)
         if extra is None:
@@ -105,9 +105,10 @@ class Claims:
             return alone
         return [block for block in alone if not self.drop(block)]
 
-    def drop_first(self, table: list[int]) -> int:
+    def drop_first(self, table: list[Id]) -> int:
         """Take one reference away from the first blocks of a table, full ones, that others hold: how many."""
-        extra, shared = self.extra, 0
+        extra: dict[Id, int] = self.extra
+        shared = 0
         for block in table:
             others = extra.get(block)
             if others is None:

@@ -31,7 +31,7 @@ class KeyedBlocks(Pool):
         self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes the span lent next
         self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
         self._found: list[int] = []  # by key: the block, unless UNKNOWN
-        self._home: list[Span] = []  # by key: the span of the block, if IDLE
+        self._spans: dict[int, Span] = {}  # by the key of their first block: the free ones that have keys
         self._equals = EqualBlocks()
 
     def know(self, keys: int) -> None:
@@ -40,7 +40,6 @@ class KeyedBlocks(Pool):
         if more > 0:
             self._state += bytes(more)
             self._found += [0] * more
-            self._home += [self._ends] * more
 
     def find(self, key: int, count: int) -> list[int]:
         """The blocks of the next keys, up to the first without one."""

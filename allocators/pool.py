@@ -6,11 +6,11 @@ takes either, as both lend and take back alike.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.options import Order
+from kvsim.allocators.records import Id
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -39,19 +39,17 @@ class Pool:
         self.free -= count
         return blocks
 
-    def lend_one(self) -> int:
+    def lend_one(self) -> Id:
         """The next free block: there must be one."""
+        free: list[Id] = self._free
         self.free -= 1
-        return self._free.pop()
+        return free.pop()
 
     def lend_each(
-        self, seqs: Sequence[Any], tables: dict[Any, list[Any]], evicted: list[int] | None = None
+        self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
-        """As `lend`, one block to the table of each of these sequences, in their order.
-
-        Integers all, which a compiler need not look at.
-        """
-        free: list[Any] = self._free
+        """As `lend`, one block to the table of each of these sequences, in their order."""
+        free: list[Id] = self._free
         for seq in seqs:
             tables[seq].append(free.pop())
         self.free -= len(seqs)

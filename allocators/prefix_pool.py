@@ -12,12 +12,12 @@ are forgotten.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.keyed_blocks import IDLE, IN_USE, UNKNOWN, KeyedBlocks
 from kvsim.allocators.options import CacheRules
+from kvsim.allocators.records import Id
 from kvsim.allocators.spans import Span
 
 
@@ -30,8 +30,8 @@ class PrefixPool(KeyedBlocks):
     newest : bool
         Whether of equal blocks the last is found.
     unlike : bool
-        Whether no two blocks ever had the same text. Then the blocks of a sequence that others hold, too, are
-        its first ones: whoever found one found all before it.
+        Whether no two blocks ever had the same text. Then whoever has the block that is found for a text has
+        those of all text before it, too; so blocks that several sequences hold are the first ones of each.
     """
 
     def __init__(self, num_blocks: int, rules: CacheRules) -> None:
@@ -52,12 +52,10 @@ class PrefixPool(KeyedBlocks):
             others += self._found[key:idle]
             key = idle
             if key < end:
-                span = self._home[key]
-                assert span.key is not None
-                if span.key < key:
-                    span = self._split(span, key - span.key)
+                span = self._spans.pop(key, None) or self._cut(key)
                 taken = min(len(span.blocks), end - key)
-                span.take_first(taken)
+                if span.take_first(taken):
+                    self._spans[key + taken] = span
                 state[key : key + taken] = b"\1" * taken
                 self.free -= taken
                 self.cached -= taken
@@ -70,7 +68,7 @@ class PrefixPool(KeyedBlocks):
         """Let look-ups find blocks in use by this key and those behind it."""
         count = len(blocks)
         end, state = key + count, self._state
-        if state.count(UNKNOWN, key, end) == count:
+        if state.startswith(bytes(count), key):  # UNKNOWN, all of them
             self._found[key:end] = blocks
             state[key:end] = b"\1" * count
             return
@@ -97,20 +95,17 @@ class PrefixPool(KeyedBlocks):
                 self.cached -= self._equals.forget(each)
         at = state.find(IDLE, key, end)
         while at >= 0:
-            span = self._home[at]
+            span = self._spans.pop(at)
             self.cached -= len(span.blocks)
             span.key = None
             at = state.find(IDLE, at + len(span.blocks), end)
-        state[key:end] = bytes(count)
+        state[key:end] = bytearray(count)
 
     def _cut_out(self, key: int) -> None:
         """A free block loses its key, in its place in the queue."""
-        span = self._home[key]
-        assert span.key is not None
-        if key > span.key:
-            span = self._split(span, key - span.key)
+        span = self._spans.pop(key, None) or self._cut(key)
         if len(span.blocks) > 1:
-            self._split(span, 1)
+            self._spans[key + 1] = span.split(1)
         span.key = None
         self._state[key] = UNKNOWN
         self.cached -= 1
@@ -124,7 +119,7 @@ class PrefixPool(KeyedBlocks):
         span = self._equals.remove(block)
         self._state[key] = IDLE if span else IN_USE
         if span:
-            span.key, self._home[key] = key, span
+            span.key, self._spans[key] = key, span
 
     # -- lending ------------------------------------------------------------------------------
 
@@ -148,8 +143,11 @@ class PrefixPool(KeyedBlocks):
                 taken, found = blocks[: left - 1 : -1], missing
                 del blocks[left:]
             else:
-                taken, found, left = blocks[::-1], missing + left, 0
+                blocks.reverse()
+                taken, found, left = blocks, missing + left, 0
                 span.front.behind, span.behind.front = span.behind, span.front
+                if key is not None:
+                    del self._spans[key]
             cached = key is not None
             if key is not None:
                 self._forget_lent(key + left, found)
@@ -168,11 +166,11 @@ class PrefixPool(KeyedBlocks):
         return lent
 
     def lend_each(
-        self, seqs: Sequence[Any], tables: dict[Any, list[Any]], evicted: list[int] | None = None
+        self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
         """As in Pool."""
         span, count = self._ends.behind, len(seqs)
-        blocks: list[Any] = span.blocks
+        blocks: list[Id] = span.blocks
         if len(blocks) > count:  # most often
             for seq in seqs:
                 tables[seq].append(blocks.pop())
@@ -187,7 +185,7 @@ class PrefixPool(KeyedBlocks):
 
     def _forget_lent(self, key: int, count: int) -> None:
         """Free blocks that look-ups found are lent."""
-        self._state[key : key + count] = bytes(count)
+        self._state[key : key + count] = bytearray(count)
         self.cached -= count
         if self._equals.waiting:
             for each in range(key, key + count):
@@ -206,7 +204,11 @@ class PrefixPool(KeyedBlocks):
             self._put(blocks, None, place)
             return
         end = key + len(blocks)
-        if self._state.find(UNKNOWN, key, end) < 0 and self._found[key:end] == blocks:
+        if (
+            self._state.find(UNKNOWN, key, end) < 0
+            and self._found[end - 1] == blocks[-1]
+            and (self.unlike or self._found[key:end] == blocks)
+        ):
             self._put(blocks, key, place)
             return
         stop = len(blocks)
@@ -229,13 +231,13 @@ class PrefixPool(KeyedBlocks):
         if key is not None:
             count = len(blocks)
             self._state[key : key + count] = b"\2" * count
-            self._home[key : key + count] = [span] * count
+            self._spans[key] = span
             self.cached += count
         return span
 
-    def _split(self, span: Span, at: int) -> Span:
-        """Make the blocks from `at` on a span of their own, which is lent first; returns it."""
-        rear = span.split(at)
-        assert rear.key is not None
-        self._home[rear.key : rear.key + len(rear.blocks)] = [rear] * len(rear.blocks)
-        return rear
+    def _cut(self, key: int) -> Span:
+        """Cut a span in two before this key; returns the rear one, which is lent first."""
+        first = key - 1
+        while first not in self._spans:
+            first -= 1
+        return self._spans[first].split(key - first)

@@ -5,11 +5,15 @@ the text of a prompt     (stream 3, first 0, length 512), (stream 9, first 0, le
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mypy_extensions import mypyc_attr
 
 T = TypeVar("T")
+
+Id = Any
+"""A sequence or a block: an integer, where it is only looked up and handed on. Compiled code then keeps the
+object as it is, which is quicker than to look into it and to make it anew."""
 
 Run = tuple[int, int, int]
 """Tokens `first, first + 1, ...` of a stream: (stream, first, length). Equal runs are equal text."""

@@ -47,11 +47,12 @@ class Span:
         del self.blocks[at:]
         return rear
 
-    def take_first(self, count: int) -> None:
-        """Take the first blocks of a text out of the queue."""
+    def take_first(self, count: int) -> bool:
+        """Take the first blocks of a text out of the queue; whether any are left in it."""
         if count == len(self.blocks):
             self.front.behind, self.behind.front = self.behind, self.front
-            return
+            return False
         assert self.key is not None
         del self.blocks[:count]
         self.key += count
+        return True

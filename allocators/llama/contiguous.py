@@ -134,7 +134,7 @@ class LlamaContiguous(Allocator):
         for run in self._find(tokens, self._head) or self._find(tokens, 0) or ():
             first, count = len(row), len(run)
             row += run
-            self._empty[run.start : run.stop] = bytes(count)
+            self._empty[run.start : run.stop] = bytearray(count)
             self._owner[run.start : run.stop] = array("q", [seq]) * count
             self._token[run.start : run.stop] = array("q", range(first, first + count))
             self._head = run.stop
@@ -153,7 +153,7 @@ class LlamaContiguous(Allocator):
             head, used = start + count, used + count
             found.append(range(start, head))
             if tokens > UBATCH:
-                empty[start:head] = bytes(count)
+                empty[start:head] = bytearray(count)
         return found
 
     def _moves(self) -> list[Move]:
@@ -164,7 +164,7 @@ class LlamaContiguous(Allocator):
         for source, to, length in self._moves():
             for cells in (self._owner, self._token):
                 cells[to : to + length] = cells[source : source + length]
-            self._empty[to : to + length] = bytes(length)
+            self._empty[to : to + length] = bytearray(length)
             self._empty[source : source + length] = b"\1" * length
             for cell in range(to, to + length):
                 self._rows[self._owner[cell]][self._token[cell]] = cell
@@ -185,6 +185,6 @@ def _after(empty: bytearray, moves: list[Move]) -> bytearray:
     """What is empty after moves."""
     empty = empty[:]
     for source, to, length in moves:
-        empty[to : to + length] = bytes(length)
+        empty[to : to + length] = bytearray(length)
         empty[source : source + length] = b"\1" * length
     return empty
