@@ -12,7 +12,7 @@ last who shares it: as all of them write in this step, nobody else need hear of 
 
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.pool import Pool
-from kvsim.allocators.records import InvariantError, expect_new
+from kvsim.allocators.records import Id, InvariantError, expect_new
 
 
 class Branching:
@@ -24,19 +24,20 @@ class Branching:
     def step(
         self,
         claims: Claims,
-        forks: list[tuple[int, int, int, int]],
-        writers: list[tuple[list[int], int]],
+        forks: list[tuple[Id, Id, Id, int]],
+        writers: list[tuple[list[Id], int]],
     ) -> tuple[int, int]:
         """Do all of a step, as `Allocator.branch`; returns (copies on write, slots that they copied).
 
         Who shares a last block that is not full must write.
         """
-        sharers: dict[int, int] = {}  # last blocks that are not full: who shares them, but for one
+        sharers: dict[Id, int] = {}  # last blocks that are not full: who shares them, but for one
         for fork in forks:
             last = self._fork(claims, fork)
             if last is not None:
                 sharers[last] = sharers[last] + 1 if last in sharers else 1
-        tables, pool, size = self._tables, self._pool, self._size
+        tables: dict[Id, list[Id]] = self._tables
+        pool, size = self._pool, self._size
         copies = copied_slots = 0
         for seqs, tokens in writers:
             if len(tables[seqs[0]]) * size < tokens:  # so all are full
@@ -55,16 +56,19 @@ class Branching:
                     copied_slots += (tokens - 1) % size
                     if sharers[last] > 1:
                         sharers[last] -= 1
-                    else:
-                        del sharers[last]
+                        continue
+                    del sharers[last]
+                    if not sharers:
+                        break
         if sharers:
             raise InvariantError(f"sequences share the blocks {list(sharers)}, not full, and do not write")
         return copies, copied_slots
 
-    def _fork(self, claims: Claims, fork: tuple[int, int, int, int]) -> int | None:
+    def _fork(self, claims: Claims, fork: tuple[Id, Id, Id, int]) -> Id | None:
         """Let `child` take the place of `seq`, as a copy of `parent`; returns the last block if not full."""
         seq, parent, child, tokens = fork
-        tables, size = self._tables, self._size
+        tables: dict[Id, list[Id]] = self._tables
+        size = self._size
         table, old = tables[parent], tables[seq]
         full = tokens // size
         filled = tokens - full * size

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.claims import Claims
+from kvsim.allocators.records import Id
 
 
 class Family:
@@ -57,42 +58,47 @@ class Forked(Claims):
         claims.extra, claims.part_filled, claims.tokens = self.references(), self.part_filled, self.tokens
         return claims
 
-    def share(self, parent: int, child: int, blocks: int) -> None:
+    def share(self, parent: Id, child: Id, blocks: int) -> None:
         """As in `Claims`: the child stands behind its parent."""
-        family = self._families.get(parent)
+        families: dict[Id, Family] = self._families
+        family = families.get(parent)
         if family is None:
-            family = self._families[parent] = Family(parent)
-        at = family.seqs.index(parent) + 1
-        family.seqs.insert(at, child)
+            family = families[parent] = Family(parent)
+        seqs: list[Id] = family.seqs
+        at = seqs.index(parent) + 1
+        seqs.insert(at, child)
         family.common.insert(at, blocks)
-        self._families[child] = family
+        families[child] = family
         self.tokens += blocks * self._size
 
-    def leave(self, seq: int, table: list[int]) -> list[int]:
+    def leave(self, seq: Id, table: list[int]) -> list[int]:
         """As in `Claims`: its neighbours share what both shared with it."""
-        family = self._families.pop(seq, None)
+        families: dict[Id, Family] = self._families
+        family = families.pop(seq, None)
         if family is None:
             return table
-        seqs, common = family.seqs, family.common
+        seqs: list[Id] = family.seqs
+        common = family.common
         at = seqs.index(seq)
         shared, behind = common[at], common[at + 1]
         del seqs[at], common[at]
         if shared < behind:
             common[at], shared = shared, behind
         if len(seqs) == 1:
-            del self._families[seqs[0]]
+            del families[seqs[0]]
         self.tokens -= shared * self._size
         if self.part_filled and shared == len(table) and table[-1] in self.part_filled:
             self._leave_last(table[-1], seqs)
         return table[shared:]
 
-    def take_place(self, seq: int, table: list[int], parent: int, child: int, blocks: int) -> list[int]:
+    def take_place(self, seq: Id, table: list[int], parent: Id, child: Id, blocks: int) -> list[int]:
         """As in `Claims`; both are most often of one family."""
-        families = self._families
+        families: dict[Id, Family] = self._families
         family = families.get(parent)
         if family is None or families.get(seq) is not family:
             return super().take_place(seq, table, parent, child, blocks)
-        seqs, common = family.seqs, family.common
+        seqs: list[Id] = family.seqs
+        common = family.common
         at = seqs.index(seq)
         shared, behind = common[at], common[at + 1]
         del seqs[at], common[at], families[seq]
@@ -105,10 +111,11 @@ class Forked(Claims):
         self.tokens += (blocks - shared) * self._size
         return table[shared:]
 
-    def part(self, seq: int, block: int) -> None:
+    def part(self, seq: Id, block: Id) -> None:
         """As in `Claims`."""
         family, blocks = self._families[seq], len(self._tables[seq])
-        seqs, common = family.seqs, family.common
+        seqs: list[Id] = family.seqs
+        common = family.common
         at = seqs.index(seq)
         if common[at] == blocks:  # it moves behind the last who shares the block
             del seqs[at], common[at]

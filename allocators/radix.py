@@ -22,13 +22,14 @@ Where private text follows text that nobody else has asked for yet, the two are 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import regions_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.radix_tree import Node, RadixMatch, RadixTree
+from kvsim.allocators.records import Id
 from kvsim.allocators.runs import cut
 from kvsim.allocators.shares import rounds
 
@@ -175,12 +176,12 @@ class Radix(Allocator):
         """As in the base; `evicted_by` names a growth once for each slot that could be found until then."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
-        known: dict[Any, Holding] = self._held  # integers all, which a compiler need not look at
+        known: dict[Id, Holding] = self._held
         each = len(seqs) if len(seqs) <= len(known) else rounds(seqs)
-        who: Sequence[Any] = seqs if each == len(seqs) else seqs[:each]
+        who: Sequence[Id] = seqs if each == len(seqs) else seqs[:each]
         growing = [known[seq] for seq in who]
         self.evicted_by = []
-        slots: list[Any] = self._take(len(seqs), self.evicted_by)
+        slots: list[Id] = self._take(len(seqs), self.evicted_by)
         if each == len(seqs):
             for held, slot in zip(growing, slots, strict=True):
                 held.private.append(slot)

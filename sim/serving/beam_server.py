@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.records import Id
 from kvsim.sim.serving.beam import Drop, Pair, Survivors
 from kvsim.sim.serving.beam_search import Search
 from kvsim.sim.serving.group_server import GroupServer
 from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Group, Request, State
 
-Fork = tuple[int, int, int, int]
+Fork = tuple[Id, Id, Id, int]
 """(sequence that makes way, parent, child, tokens), as `Allocator.fork_over` takes them."""
 
-Writers = tuple[list[int], int]
+Writers = tuple[list[Id], int]
 """(sequences of a group, tokens that each of them gets to), as `Allocator.branch` takes them."""
 
 
@@ -208,8 +209,10 @@ class BeamServer(GroupServer):
 
     def _take_place(self, group: Group, parent: Request, candidate: Request, tokens: int) -> Fork:
         """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""
-        old, seq, running = candidate.seq, self._next_seq, self.running
-        self._next_seq = seq + 1
+        running: dict[Id, Request] = self.running
+        old: Id = candidate.seq
+        seq: Id = self._next_seq
+        self._next_seq += 1
         del running[old]
         running[seq] = candidate
         self._growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then

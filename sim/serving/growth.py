@@ -15,6 +15,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from kvsim.allocators.records import Id
+
 Grown = tuple[int, int, int, list[tuple[int, int]] | None, int, int]
 """What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
 those never to be written, of those that were cached before; (step, slots) of what was left behind, or came to
@@ -96,15 +98,17 @@ class GrowthCalendar:
             if not self.leaving[clock]:
                 del self.leaving[clock]
 
-    def rename(self, seq: int, later: int, clock: int, finish_clock: int) -> None:
+    def rename(self, seq: Id, later: Id, clock: int, finish_clock: int) -> None:
         """A sequence that is due at `clock`, in steady growth, goes on under an id larger than all others."""
         unit = self.unit
-        due = self.residues[clock % unit]
-        if seq in due:
+        due: list[Id] = self.residues[clock % unit]
+        try:
             due.remove(seq)
-            due.append(later)
-            last = self.last[finish_clock - 1 - (finish_clock - 1 - clock) % unit]
-            last[last.index(seq)] = later
+        except ValueError:  # it needs no more
+            return
+        due.append(later)
+        last: list[Id] = self.last[finish_clock - 1 - (finish_clock - 1 - clock) % unit]
+        last[last.index(seq)] = later
 
     def lend_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:
         """Each growth from `clock` on lends so many slots: write down when more than 0 will be left over.
