@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.keyed_blocks import IDLE, IN_USE, UNKNOWN, KeyedBlocks
 from kvsim.allocators.options import CacheRules
-from kvsim.allocators.records import Id
+from kvsim.allocators.records import Id, InvariantError
 from kvsim.allocators.spans import Span
 
 
@@ -236,8 +236,11 @@ class PrefixPool(KeyedBlocks):
         return span
 
     def _cut(self, key: int) -> Span:
-        """Cut a span in two before this key; returns the rear one, which is lent first."""
-        first = key - 1
-        while first not in self._spans:
-            first -= 1
-        return self._spans[first].split(key - first)
+        """Cut a span in two before this key; returns the rear one, which is lent first.
+
+        Seldom: whoever asks for a block holds those of all text before it, but with `newest` as equals.
+        """
+        for first in range(key - 1, -1, -1):
+            if first in self._spans:
+                return self._spans[first].split(key - first)
+        raise InvariantError(f"key {key} is of a free block, but of none of {len(self._spans)} spans")
