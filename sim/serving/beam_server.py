@@ -139,14 +139,31 @@ class BeamServer(GroupServer):
         return used + lent * unit * allocator.slots_per_token, internal, 0, saved, 0, shared
 
     def _branch(self, drops: list[Drop], due: list[int], clock: int) -> None:
-        """Some candidates give way to copies of others; these and all that are due write at this clock.
+        """Some candidates give way to copies of others; these and all that are due write at this clock."""
+        allocator, unit = self.allocator, self._growth.unit
+        copied = allocator.copied_slots
+        if len(drops) == 1 and not due and len(drops[0][2]) == 1:  # most often
+            _, place, pairs = drops[0]
+            gone, stays = pairs[0]
+            group = self.search.groups[place]
+            living = group.sequences
+            tokens = living[0].base + clock
+            fork = self._take_place(group, living[stays], living[gone], tokens)
+            foreseen = tokens % unit  # slots copied
+            allocator.branch([fork], [([fork[1], fork[2]], tokens + 1)])
+        else:
+            foreseen = self._branch_several(drops, due, clock)
+        if allocator.copied_slots - copied != foreseen:
+            raise InvariantError(
+                f"{allocator.copied_slots - copied} slots were copied where {foreseen} were foreseen"
+            )
 
-        They do so in the order of their groups.
-        """
-        allocator, groups, running, unit = self.allocator, self.search.groups, self.running, self._growth.unit
+    def _branch_several(self, drops: list[Drop], due: list[int], clock: int) -> int:
+        """All of that, in the order of the groups; returns how many slots are to be copied."""
+        groups, running, unit = self.search.groups, self.running, self._growth.unit
         forks: list[Fork] = []
         writers: dict[Group, Writers] = {}
-        foreseen = 0  # slots copied
+        foreseen = 0
         for _, place, pairs in drops:
             group = groups[place]
             living = group.sequences
@@ -167,15 +184,9 @@ class BeamServer(GroupServer):
             if running[seq].group is not known:
                 known = group = self.group_of(running[seq])
                 writers[group] = [request.seq for request in group.sequences], running[seq].base + clock + 1
-        copied = allocator.copied_slots
-        if len(writers) == 1:
-            allocator.branch(forks, list(writers.values()))
-        else:
-            allocator.branch(forks, [writers[group] for group in sorted(writers, key=self.urgency)])
-        if allocator.copied_slots - copied != foreseen:
-            raise InvariantError(
-                f"{allocator.copied_slots - copied} slots were copied where {foreseen} were foreseen"
-            )
+        order = sorted(writers, key=self.urgency) if len(writers) > 1 else writers
+        self.allocator.branch(forks, [writers[group] for group in order])
+        return foreseen
 
     # -- branching ----------------------------------------------------------------------------
 
