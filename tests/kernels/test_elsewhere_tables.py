@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e .[test]")
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "elsewhere"))
 from fill import relaxed
 from tables import GPUS, Sieve, Timed, disturbed_of, drawn

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
+pytest.importorskip("mypy_extensions", reason="mypy_extensions is not installed: pip install -e .[test]")
 
 from support.paged_case import DEVICE, TOLERANCE, padded, poison, relative_error
 
