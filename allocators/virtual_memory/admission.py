@@ -1,6 +1,6 @@
 """What vAttention's scheduler (sarathi-lean) knows of memory: kvblocks free, and those promised since.
 
-    admit while   free - promised - ceil(tokens / page tokens)  >=  watermark (1 % of all)
+    admit while   free - promised - ceil(tokens / page tokens)  >=  watermark of all, rounded down
 
 `free` is told once per step (pool plus what rows have beyond their need), and `promised` starts at 0 then.
 The rule leaves nothing for the sequences that run: where the watermark is below a kvblock per running
@@ -20,8 +20,8 @@ class Promises:
         Tokens of a kvblock.
     kvblocks : int
         All of them.
-    watermark_percent : int
-        Share of them to keep free.
+    watermark : float
+        Share of them that an admission leaves free; 1 % in the engine.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class Promises:
         Tokens of each admitted sequence.
     """
 
-    def __init__(self, page_tokens: int, kvblocks: int, watermark_percent: int = 1) -> None:
+    def __init__(self, page_tokens: int, kvblocks: int, watermark: float = 0.01) -> None:
         self.page_tokens = page_tokens
-        self.watermark = kvblocks * watermark_percent // 100
+        self.watermark = int(watermark * kvblocks)
         self.free = kvblocks
         self.promised = 0
         self.active: dict[int, int] = {}

@@ -4,12 +4,12 @@
     page 1 |  . |## block 3 ##|## block 4 ##|     page p holds blocks ceil(p P / b) ... floor((p+1) P / b) - 1
 
 *Lend* n blocks: from those set aside (`reserve`); from a partly free page (page_choice.py); else from a new
-page. In a page blocks go in the order of its list. Where a page is wanted and there is none, all is taken
-back and the answer is None. *Take back*: blocks go to the end of their page's list; an empty page goes back
-to the pool; a page with one block stays mapped.
+page. In a page blocks go in the order of its list. Where a page is wanted and there is none, blocks go back
+to where they came from and the answer is None. *Take back*: blocks go to the end of their page's list; an
+empty page goes back to the pool; a page with one block stays mapped.
 
-`resize` to less than is in use starts a shrink: nothing but partly free pages is lent until few enough
-blocks live.
+`resize` to less than is in use gives back what was set aside and starts a shrink: nothing but partly free
+pages is lent until few enough blocks live.
 
 Source: kvcached/kv_cache_manager.py, csrc/page_allocator.cpp of ovg-project/kvcached e8e6406.
 """
@@ -20,6 +20,9 @@ from kvsim.allocators.base import InvariantError
 from kvsim.allocators.virtual_memory.hash_order import hash_order
 from kvsim.allocators.virtual_memory.page_choice import best_page, fewest_free
 from kvsim.allocators.virtual_memory.page_pool import NONE, PagePool
+
+PAGE_GRAIN = 2 << 20
+"""pages are multiples of so many bytes"""
 
 
 class ElasticBlocks:
@@ -50,7 +53,11 @@ class ElasticBlocks:
 
     def __init__(self, pool: PagePool, page_bytes: int, block_bytes: int, null_block: bool = False) -> None:
         if block_bytes > page_bytes:
-            raise ValueError(f"a block of {block_bytes} bytes does not fit a page of {page_bytes}")
+            fitting = -(-block_bytes // PAGE_GRAIN) * PAGE_GRAIN
+            raise ValueError(
+                f"a block of {block_bytes:,} bytes does not fit a page of {page_bytes:,}; "
+                f"it would fit one of {fitting >> 20} MiB"
+            )
         self.pool = pool
         self.page_bytes = page_bytes
         self.block_bytes = block_bytes
@@ -98,13 +105,15 @@ class ElasticBlocks:
             return None
         blocks = self.set_aside[:count]
         del self.set_aside[:count]
+        prepared = len(blocks)
         self._least = NONE
         while len(blocks) < count:
             page = best_page(self.part_free, count - len(blocks))
             if page == NONE:
                 page = self._new_page()
             if page == NONE:
-                self.give_back(blocks)
+                self.give_back(blocks[prepared:])
+                self.set_aside[:0] = blocks[:prepared]
                 return None
             blocks += self._lend_of(page, count - len(blocks))
         return blocks
@@ -177,19 +186,18 @@ class ElasticBlocks:
         if self.pool.resize(range_bytes // self.page_bytes):
             self.shrinks_to = None
             return True
-        if self.set_aside:
-            raise InvariantError(f"{len(self.set_aside)} blocks are set aside: free them before a resize")
+        self.free_reserved()
         self.shrinks_to = range_bytes // self.block_bytes
         return False
 
     def clear(self) -> None:
         """Take everything back and unmap it."""
+        self.free_reserved()
         self.pool.give_back([*self.part_free, *self.full])
         self.pool.trim()
         self.pool.sort_free()
         self.part_free.clear()
         self.full.clear()
-        self.set_aside.clear()
         self.free_blocks = 0
         self.shrinks_to = None
         self._start()

@@ -50,10 +50,9 @@ class ElasticTables(Allocator):
         cell = model.token_bytes // tensors
         bundle = tensors * PAGE_BYTES
         count = capacity_slots * model.token_bytes // bundle
-        block_bytes = model.block_size * cell
-        if block_bytes > PAGE_BYTES or not count:
+        if not count:
             raise ValueError(
-                f"pages of {bundle:,} bytes ({tensors} times 2 MiB) must hold a block and fit the memory, "
+                f"a page of {bundle:,} bytes ({tensors} times 2 MiB) must fit the memory, "
                 f"which has {capacity_slots * model.token_bytes:,} bytes"
             )
         grain = gcd(model.token_bytes, bundle)
@@ -63,7 +62,7 @@ class ElasticTables(Allocator):
         self.block_size = self.grows_by = model.block_size
         self.calls = tensors
         self.map_ns, self.unmap_ns = MAP_NS, UNMAP_NS
-        self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, block_bytes)
+        self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, model.block_size * cell)
         self._table: Holdings[list[int]] = Holdings()
         self._block = model.block_size * self.slots_per_token
         self._blocks_in = [len(self.blocks.blocks_of(page)) for page in range(count)]

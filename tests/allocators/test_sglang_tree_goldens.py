@@ -112,4 +112,5 @@ def test_a_tree_finds_splits_locks_and_evicts_as_in_sglang(name):
     for at, op in enumerate(case["ops"]):
         found, told = getattr(replay, op["op"])(*op["args"]), op["ret"]
         assert found == (told["evicted"] if op["op"] == "evict" else told), (at, op["op"])
-        assert replay.seen() == op["state"], (at, op["op"])
+        if "state" in op:
+            assert replay.seen() == op["state"], (at, op["op"])

@@ -1,5 +1,7 @@
 """kvcached: every block, page and list after every call of the genuine code, and its prefix pool."""
 
+import re
+
 import pytest
 from support.zoo import first_difference, recording
 
@@ -72,17 +74,17 @@ class Limit:
         self.most, self.limit, self.revision = blocks.pool.total, None, -1
 
     def __call__(self, limit, revision):
-        reason = ""
-        if revision < self.revision:
-            status = "stale"
-        elif revision == self.revision and limit != self.limit:
-            status, reason = "conflict", "revision_reused_with_different_limit"
-        else:
-            status = "applied"
+        if revision > self.revision:
             self.limit, self.revision = limit, revision
-            pages = min(limit // self.bundle, self.most)
-            if not self.blocks.resize(pages * self.blocks.page_bytes):
-                status, reason = "deferred", "inuse_capacity_above_limit"
+            self.blocks.resize(min(limit // self.bundle, self.most) * self.blocks.page_bytes)
+        if revision < self.revision:
+            status, reason = "stale", ""
+        elif limit != self.limit:
+            status, reason = "conflict", "revision_reused_with_different_limit"
+        elif self.blocks.shrinks_to is not None:
+            status, reason = "deferred", "inuse_capacity_above_limit"
+        else:
+            status, reason = "applied", ""
         effective = min(self.limit // self.bundle, self.most) * self.bundle
         mapped = self.blocks.pool.mapped * self.bundle
         return {
@@ -118,7 +120,7 @@ def call(blocks, limit, op):
     return getattr(blocks, name)(*args)
 
 
-def replay(case, duplicate_ids=False):
+def replay(case):
     config, initial = case["config"], case["initial"]
     physical = initial["state"]["avail_physical_pages"] + initial["state"]["mapped"]
     blocks = blocks_of(config, physical)
@@ -141,9 +143,23 @@ def replay(case, duplicate_ids=False):
 @pytest.mark.parametrize("kind", ["small", "medium"])
 def test_every_block_and_page_is_as_in_the_genuine_code(kind):
     cases = recording(f"kvcached/{kind}.json.gz")
-    sound = {name: case for name, case in cases.items() if DUPLICATE_IDS not in name}
+    sound = {name: case for name, case in cases.items() if DUPLICATE_IDS not in name and "error" not in case}
     assert sound
     assert {name: wrong for name, case in sound.items() if (wrong := replay(case))} == {}
+
+
+def test_a_block_larger_than_a_page_is_refused_with_the_page_that_would_hold_it():
+    cases = recording("kvcached/small.json.gz")
+    refused = [case for case in cases.values() if "error" in case]
+    assert refused
+    for case in refused:
+        assert case["error"] == "KVCachedConfigError"
+        with pytest.raises(ValueError, match="does not fit a page") as ours:
+            blocks_of(case["config"], 1)
+        numbers = re.search(r"block size \((\d+) .*page size \((\d+) .*PAGE_SIZE_MB=(\d+)", case["message"])
+        assert [int(each) for each in re.findall(r"[\d,]+", str(ours.value).replace(",", ""))] == [
+            int(each) for each in numbers.groups()
+        ]
 
 
 def test_growth_after_a_shrink_numbers_no_page_twice():
@@ -158,6 +174,8 @@ def test_pages_are_handled_in_the_order_of_the_hash_table():
     tried = 0
     for kind in ("small", "medium"):
         for case in recording(f"kvcached/{kind}.json.gz").values():
+            if "error" in case:
+                continue
             blocks = blocks_of(case["config"], 1)
             for op in case["ops"]:
                 if op["op"] == "free" and op.get("page_groups"):

@@ -108,7 +108,9 @@ def test_admission_is_that_of_the_genuine_scheduler():
     cases = recording("vattention/block_space_manager.json.gz")
     assert cases
     for name, case in cases.items():
-        promises = Promises(case["config"]["block_size"], case["config"]["num_gpu_blocks"])
+        config = case["config"]
+        kept = {"watermark": config["watermark"]} if "watermark" in config else {}
+        promises = Promises(config["block_size"], config["num_gpu_blocks"], **kept)
         tokens = {}
         for at, op in enumerate(case["ops"]):
             kind, args, ours = op["op"], op["args"], None
