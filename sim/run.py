@@ -24,6 +24,7 @@ from kvsim.sim.build import (
 )
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
+from kvsim.sim.cost.collective import network_note
 from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
@@ -201,6 +202,8 @@ class Simulation:
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
+        network = network_note(self.scenario)
+        notes += [network] if network else []
         outside = cost.outside()
         if outside:
             more = f"; and {len(outside) - TOLD} more" if len(outside) > TOLD else ""

@@ -12,7 +12,8 @@ whole sequences allow, a round takes as long as its largest batch needs for all 
 A round of fewer than r sequences leaves ranks idle, and takes as long as one of r: the bubbles of the
 pipeline. With d = p = 1 nothing changes.
 
-    hop        least latency of a copy + batch * 2 * hidden * dtype / link: activations and residual
+    hop        least latency of a copy + batch * 2 * hidden * dtype / link: activations and residual; over
+               the network from node to node
     experts    the tokens of all d ranks, read by the cost model itself; moved there and back by an all-gather
                and a reduce-scatter in each layer, which together move what an all-reduce does
                (vLLM's default, allgather_reducescatter)
@@ -50,9 +51,10 @@ class Ranks(CostModel):
         self._hop_ps, self._row_ps = 0.0, 0.0
         if stages > 1:
             moved = 2 * model.hidden_size * model.dtype_bytes
-            link = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+            between = min((deployment.gpus - 1) // gpu.node_gpus, stages)  # hops from node to node
+            link_s = (stages - between) / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s)
             self._hop_ps = stages * TRANSFER_LATENCY_S * PS_PER_S
-            self._row_ps = stages * moved / link * PS_PER_S
+            self._row_ps = moved * (link_s + between / gpu.network_bytes_per_s) * PS_PER_S
         self._last: tuple[StepShape | None, StepShape] = None, StepShape()
 
     @property

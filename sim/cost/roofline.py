@@ -12,6 +12,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
+from kvsim.sim.cost.collective import all_reduce_s, group_of
 from kvsim.sim.cost.host import Host
 from kvsim.sim.cost.step_cost import (
     COMPILED,
@@ -31,13 +32,6 @@ KERNELS_PER_LAYER = 10
 
 PREFILL_ATTENTION_EFFICIENCY = 0.55
 """Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
-
-LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
-"""Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
-own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 on two L40S, 25 on eight."""
-LINK_SHARE, PCIE_SHARE = 0.65, 0.55
-"""Of a link that a ring reaches. The same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 of two L40S.
-Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
 
 EIGHT_BIT_GPUS = (
     *("h100", "h100-pcie", "h100-nvl", "h20", "h200", "b200", "b300", "gb200", "l4", "l40s"),
@@ -80,7 +74,8 @@ class Roofline(CostModel):
         swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
                    (a transfer for the keys and one for the values of each block in each layer)
         all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
-                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link
+                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link; beyond a
+                   node over the network (sim/cost/collective.py)
         ranks      of attention (data parallel): experts / ranks read, chosen by the tokens of all; as much as
                    an all-reduce of these tokens in every layer
         host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
@@ -141,11 +136,11 @@ class Roofline(CostModel):
         self._context_ps, self._window_ps = round(context_ps * (1 - windowed)), round(context_ps * windowed)
         self._window = model.window or 0
         if tp > 1:
-            least_s, each_s = all_reduce_s(gpu, tp)
+            least_s, each_s = all_reduce_s(gpu, group_of(gpu, tp))
             self._fixed_ps += 2 * model.layers * least_s * PS_PER_S
             self._token_ps += 2 * model.layers * model.hidden_size * model.dtype_bytes * each_s * PS_PER_S
         if ranks > 1:
-            least_s, each_s = all_reduce_s(gpu, ranks)
+            least_s, each_s = all_reduce_s(gpu, group_of(gpu, ranks, tp))
             moved = ranks * model.hidden_size * model.dtype_bytes
             self._fixed_ps += model.layers * least_s * PS_PER_S
             self._token_ps += model.layers * moved * each_s * PS_PER_S
@@ -371,14 +366,6 @@ def _states_ps(model: ModelSpec, gpu: GpuSpec, tp: int, byte_ps: float) -> tuple
     flops, moved = model.scan_per_token(tp)
     scan_ps = max(flops * PS_PER_S / _attention_flops_per_s(gpu), moved * byte_ps)
     return 2 * model.state_bytes_per_sequence(tp) * byte_ps, scan_ps
-
-
-def all_reduce_s(gpu: GpuSpec, tp: int) -> tuple[float, float]:
-    """Seconds that an all-reduce takes at least, and for each byte of one GPU's input."""
-    ring = 2 * (tp - 1) / tp
-    if gpu.link_bytes_per_s:
-        return LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
-    return PCIE_ALL_REDUCE_S * tp / 2, ring / (PCIE_SHARE * 2 / tp * gpu.pcie_bytes_per_s)
 
 
 def _progression(first: int, delta: int, steps: int) -> Sequence[int]:

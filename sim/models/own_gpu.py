@@ -6,6 +6,8 @@
     bf16_tflops = 250            dense matrix products; fp16_tflops where there is no BF16
     pcie_gb_per_s = 32           to the host, in one direction
     link_gb_per_s = 56           to other GPUs, in one direction; left out where they talk over PCIe
+    node_gpus = 8                that these links join; beyond, GPUs talk over the network
+    network_gb_per_s = 50        of one GPU, in one direction: 50 for 400 Gb/s
 
 TOML or JSON, told apart by content, as is a calibrated profile, which is JSON too. How much of the two peaks
 kernels reach may be stated; otherwise it is as for all GPUs (GpuSpec).
@@ -31,6 +33,8 @@ FIELDS: dict[str, tuple[float, float, str]] = {
     "fp16_tflops": (1, 200_000, "TFLOP/s"),
     "pcie_gb_per_s": (1, 10_000, "GB/s"),
     "link_gb_per_s": (1, 20_000, "GB/s"),
+    "node_gpus": (1, 4096, "GPUs"),
+    "network_gb_per_s": (0.01, 20_000, "GB/s"),
     "bandwidth_efficiency": (0.01, 1, "a share"),
     "matmul_efficiency": (0.01, 1, "a share"),
     "kernel_overhead_us": (0.01, 1000, "us"),
@@ -67,6 +71,8 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
         got = "both" if peaks else "neither"
         raise KvsimError(f"bf16_tflops must be there, or fp16_tflops where there is no BF16, got {got}")
     shares = {field: numbers[field] for field in numbers if field.endswith("_efficiency")}
+    if "network_gb_per_s" in numbers:
+        shares["network_bytes_per_s"] = numbers["network_gb_per_s"] * 1e9
     for field in ("kernel_overhead", "attention_latency"):
         if f"{field}_us" in numbers:
             shares[f"{field}_s"] = numbers[f"{field}_us"] / 1e6
@@ -77,6 +83,7 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
         flops_per_s=peaks[0] * 1e12,
         pcie_bytes_per_s=numbers["pcie_gb_per_s"] * 1e9,
         link_bytes_per_s=numbers["link_gb_per_s"] * 1e9 if "link_gb_per_s" in numbers else None,
+        node_gpus=_whole("node_gpus", numbers.get("node_gpus", GpuSpec.node_gpus)),
         source=str(entry.get("source", source)),
         **shares,
     )
@@ -121,6 +128,12 @@ def _number(field: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise KvsimError(f"{field} must be {_allowed(field)}, got {value!r}")
     return value
+
+
+def _whole(field: str, value: float) -> int:
+    if value != int(value):
+        raise KvsimError(f"{field} must be a whole number, got {value!r}")
+    return int(value)
 
 
 def _allowed(field: str) -> str:

@@ -312,6 +312,10 @@ class GpuSpec:
         Decimal, as in datasheets: device memory; dense 16-bit matrix products; host link, one direction.
     link_bytes_per_s : float or None
         To other GPUs (NVLink, Infinity Fabric), one direction; None when there is none.
+    node_gpus : int
+        GPUs that these links join, or that share a host over PCIe; beyond, GPUs talk over the network.
+    network_bytes_per_s : float
+        Of one GPU, one direction: 400 Gb/s unless told otherwise.
     bandwidth_efficiency, matmul_efficiency : float
         Achieved share of the two peaks.
     kernel_overhead_s : float
@@ -327,6 +331,8 @@ class GpuSpec:
     flops_per_s: float
     pcie_bytes_per_s: float
     link_bytes_per_s: float | None = None
+    node_gpus: int = 8
+    network_bytes_per_s: float = 50e9
     bandwidth_efficiency: float = 0.89
     matmul_efficiency: float = 0.80
     kernel_overhead_s: float = 3e-6
@@ -335,7 +341,8 @@ class GpuSpec:
 
     def __post_init__(self) -> None:
         check_int("memory_bytes", self.memory_bytes)
-        for field in ("bandwidth_bytes_per_s", "flops_per_s", "pcie_bytes_per_s"):
+        check_int("node_gpus", self.node_gpus)
+        for field in ("bandwidth_bytes_per_s", "flops_per_s", "pcie_bytes_per_s", "network_bytes_per_s"):
             check_number(field, getattr(self, field))
         check_number("kernel_overhead_s", self.kernel_overhead_s)
         check_number("attention_latency_s", self.attention_latency_s)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, layer_of
-from kvsim.sim.cost.calibrated.step import BY_SIZE, expert_skew, in_precision
+from kvsim.sim.cost.calibrated.step import BY_SIZE, REDUCE, expert_skew, in_precision
+from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.profile_files import Profile
 from kvsim.sim.scenario.deployment import Deployment
 
@@ -46,9 +47,10 @@ def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
         used["lm_head"] = {"inputs": [head[0]], "outputs": [head[1]]}
     used |= {in_precision(parts, name, element): attention for name in ("decode", "prefill")}
     used |= {name: attention for name in ("decode", "prefill")} if not element else {}
-    used |= {name: {} for name in BY_SIZE if name != "all_reduce"}
-    if reducing := [gpus for gpus in (tp, scenario.data_parallel_size) if gpus > 1]:
-        used["all_reduce"] = {"gpus": reducing}
+    used |= {name: {} for name in BY_SIZE if name != REDUCE}
+    groups = group_of(scenario.gpu, tp), group_of(scenario.gpu, scenario.data_parallel_size, tp)
+    if reducing := [group.gpus for group in groups if group.gpus > 1]:
+        used[REDUCE] = {"gpus": reducing}
     if layer and layer.experts:
         experts = layer.experts
         used[in_precision(parts, "experts", *expert_precision(model).parts)] = {

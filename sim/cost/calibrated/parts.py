@@ -162,38 +162,6 @@ class Along:
         return Priced.of(ps, (*self._outside, *self._part.outside({self._axis: value})))
 
 
-class AllReduce:
-    """An all-reduce of so many GPUs: a ring, with their own start and their own share of the links.
-
-    `one_shot_s` is given where every GPU may send all it has to every other, in one go: seconds a byte of the
-    link. That is one start and `gpus - 1` messages, shorter where they are small.
-    """
-
-    def __init__(self, part: Part, gpus: int, one_shot_s: float | None = None) -> None:
-        shares, starts = (part.constants.get(name, {}) for name in ("shares", "starts"))
-        self._along = Along(part, "bytes", gpus=gpus)
-        self._ring = 2 * (gpus - 1) / gpus * _by_count(shares, gpus, 1.0)
-        self._start = _by_count(starts, gpus, 0.0)
-        self._least_ps = self._ring_of(0.0).ps
-        self._shot_ps = None if one_shot_s is None else (gpus - 1) * one_shot_s * PS_PER_S
-
-    def priced(self, size: float) -> Priced:
-        """Of so many bytes on each GPU."""
-        found = self._ring_of(size)
-        if self._shot_ps is not None and self._least_ps + size * self._shot_ps < found.ps:
-            return Priced(self._least_ps + size * self._shot_ps)
-        return found
-
-    def _ring_of(self, size: float) -> Priced:
-        return self._along.priced(self._ring * size, self._start, size)
-
-
-def _by_count(values: Mapping[str, float], gpus: int, default: float) -> float:
-    """Of so many GPUs, else of the next smaller number, else of the least."""
-    known = sorted(map(int, values))
-    return values[str(known[max(bisect_right(known, gpus) - 1, 0)])] if known else default
-
-
 class Product:
     """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
 

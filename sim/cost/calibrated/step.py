@@ -17,6 +17,7 @@ scans as in the roofline; all-reduces and copies to and from the host as in the 
 from collections.abc import Mapping
 from typing import Any
 
+from kvsim.sim.cost.calibrated.all_reduce import AllReduce
 from kvsim.sim.cost.calibrated.decode import DecodePart
 from kvsim.sim.cost.calibrated.layer import (
     Layer,
@@ -25,7 +26,6 @@ from kvsim.sim.cost.calibrated.layer import (
     layer_of,
 )
 from kvsim.sim.cost.calibrated.parts import (
-    AllReduce,
     Along,
     ExpertsPart,
     Part,
@@ -36,8 +36,9 @@ from kvsim.sim.cost.calibrated.parts import (
     total,
 )
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
+from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.host import engine_of
-from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S, all_reduce_s
+from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
 from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.registry import allocator_class
@@ -46,7 +47,8 @@ from kvsim.sim.workload import PS_PER_S
 BLOCK_SIZE = 16
 """Of those that keep keys and values in one piece: what the profile's main tables were measured with."""
 PROMPTS_KEPT = 1 << 16
-BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", "all_reduce")
+REDUCE = "all_reduce"
+BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", REDUCE)
 """Parts that only move bytes."""
 ONE_LAUNCH = ("vllm-v1",)
 """Engines that launch attention of prompts and of decoding sequences at once, where the kernel can."""
@@ -81,12 +83,11 @@ class StepParts:
         self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
         self._product = self._part("product", parts)
         self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}
-        reduce = self._parts.pop("all_reduce", None)
-        self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items()}
-        together = [gpus for gpus in (tp, self._ranks) if gpus > 1]
-        link = self._gpu.link_bytes_per_s
+        self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items() if name != REDUCE}
+        reduce, link = self._parts.get(REDUCE), self._gpu.link_bytes_per_s
         one_shot_s = 1 / link if link and scenario.fuse_allreduce_rms else None
-        self._reduce = {gpus: AllReduce(reduce, gpus, one_shot_s) for gpus in together if reduce}
+        self._over_tp = AllReduce(reduce, self._gpu, group_of(self._gpu, tp), one_shot_s)
+        self._over_ranks = AllReduce(reduce, self._gpu, group_of(self._gpu, self._ranks, tp), one_shot_s)
         group = self._heads // self._kv_heads
         geometry = {
             "kv_heads": self._kv_heads,
@@ -150,6 +151,7 @@ class StepParts:
     def _through_layers(self, n: int) -> Priced:
         model, head_dim = self._model, self._model.head_dim
         norm = self._by_bytes("elementwise", 8 * n * model.hidden_size)
+        summed = n * model.hidden_size * model.dtype_bytes
         layer = [
             *(norm, norm),
             *(product.priced(n) for product in self._products or ()),
@@ -160,11 +162,11 @@ class StepParts:
         if model.norms_over_heads:  # their squares, the sum of these over the GPUs, and the norm
             layer += [self._by_bytes("elementwise", 4 * n * (self._heads + self._kv_heads) * head_dim)] * 2
         if self._tp > 1:
-            layer += [self._all_reduce(n, self._tp)] * 2
+            layer += [self._over_tp.priced(summed)] * 2
             if model.norms_over_heads:
-                layer.append(self._sums(n))
-        if self._ranks > 1:  # to the experts and back
-            layer.append(self._all_reduce(n * self._ranks, self._ranks))
+                layer.append(self._over_tp.priced(8 * n))  # two sums of 32 bits a token
+        if self._ranks > 1:  # to the experts and back: an all-gather and a reduce-scatter
+            layer.append(self._over_ranks.priced(self._ranks * summed))
         if self._products is None:
             layer.append(self._unmeasured_products(n))
         return total([total(layer).times(model.layers), norm])
@@ -210,20 +212,6 @@ class StepParts:
             moved -= held * (1 - chosen / self._ranks)
         ps = 3 * form.t0_ps + form.form_ps(moved, 2 * (model.body_parameters - idle) * share * n)
         return Priced.of(ps, [(self._unmeasured_layers(), "", 0.0)])
-
-    def _all_reduce(self, n: int, gpus: int) -> Priced:
-        """Of the activations of n tokens; an all-gather and a reduce-scatter move the same."""
-        return self._reduced(n * self._model.hidden_size * self._model.dtype_bytes, gpus)
-
-    def _sums(self, n: int) -> Priced:
-        """The all-reduce of two numbers of 32 bits a token."""
-        return self._reduced(8 * n, self._tp)
-
-    def _reduced(self, size: int, gpus: int) -> Priced:
-        if gpus in self._reduce:
-            return self._reduce[gpus].priced(size)
-        least_s, each_s = all_reduce_s(self._gpu, gpus)
-        return Priced.of((least_s + size * each_s) * PS_PER_S, [(f"all-reduce of {gpus} GPUs", "", 0.0)])
 
     # -- attention ----------------------------------------------------------------------------
 

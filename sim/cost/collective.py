@@ -1,0 +1,73 @@
+"""All-reduces, and an all-gather with its reduce-scatter, which together move as much.
+
+    node      the GPUs that links join (8 on most boards, 72 of a GB200), or that share a host over PCIe:
+              least + 2 (n - 1) / n * size / (share of the link), a ring of all n GPUs
+    network   beyond: each of the g GPUs in a node sends a part of the sum to the other nodes
+              start   6.8 us + 2 * ((g - 1) * 0.6 us + ceil(log2 nodes) * 5 us)
+              bytes   2 (nodes - 1) / nodes * size / g, over the network's rate
+              Pieces go on as they arrive: the slower of node and network sets the rate.
+
+The network's times are those by which NCCL chooses its algorithms (src/graph/tuning.cc, a tree with the LL
+protocol: base, NVLink, network): on two nodes of eight 25 us at least. Nothing there was measured or fitted.
+"""
+
+from typing import NamedTuple
+
+from kvsim.sim.models.spec import GpuSpec
+from kvsim.sim.scenario.deployment import RANKED, Deployment
+
+LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
+"""Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
+own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 on two L40S, 25 on eight."""
+LINK_SHARE, PCIE_SHARE = 0.65, 0.55
+"""Of a link that a ring reaches. The same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 of two L40S.
+Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
+NCCL_START_S, NCCL_NODE_S, NCCL_NETWORK_S = 6.8e-6, 0.6e-6, 5e-6
+"""Of a tree between nodes: once, for each GPU on the way through a node, for each level between nodes."""
+
+
+class Group(NamedTuple):
+    """GPUs that add something up: so many of them in each of so many nodes."""
+
+    gpus: int
+    nodes: int = 1
+
+
+def group_of(gpu: GpuSpec, count: int, stride: int = 1) -> Group:
+    """`count` GPUs of which each is `stride` GPUs from the next: those of a node stand side by side."""
+    here = min(max(gpu.node_gpus // stride, 1), count)
+    return Group(here, -(-count // here))
+
+
+def all_reduce_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
+    """Seconds that an all-reduce takes at least, and for each byte of one GPU's input."""
+    here, nodes = group
+    least_s = each_s = 0.0
+    ring = 2 * (1 - 1 / (here * nodes))
+    if here > 1 and gpu.link_bytes_per_s:
+        least_s, each_s = LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
+    elif here > 1:
+        least_s, each_s = PCIE_ALL_REDUCE_S * here / 2, ring / (PCIE_SHARE * 2 / here * gpu.pcie_bytes_per_s)
+    if nodes == 1:
+        return least_s, each_s
+    start_s, sent_s = between_nodes_s(gpu, group)
+    return max(least_s, start_s), max(each_s, sent_s)
+
+
+def between_nodes_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
+    """What the network takes of an all-reduce, at least and for each byte of one GPU's input."""
+    here, nodes = group
+    levels = (nodes - 1).bit_length()
+    start_s = NCCL_START_S + 2 * ((here - 1) * NCCL_NODE_S + levels * NCCL_NETWORK_S)
+    return start_s, 2 * (nodes - 1) / nodes / here / gpu.network_bytes_per_s
+
+
+def network_note(scenario: Deployment) -> str | None:
+    """That GPUs of several nodes talk over the network; None where one node holds them all."""
+    gpu, gpus = scenario.gpu, scenario.gpus
+    if gpus <= gpu.node_gpus or scenario.cost not in RANKED:
+        return None
+    return (
+        f"{gpus:,} GPUs on nodes of {gpu.node_gpus}: between nodes they talk over a network of "
+        f"{gpu.network_bytes_per_s / 1e9:g} GB/s a GPU, which nobody measured."
+    )
