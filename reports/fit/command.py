@@ -11,12 +11,14 @@ from pathlib import Path
 from rich.console import Console
 
 from kvsim.reports.fit.tables import fit_report
+from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import Fit, fitted
 from kvsim.sim.fit.asked import FitOptions
-from kvsim.sim.fit.log import explain, read_log, settings_in
+from kvsim.sim.fit.log import read_log
+from kvsim.sim.fit.log_terms import as_logged, explain, settings_in
 from kvsim.sim.fit.what_if import what_ifs
-from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.models.catalog import model_named
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,15 @@ def fit_command(
     if startup is not None:
         if len(models) * len(gpus) > 1:
             raise KvsimError("log explains one model on one GPU, got several")
-        options = settings_in(startup, options)
-    fits = [fitted(model_named(model), gpu_named(gpu), options) for model in models for gpu in gpus]
+        options = settings_in(startup, model_named(models[0]), options)
+    devices = [gpu_and_cost(gpu, None)[0] for gpu in gpus]
+    fits = [fitted(model_named(model), gpu, options) for model in models for gpu in devices]
+    terms = None
+    if startup is not None:
+        terms = (startup, explain(startup, fits[0]))
+        fits = [as_logged(startup, fits[0])]
     alone = fits[0] if len(fits) == 1 else None
     others = what_ifs(alone) if alone is not None and output.what_if else []
-    terms = (startup, explain(startup, alone)) if startup is not None and alone is not None else None
     if output.json:
         told = [fit.as_json() for fit in fits]
         if alone is not None:

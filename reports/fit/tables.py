@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.sim.fit.answer import Fit
-from kvsim.sim.fit.log import StartupLog, Term
+from kvsim.sim.fit.log import StartupLog
+from kvsim.sim.fit.log_terms import Term
 from kvsim.sim.fit.what_if import WhatIf
 
 GIB = 2**30
@@ -19,6 +20,7 @@ PARTS = {
     "activations": ("#E69F00", "▓"),
     "CUDA graphs": ("#CC79A7", "▒"),
     "runtime": ("#56B4E9", "▚"),
+    "profiled": ("#E69F00", "▓"),
     "KV cache": ("#009E73", "▓"),
     "not used": ("#9A9A9A", "·"),
 }

@@ -5,26 +5,28 @@
 vLLM's defaults          seats and budget of `vllm serve` on that GPU, in that release
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.classes import name_of
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.log import StartupLog
+from kvsim.sim.fit.answer import fitted
+from kvsim.sim.fit.asked import FitOptions
+from kvsim.sim.fit.capacity import blocks_printed
+from kvsim.sim.fit.log import StartupLog, logged
 from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import RELEASES, Asked, vllm_defaults
+from kvsim.sim.scenario.vllm_defaults import FAMILY, Asked, known_release, rules_of, vllm_defaults
 
-NEWEST = list(RELEASES)[-1]
-ASYNCHRONOUS = (0, 14)
-"""From this release on vLLM schedules asynchronously unless it is told not to."""
-FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "async_scheduling", "block_size")
-"""Settings that a log may state, and that None leaves open."""
-PLAIN = ("tensor_parallel_size", "kv_cache_dtype", "gpu_memory_utilization", "enforce_eager")
-"""Those whose default is a value: a log's word replaces the default only."""
+SIMULATED = ("0.11.0", "0.33.0")
+"""The releases whose scheduler is."""
+LAUNCHES = ("calibrated", "measured-elsewhere")
+"""Costs that know what launching kernels one by one takes."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,18 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
     """
     told: list[str] = []
     found = asked
-    release = NEWEST
+    release = started = SIMULATED[-1]
     if log is not None:
         release = _release(log)
-        found, said = _logged(found, log)
-        told.append(f"The log says: {', '.join(said) or 'nothing of the settings'}.")
+        started = known_release(log.release)
+        found, taken = _logged(found, log)
+        told += taken
         if log.release and not log.release.startswith(release):
             told.append(f"The log is of vLLM {log.release}, simulated as {release}.")
-    of_vllm = asked.scheduler is None or str(asked.scheduler).startswith("vllm-v1")
-    if allocator_class(name_of(asked.allocator)).has_blocks and of_vllm:
-        found, said = _defaults(found, release)
+    if _of_vllm(asked):
+        found, said = _defaults(found, release, started)
         if said:
-            told.append(f"Defaults of vllm serve {release}: {', '.join(said)}.")
+            told.append(f"Defaults of vllm serve {started}: {said}.")
     meant = f"{run.model} served, {_name(asked.model)} simulated"
     if run.model and _differ(run.model, asked.model):
         told.append(f"The models' names differ: {meant}.")
@@ -64,60 +66,103 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
 
 
 def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
-    usual, changes = Scenario(), {}
-    for name in (*FLAGS, *PLAIN):
-        stated = getattr(log, name)
-        if stated is not None and getattr(asked, name) == getattr(usual, name) and stated != "auto":
-            changes[name] = stated
-    if changes.get("enforce_eager") and asked.cost == "roofline":
-        del changes["enforce_eager"]
+    """The scenario as the log has it where its user says nothing, and what is taken, and left, in words."""
+    gpu_cost, model = _gpu(asked)[1], _model(asked)
+    leave = {"quantization"} if model.quantization else set()
+    leave |= set() if model.experts else {"data_parallel_size", "enable_expert_parallel"}
+    leave |= set() if gpu_cost in LAUNCHES else {"enforce_eager"}
+    if not _of_vllm(asked):
+        leave |= {"block_size", "enable_prefix_caching", "async_scheduling"}
+    found, changes = logged(asked, log, leave)
+    changes = dict(changes)
     if asked.kv_tokens is None and asked.num_gpu_blocks is None:
-        if log.kv_tokens is not None:
-            changes["kv_tokens"] = log.kv_tokens
-        elif log.num_gpu_blocks is not None:
-            changes["num_gpu_blocks"] = log.num_gpu_blocks
-    said = [
-        f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in changes.items()
-    ]
-    return replace(asked, **changes), said
+        size = _size(found, log)
+        found, changes = replace(found, **size), changes | size  # type: ignore[arg-type]
+    said = [f"The log says: {_in_words(changes) or 'nothing of the settings'}."]
+    if "num_gpu_blocks" in changes:
+        said.append(f"Of {found.num_gpu_blocks + 1:,} blocks one is vLLM's null block.")  # type: ignore[operator]
+    if log.enforce_eager and asked.enforce_eager is None and "enforce_eager" in leave:
+        said.append(f"The log's enforce_eager is left out: cost {gpu_cost} knows no launches.")
+    if log.device not in (None, "cuda"):
+        said.append(f"The log is of a server on {str(log.device).upper()}.")
+    return found, said
 
 
-def _defaults(asked: Scenario, release: str) -> tuple[Scenario, list[str]]:
-    """The scenario with the settings that vLLM starts with, where they are open."""
-    model = asked.model if isinstance(asked.model, ModelSpec) else model_named(asked.model)
-    gpu = asked.gpu if isinstance(asked.gpu, GpuSpec) else gpu_and_cost(asked.gpu, asked.cost)[0]
+def _size(server: Scenario, log: StartupLog) -> dict[str, object]:
+    """The KV cache that the log states: in blocks without the null block where vLLM hands them out."""
+    if log.kv_tokens is None and log.num_gpu_blocks is None:
+        return {}
+    if not _of_vllm(server):
+        return {} if log.kv_tokens is None else {"kv_tokens": log.kv_tokens}
+    options = {
+        each.name: getattr(server, each.name) for each in fields(FitOptions) if hasattr(server, each.name)
+    }
+    pool = fitted(
+        _model(server),
+        _gpu(server)[0],
+        FitOptions(**options, engine=f"{FAMILY}@{known_release(log.release)}"),
+        kv_memory_bytes=0,
+    )
+    blocks = log.num_gpu_blocks
+    if blocks is None:
+        assert log.kv_tokens is not None
+        blocks = blocks_printed(pool.groups, log.kv_tokens, pool.request)
+    found: dict[str, object] = {"num_gpu_blocks": max(blocks - 1, 1)}
+    if server.block_size is None and pool.paged.aligned_from is None:
+        found["block_size"] = pool.paged.block_size
+    return found
+
+
+def _defaults(asked: Scenario, release: str, started: str) -> tuple[Scenario, str]:
+    """The scenario with what the release that was started takes by itself, where it is open; and in words."""
     given = Asked(
         max_num_batched_tokens=asked.max_num_batched_tokens,
         max_num_seqs=asked.max_num_seqs,
         max_model_len=asked.max_model_len,
         enable_chunked_prefill=asked.enable_chunked_prefill,
     )
-    usual = vllm_defaults(release, gpu, model, use="server", asked=given)
+    usual = vllm_defaults(started, _gpu(asked)[0], _model(asked), use="server", asked=given)
     changes: dict[str, object] = {}
     for name in ("max_num_seqs", "max_num_batched_tokens", "async_scheduling"):
         if getattr(asked, name) is None:
             changes[name] = getattr(usual, name)
     if asked.gpu_memory_utilization == Scenario().gpu_memory_utilization:
         changes["gpu_memory_utilization"] = usual.gpu_memory_utilization
-    said = [
-        f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in changes.items()
-    ]
+    said = _in_words(changes)
     if asked.scheduler is None:
-        changes["scheduler"] = f"vllm-v1@{release}"
+        changes["scheduler"] = f"{FAMILY}@{release}"
     return replace(asked, **changes), said  # type: ignore[arg-type]
 
 
+def _in_words(settings: Mapping[str, object]) -> str:
+    """`max_num_seqs 64, enforce_eager True`."""
+    return ", ".join(
+        f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in settings.items()
+    )
+
+
+def _of_vllm(asked: Scenario) -> bool:
+    """Whether vLLM V1 schedules it, over blocks."""
+    scheduler = asked.scheduler is None or str(asked.scheduler).startswith(FAMILY)
+    return scheduler and allocator_class(name_of(asked.allocator)).has_blocks
+
+
+def _model(asked: Scenario) -> ModelSpec:
+    found = asked.model if isinstance(asked.model, ModelSpec) else model_named(asked.model)
+    return quantized(found, asked.quantization)
+
+
+def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
+    """The GPU, and how its steps are timed."""
+    if isinstance(asked.gpu, GpuSpec):
+        return asked.gpu, asked.cost or "roofline"
+    return gpu_and_cost(asked.gpu, asked.cost)[:2]
+
+
 def _release(log: StartupLog) -> str:
-    """The release that is simulated for that of a log: the nearest before it that schedules as it does."""
-    try:
-        numbers = tuple(map(int, (log.release or NEWEST).split(".")[:2]))
-    except ValueError:
-        return NEWEST
-    if log.async_scheduling or numbers >= ASYNCHRONOUS:
-        return NEWEST
-    oldest = next(iter(RELEASES))
-    known = [each for each in RELEASES if tuple(map(int, each.split(".")[:2])) <= numbers]
-    return known[-1] if known else oldest
+    """The release that is simulated for that of a log: the one that schedules as it does."""
+    newer = log.async_scheduling or rules_of(known_release(log.release)).async_scheduling
+    return SIMULATED[newer]
 
 
 def _name(model: str | ModelSpec) -> str:

@@ -8,6 +8,7 @@ What is not given is the default of vLLM's release (sim/scenario/vllm_defaults.p
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
+from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.budget import MemoryLine, budget
@@ -24,9 +25,9 @@ from kvsim.sim.fit.notes import Numbers, notes_of
 from kvsim.sim.kv.blocks import KvSettings, Paged, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
 from kvsim.sim.kv.pages import Group, Request, scheduler_block_sizes
-from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.vllm_defaults import FAMILY, Asked, VllmDefaults, vllm_defaults
+from kvsim.sim.scenario.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaults, vllm_defaults
 
 MOST_GPUS = 64
 """The largest split that is tried when a model does not fit."""
@@ -151,6 +152,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     model : str or ModelSpec
         A built-in name, a config.json or its folder, or a spec.
     gpu : str or GpuSpec
+        A built-in name, a measured profile, or a file with six numbers.
     **options
         Fields of FitOptions; `kv_memory` in GiB gives the memory of the cache instead of the formula.
 
@@ -168,13 +170,13 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     if unknown:
         raise KvsimError(f"fit knows no option {', '.join(unknown)}")
     spec = model_named(model) if isinstance(model, str) else model
-    device = gpu_named(gpu) if isinstance(gpu, str) else gpu
+    device = gpu_and_cost(gpu, None)[0] if isinstance(gpu, str) else gpu
     return fitted(spec, device, FitOptions(**options))  # type: ignore[arg-type]
 
 
-def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
-    """The answer to a whole question."""
-    answer = _answered(model, gpu, options)
+def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions, *, kv_memory_bytes: int | None = None) -> Fit:
+    """The answer to a whole question; `kv_memory_bytes` where an engine said what it has for the cache."""
+    answer = _answered(model, gpu, options, kv_memory_bytes)
     numbers = Numbers(answer.engine, answer.paged, answer.groups, answer.capacity, answer.request)
     notes = [f"{model.name}: {note}" for note in model.notes]
     stages = options.pipeline_parallel_size
@@ -183,14 +185,15 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
             f"{stages} stages share the layers as evenly as can be, and the weights are taken to be shared "
             "evenly too: a block id is worth the layers of its stage on each GPU"
         )
-    notes += [*notes_of(numbers, answer.cache_hit_alignment_tokens), *_refused(answer)]
+    notes += notes_of(numbers, answer.cache_hit_alignment_tokens)
+    notes += _refused(answer, split=kv_memory_bytes is None and options.kv_memory is None)
     asked = parse_lengths(options.lengths) if options.lengths else ()
     pool = answer.capacity
     fits = length_fits(answer.groups, pool.num_blocks, pool.bytes_per_block, asked)
     return replace(answer, lengths=fits, notes=tuple(notes))
 
 
-def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
+def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_bytes: int | None = None) -> Fit:
     """The numbers of the answer."""
     _check(options, model)
     engine = engine_of(model, gpu, options)
@@ -200,16 +203,18 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     if not groups:
         raise KvsimError(f"model {model.name} caches nothing")
     lines: tuple[MemoryLine, ...] = ()
-    if options.kv_memory is None:
+    if kv_memory_bytes is None and options.kv_memory is not None:
+        kv_memory_bytes = int(options.kv_memory * GIB)
+    if kv_memory_bytes is None:
         lines = budget(
             model,
             gpu,
             options.tensor_parallel_size,
             engine,
-            eager=options.enforce_eager,
+            eager=bool(options.enforce_eager),
             stages=options.pipeline_parallel_size,
         )
-    memory = int(options.kv_memory * GIB) if options.kv_memory else _cache_bytes(lines)
+    memory = _cache_bytes(lines) if kv_memory_bytes is None else kv_memory_bytes
     stages = options.pipeline_parallel_size
     longest, in_flight = options.max_model_len or model.max_model_len, engine.in_flight_of(stages)
     request = Request(longest, in_flight, engine.max_num_batched_tokens)
@@ -221,13 +226,13 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> Fit:
     return Fit(model, gpu, options, engine, lines, memory, layers, groups, capacity, request, (), ())
 
 
-def _refused(answer: Fit) -> list[str]:
-    """That vLLM would not start, by how much, and the smallest split that would."""
+def _refused(answer: Fit, *, split: bool) -> list[str]:
+    """That vLLM would not start, by how much, and the smallest split that would, if asked."""
     if answer.capacity.refusal is None:
         return []
     told = f"vLLM would not start: {answer.capacity.refusal}"
     tp = answer.options.tensor_parallel_size
-    while answer.options.kv_memory is None and (tp := 2 * tp) <= MOST_GPUS:
+    while split and (tp := 2 * tp) <= MOST_GPUS:
         try:
             other = _answered(answer.model, answer.gpu, replace(answer.options, tensor_parallel_size=tp))
         except KvsimError:
@@ -262,7 +267,7 @@ def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaul
         raise KvsimError(f"engine must be {FAMILY}@RELEASE, got {options.engine!r}")
     asked = Asked(**{each.name: getattr(options, each.name) for each in fields(Asked)})
     return vllm_defaults(
-        release or "0.33.0", gpu, model, use=options.use, mode=options.performance_mode, asked=asked
+        release or NEWEST, gpu, model, use=options.use, mode=options.performance_mode, asked=asked
     )
 
 

@@ -38,7 +38,7 @@ class FitOptions:
         None, "Decide a step before the last has ended.", show_default="the release's"
     )
     enable_chunked_prefill: bool | None = _asked(None, "Split prompts.", show_default="the release's")
-    enforce_eager: bool = _asked(False, "No CUDA graphs.")
+    enforce_eager: bool | None = _asked(None, "No CUDA graphs.", show_default="off")
     disable_hybrid_kv_cache_manager: bool = _asked(
         False,
         "Windows and chunks keep every token.",

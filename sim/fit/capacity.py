@@ -118,6 +118,11 @@ def request_blocks(groups: Sequence[Group], request: Request) -> int:
     return sum(max(blocks_of(page, request) for page in dict.fromkeys(group.pages)) for group in groups)
 
 
+def blocks_printed(groups: Sequence[Group], kv_tokens: int, request: Request) -> int:
+    """The blocks of which an engine prints so many tokens, the null block among them."""
+    return -(-kv_tokens * request_blocks(groups, request) // request.max_model_len)
+
+
 def longest_that_fits(groups: Sequence[Group], usable_bytes: int, block_bytes: int, request: Request) -> int:
     """The most tokens of a request that the memory holds, at most `max_model_len`; 0 if not even one.
 

@@ -19,11 +19,20 @@ class WhatIf:
 
 
 def what_ifs(base: Fit) -> list[WhatIf]:
-    """The changes that apply to this model and these settings."""
+    """The changes that apply to this model and these settings.
+
+    Where an engine said what it has for the cache, that grows and shrinks by what the formula does.
+    """
     found = []
+    logged = base.kv_memory_bytes - fitted(base.model, base.gpu, base.options).kv_memory_bytes
     for name, model, changes in _changes(base):
+        options = replace(base.options, **changes)  # type: ignore[arg-type]
         try:
-            found.append(WhatIf(name, fitted(model, base.gpu, replace(base.options, **changes))))  # type: ignore[arg-type]
+            other = fitted(model, base.gpu, options)
+            if logged:
+                memory = other.kv_memory_bytes + logged
+                other = fitted(model, base.gpu, options, kv_memory_bytes=memory)
+            found.append(WhatIf(name, other))
         except KvsimError as error:
             found.append(WhatIf(name, None, str(error)))
     return found

@@ -152,10 +152,11 @@ class Scenario:
         shown="on for vllm-v1@0.33.0",
         doc="whether a step is decided before the last one has ended",
     )
-    enforce_eager: bool = option(
+    enforce_eager: bool | None = option(
         "Launch all kernels without CUDA graphs (--cost calibrated).",
         panel=ENGINE,
-        default=EngineConfig.enforce_eager,
+        default=None,
+        shown="off",
         doc="launch all kernels one by one, without CUDA graphs "
         "([`--cost calibrated`](cost.md#calibrated) only)",
     )

@@ -1,23 +1,25 @@
 """What vLLM sets itself when nobody does: the token budget, the seats, and what is switched on.
 
     GPU                                     LLM class         server             any other use
-    160 GiB and more (0.33.0)            16,384 x 1,024    16,384 x 1,024       2,048 x 128
+    160 GiB and more (from 0.28)         16,384 x 1,024    16,384 x 1,024       2,048 x 128
     70 GiB and more, no A100, no GB10    16,384 x 1,024     8,192 x 1,024       2,048 x 128
     all others                            8,192 x   256     2,048 x   256       2,048 x 128
 
 tokens of a step x sequences. Performance mode `throughput` doubles both. Without chunked prefill the budget
-is at least the longest sequence; it never exceeds seats x longest sequence, nor the seats the budget. 0.33.0
-also schedules asynchronously and takes 92 % of the GPU's memory, where 0.11.0 took 90 %. Both cache prefixes,
-except of models that are recurrent only or have an encoder (whose prompts are not chunked either).
+is at least the longest sequence; it never exceeds seats x longest sequence, nor the seats the budget.
+Prefixes are cached, except of models that are recurrent only or have an encoder (whose prompts are not
+chunked either). 0.14 began to schedule asynchronously, 0.21 to take 92 % of the GPU's memory instead of 90,
+and 0.28 to know the class of 160 GiB.
 
-From vLLM's own code: 0.33.0 vllm/engine/arg_utils.py (get_batch_defaults), 0.11.0 the same file
-(_set_default_args_v1).
+From vLLM's own code: vllm/engine/arg_utils.py (get_batch_defaults, once _set_default_args_v1), vllm/config/.
+0.20 and 0.21 were not seen: what changed between 0.19 and 0.22 is put where its own log says (0.21).
 """
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 GIB = 2**30
@@ -43,14 +45,49 @@ class Release:
     largest_gib: int | None
 
 
-RELEASES = {
-    "0.11.0": Release(
-        gpu_memory_utilization=0.90, async_scheduling=False, reserve_full_prompt=False, largest_gib=None
-    ),
-    "0.33.0": Release(
-        gpu_memory_utilization=0.92, async_scheduling=True, reserve_full_prompt=True, largest_gib=160
-    ),
+_0_8 = Release(
+    gpu_memory_utilization=0.90, async_scheduling=False, reserve_full_prompt=False, largest_gib=None
+)
+_0_14 = replace(_0_8, async_scheduling=True)
+_0_19 = replace(_0_14, reserve_full_prompt=True)
+_0_21 = replace(_0_19, gpu_memory_utilization=0.92)
+RELEASES: dict[tuple[int, int], Release] = {
+    (0, 8): _0_8,
+    (0, 14): _0_14,
+    (0, 19): _0_19,
+    (0, 21): _0_21,
+    (0, 28): replace(_0_21, largest_gib=160),
 }
+"""What holds from a release on."""
+OLDEST, NEWEST = "0.8.0", "0.33.0"
+FIRST, LAST = (0, 8), (0, 33)
+
+
+def rules_of(release: str) -> Release:
+    """What holds in a release: 0.9.2, 0.11.2rc1.
+
+    Raises
+    ------
+    KvsimError
+        What is no release with V1, or a newer one than is known.
+    """
+    number = _number(release)
+    if number is None or not FIRST <= number <= LAST:
+        raise KvsimError(f"vLLM release must be {OLDEST} to {NEWEST}, got {release!r}")
+    return RELEASES[max(each for each in RELEASES if each <= number)]
+
+
+def known_release(release: str | None) -> str:
+    """The release itself where its defaults are known, else the nearest one; the newest of None."""
+    number = _number(release or NEWEST)
+    if release is None or number is None or number > LAST:
+        return NEWEST
+    return release if number >= FIRST else OLDEST
+
+
+def _number(release: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)(?:\.|$)", release)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +151,7 @@ def vllm_defaults(
     Parameters
     ----------
     release : str
-        One of RELEASES.
+        From 0.8.0 on.
     gpu, model : GpuSpec, ModelSpec
     use : "server", "llm" or "other"
     mode : "balanced", "interactivity" or "throughput"
@@ -126,13 +163,11 @@ def vllm_defaults(
     KvsimError
         When the settings cannot be together: vLLM refuses too.
     """
-    if release not in RELEASES:
-        raise unknown("vLLM release", release, list(RELEASES))
     if use not in USES:
         raise KvsimError(f"use must be one of {', '.join(USES)}, got {use!r}")
     if mode not in MODES:
         raise KvsimError(f"performance_mode must be one of {', '.join(MODES)}, got {mode!r}")
-    asked, of = asked or Asked(), RELEASES[release]
+    asked, of = asked or Asked(), rules_of(release)
     tokens, seats = BUDGET[_memory_class(gpu, of)].get(use, ANY_OTHER_USE)
     if mode == "throughput":
         tokens, seats = 2 * tokens, 2 * seats

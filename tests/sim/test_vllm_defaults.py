@@ -79,6 +79,8 @@ def test_every_gpu_use_and_switch_starts_as_the_genuine_0_33_0_does():
         ("h100", "llm", "0.33.0", (16384, 1024, 0.92, True)),
         ("b200", "server", "0.33.0", (16384, 1024, 0.92, True)),
         ("b200", "server", "0.11.0", (8192, 1024, 0.90, False)),
+        ("b200", "server", "0.19.0", (8192, 1024, 0.90, True)),
+        ("b200", "server", "0.22.1", (8192, 1024, 0.92, True)),
         ("a100-80gb", "server", "0.33.0", (2048, 256, 0.92, True)),
         ("l4", "other", "0.33.0", (2048, 128, 0.92, True)),
     ],
@@ -107,7 +109,8 @@ def test_what_is_asked_stays_and_the_rest_follows():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"release": "0.9"}, "vLLM release '0.9' is unknown"),
+        ({"release": "0.7"}, "vLLM release must be 0.8.0 to 0.33.0, got '0.7'"),
+        ({"release": "new"}, "vLLM release must be 0.8.0 to 0.33.0, got 'new'"),
         ({"use": "batch"}, "use must be one of server, llm, other, got 'batch'"),
         ({"mode": "fast"}, "performance_mode must be one of"),
         ({"asked": Asked(max_num_seqs=9000)}, "at least max_num_seqs .9000., got 8192"),

@@ -111,8 +111,11 @@ def test_the_log_says_what_the_user_does_not(tmp_path):
     found = server_of(Scenario(model="llama-3.1-8b", gpu="h100"), run, log)
     chosen = found.scenario
     assert (chosen.max_num_seqs, chosen.max_num_batched_tokens) == (64, 4096)
-    assert chosen.kv_tokens == 41_408 and chosen.async_scheduling is False and chosen.max_model_len == 8192
-    assert "kv_tokens 41,408" in found.told[0]
+    assert (chosen.num_gpu_blocks, chosen.block_size) == (41_408 // 16 - 1, 16)  # one is the null block
+    assert chosen.async_scheduling is False and chosen.max_model_len == 8192
+    assert "num_gpu_blocks 2,587" in found.told[0]
+    reserving = Scenario(model="llama-3.1-8b", gpu="h100", allocator="contiguous")
+    assert server_of(reserving, run, log).scenario.kv_tokens == 41_408
     own = server_of(Scenario(model="llama-3.1-8b", gpu="h100", num_gpu_blocks=500, max_num_seqs=8), run, log)
     assert own.scenario.kv_tokens is None and own.scenario.max_num_seqs == 8
 
@@ -232,6 +235,6 @@ def test_a_run_that_really_was_is_met(gpu, tmp_path):
     assert table.fitted["TPOT", "mean"] == pytest.approx(table.measured["TPOT", "mean"], rel=0.005)
     assert abs(table.fitted["E2E", "mean"] / table.measured["E2E", "mean"] - 1) < 0.03
     if gpu == "rtx-4090":
-        assert "KV memory of 41,408 tokens: given." in replay.notes()
+        assert "KV memory of 41,392 tokens: given." in replay.notes()
         larger = kvsim.replay(result, **server, what_if="num_gpu_blocks=5176")
         assert larger.changed.numbers["E2E", "mean"] < 0.8 * larger.found.numbers["E2E", "mean"]

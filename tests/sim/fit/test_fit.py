@@ -8,7 +8,6 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
 from kvsim.sim.fit.capacity import GIB, capacity_of
 from kvsim.sim.fit.lengths import held_blocks, length_fits, parse_lengths, uniform_waste
-from kvsim.sim.fit.log import explain, read_log, settings_in
 from kvsim.sim.fit.what_if import what_ifs
 from kvsim.sim.kv.blocks import KvSettings, paged
 from kvsim.sim.kv.groups import groups_of
@@ -202,7 +201,7 @@ def test_concurrency_is_blocks_over_the_blocks_of_the_longest_request():
     assert capacity_of([group], 63 * 16384, Request(1000, 0)).longest == 62 * 16
 
 
-# -- other settings, and a log -------------------------------------------------------------------------
+# -- other settings -------------------------------------------------------------------------
 
 
 def test_what_ifs_are_the_same_question_with_one_thing_different():
@@ -215,44 +214,6 @@ def test_what_ifs_are_the_same_question_with_one_thing_different():
         each.name: each.error for each in what_ifs(fit("falcon-h1-34b", "h100", tensor_parallel_size=2))
     }
     assert "2 groups of Mamba 2 heads" in refused["tensor parallel 4"]
-
-
-LOG = """\
-(EngineCore pid=9) INFO core.py:140] Initializing a V1 LLM engine (v0.33.0) with config: model='m', \
-max_seq_len=32768, tensor_parallel_size=1, kv_cache_dtype=auto, enable_prefix_caching=True, \
-enforce_eager=False
-INFO model_runner.py:429] Model loading took 13.51 GiB memory and 3.100000 seconds
-INFO gpu_worker.py:773] Available KV cache memory: 40.0 GiB
-INFO kv_cache_utils.py:1157] GPU KV cache size: {tokens} tokens, \
-Maximum concurrency for 32,768 tokens per request: 1x
-"""
-
-
-@pytest.mark.parametrize(
-    ("tokens", "about"),
-    [
-        ("523,878", "rounding of the log's GiB"),
-        ("872,677", "as if scheduling is not asynchronous"),
-        ("1,308,164", "as if the token budget is 2,048"),
-        ("1,047,756", "as if the cache is fp8"),
-        ("99,999", "not explained by one setting"),
-    ],
-)
-def test_a_log_is_explained_by_the_term_that_makes_the_difference(tmp_path, tokens, about):
-    path = tmp_path / "start.log"
-    path.write_text(LOG.replace("{tokens}", tokens))
-    log = read_log(path)
-    base = fit("mistral-7b", "h100")
-    terms = explain(log, replace(base, options=settings_in(log, base.options)))
-    (size,) = [term for term in terms if term.name.startswith("size of the same memory")]
-    assert size.name == f"size of the same memory: {about}"
-    assert {term.name for term in terms} >= {"weights", "activations, graphs, runtime"}
-
-
-def test_a_file_that_is_no_start_up_log_is_refused(tmp_path):
-    (tmp_path / "x").write_text("hello")
-    with pytest.raises(KvsimError, match="holds no line of a vLLM start-up"):
-        read_log(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
