@@ -107,6 +107,12 @@ class Scenario:
         shown="as long as each will be",
         doc="`sglang`: the `max_tokens` of every request, of which a share is set aside",
     )
+    ignore_eos: bool = option(
+        "Answers end at their length only; sglang reckons with all of it.",
+        panel=ENGINE,
+        default=EngineConfig.ignore_eos,
+        doc="`sglang`: answers end at their length only, as in benchmarks: all of it is set aside",
+    )
     preemption_threshold: int | None = option(
         "By priority: the difference that preempts others (sglang).",
         panel=ENGINE,

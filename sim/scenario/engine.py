@@ -114,6 +114,8 @@ class EngineConfig:
         Whether SGLang decodes in the steps that compute prompts, too.
     max_tokens : int or None
         The longest answer that clients ask for, by which SGLang reckons; None means as long as it will be.
+    ignore_eos : bool
+        Whether SGLang is told that answers end at their length only, so that it reckons with all of it.
     preemption_threshold : int or None
         SGLang, by priority: the difference above which an urgent request preempts others; None: never.
     """
@@ -151,6 +153,7 @@ class EngineConfig:
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
     max_tokens: int | None = None
+    ignore_eos: bool = False
     preemption_threshold: int | None = None
 
     def __post_init__(self) -> None:
@@ -194,7 +197,12 @@ class EngineConfig:
         self._check_few()
 
     def _check_few(self) -> None:
-        """What only SGLang's memory, or LightLLM, knows."""
+        """What only SGLang, or LightLLM, knows."""
+        if self.ignore_eos and self.max_tokens is not None:
+            raise KvsimError(
+                "max_tokens must be left out with ignore_eos, which makes each answer as long as asked, "
+                f"got {self.max_tokens}"
+            )
         if self.swa_full_tokens_ratio is not None:
             check_number("swa_full_tokens_ratio", self.swa_full_tokens_ratio)
         if self.swa_eviction_interval is not None:

@@ -23,7 +23,7 @@ from kvsim.sim.workload import Beam
 SOME_KNOW = (
     *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
     *("preemption", "policy", "schedule_conservativeness", "enable_mixed_chunk", "max_tokens"),
-    *("preemption_threshold", "capacity_policy"),
+    *("preemption_threshold", "ignore_eos", "capacity_policy"),
     *("router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"),
 )
 """Settings that only some schedulers have a use for."""

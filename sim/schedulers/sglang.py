@@ -2,9 +2,11 @@
 
 1. If anybody waits and the batch is not known to be full, the step computes prompts, in the order of the
    policy: each is admitted if its prompt and its longest answer fit beside a share of the longest answers of
-   those who run, the *new-token ratio* (sim/schedulers/sglang_budget.py). The first that does not fit makes
-   the batch full until somebody leaves. With chunked prefill the last prompt of a step may be cut, and goes
-   on in the next. Running requests wait meanwhile, unless decodes are mixed in (`--enable-mixed-chunk`).
+   those who run, the *new-token ratio* (sim/schedulers/sglang_budget.py); with `--ignore-eos` beside all of
+   them, or, without a radix tree, if the memory lasts until each answer has ended. The first that does not
+   fit makes the batch full until somebody leaves. With chunked prefill the last prompt of a step may be cut,
+   and goes on in the next. Running requests wait meanwhile, unless decodes are mixed in
+   (`--enable-mixed-chunk`).
 2. Otherwise the step decodes. If that finds no room, requests are *retracted*: the one with the shortest
    answer first, the longer prompt among equals; they wait at the end and are recomputed, and the ratio
    rises. Every decode step without a retraction lowers it.
@@ -15,7 +17,7 @@ is cut where it would not fit the memory by itself. With `--preemption-threshold
 preempts those that are less urgent by more than that. Without overlap scheduling. Version 0.5.23.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from kvsim.allocators.base import Allocator, Match
@@ -31,6 +33,7 @@ from kvsim.sim.schedulers.sglang_budget import (
     MOST_ESTIMATED,
     RETRACT_STEPS,
     Budget,
+    FixedAnswers,
     NewTokenRatio,
     WindowBudget,
 )
@@ -50,7 +53,7 @@ class Sglang(Scheduler):
     uses: ClassVar[frozenset[str]] = frozenset(
         {
             *("policy", "enable_prefix_caching", "schedule_conservativeness", "max_tokens"),
-            *("enable_mixed_chunk", "preemption_threshold"),
+            *("enable_mixed_chunk", "preemption_threshold", "ignore_eos"),
         }
     )
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
@@ -87,6 +90,7 @@ class Sglang(Scheduler):
         self._looked: dict[Request, int] = {}  # tokens to compute, when it was looked at last
         self._decoded_at = -1  # step of the last decision to decode without retraction
         self._capacity = 0
+        self._answers: FixedAnswers | None = None  # known in this step, where nobody ends early
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose queue it sorts."""
@@ -102,19 +106,19 @@ class Sglang(Scheduler):
 
     def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
         """An answer is cut where it would not fit the empty memory by itself."""
-        paged = -(-prompt // self._page) * self._page
-        return max(1, min(longest - prompt, self._capacity - paged - self._page - 1))
+        return max(1, min(longest - prompt, self._room(prompt)))
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; a prompt must leave room for a page and a token."""
-        paged = -(-request.prompt_tokens // self._page) * self._page
-        if paged + self._page + 1 >= self._capacity:
+        """As in the base; a prompt must leave room for more than a page."""
+        if request.prompt_tokens + self._page >= self._capacity:
             return f"does not fit an empty arena of {self._capacity:,} slots"
         memory = server.allocator
         if isinstance(memory, SglangWindowed):
             empty = memory.pool.pages * self._page, memory.pairs.windowed.pages * self._page
             budget, most_new = self._budget(memory, empty, 0, 0), self.most_new(request)
-            after = most_new - request.output_tokens  # tokens to come, when it is retracted at its end
+            after = max(
+                most_new - request.output_tokens, 0
+            )  # tokens to come, when it is retracted at its end
             lengths = ((request.prompt_tokens, most_new), (request.final_tokens, after))
             if not all(budget.admit(0, known, min(left, MOST_ESTIMATED)) for known, left in lengths):
                 return f"does not fit an empty windowed pool of {empty[1]:,} tokens"
@@ -122,15 +126,18 @@ class Sglang(Scheduler):
 
     def most_new(self, request: Request) -> int:
         """The tokens that a request may generate: as many as its client asks for, or as it will."""
-        asked = self.config.max_tokens
-        if asked is None:
-            return request.output_tokens
-        paged = -(-request.prompt_tokens // self._page) * self._page
-        return max(request.output_tokens, min(asked, self._capacity - paged - self._page - 1))
+        asked = max(request.output_tokens, self.config.max_tokens or 0)
+        return max(0, min(asked, self._room(request.prompt_tokens)))
+
+    def _room(self, prompt: int) -> int:
+        """The longest answer to a prompt that the empty memory has room for, as SGLang reckons."""
+        paged = -(-prompt // self._page) * self._page
+        return self._capacity - paged - self._page - 1
 
     def _set_aside(self, server: SglangServer, request: Request) -> float:
         """What is set aside for a running request's answer."""
-        return min(self.most_new(request) - server.generated(request), MOST_ESTIMATED) * self.ratio.now
+        left = min(self.most_new(request) - server.generated(request), MOST_ESTIMATED)
+        return left if self.config.ignore_eos else left * self.ratio.now
 
     # -- a step -------------------------------------------------------------------------------
 
@@ -257,6 +264,8 @@ class Sglang(Scheduler):
         """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
         cut = self.cut
         went_on = self._go_on(server, budget, cut) if cut is not None else 0
+        if self.config.ignore_eos and not server.allocator.caches:
+            self._answers = FixedAnswers(self._to_come(server, cut if went_on else None))
         chosen: list[Admission] = []
         preempted: list[Request] = []
         for request in list(server.waiting):
@@ -303,7 +312,11 @@ class Sglang(Scheduler):
         missing = self._looked[request] = request.known_tokens - cached
         still = min(max(self.most_new(request) - request.generated, 0), MOST_ESTIMATED)
         budget.hold(*woken(match))
-        tokens = budget.admit(cached, missing, still)
+        if self._answers is not None:
+            self._answers.add(self.most_new(request) - request.generated, request.known_tokens)
+            tokens = budget.admit_fixed(missing, still, self._answers)
+        else:
+            tokens = budget.admit(cached, missing, still)
         if tokens is None:
             self._no_room(server, budget, request)
             return False
@@ -328,6 +341,12 @@ class Sglang(Scheduler):
             self._held = "token budget"
             return False
         return True
+
+    def _to_come(self, server: SglangServer, cut: Request | None) -> Iterator[tuple[int, int]]:
+        """Of those who run, and of a prompt that goes on: tokens of the answer to come, and those held."""
+        for request in [*server.batch(), *([cut] if cut is not None else [])]:
+            done = server.generated(request)
+            yield self.most_new(request) - done, request.prompt_tokens + done
 
     def _no_room(self, server: SglangServer, budget: Budget, request: Request) -> None:
         """Memory is short: the batch is full as long as anybody runs; nobody does, if it cannot be had."""

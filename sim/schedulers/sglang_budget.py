@@ -4,11 +4,13 @@
               after a retraction (tokens generated + 20 each) / tokens that may be generated
     offset    sum over running requests of (most tokens still to come, at most 4096) * ratio
     admit     prompt + most tokens + a page < free and cached tokens - offset - what was admitted before
+              lengths known (ignore_eos): ratio 1; without a tree, memory must last until each one has ended
 
 Source: SGLang 0.5.23, `new_token_ratio_tracker.py`, `prefill_budget.py`, `schedule_policy.py` (PrefillAdder).
 """
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 RETRACT_STEPS = 20
@@ -44,6 +46,39 @@ class NewTokenRatio:
         pairs = list(left)
         generated = sum([done for done, _ in pairs]) + RETRACT_STEPS * len(pairs)
         self.now = min(1.0, generated / (sum([most for _, most in pairs]) + 1))
+
+
+class FixedAnswers:
+    """Answers of known length that are to come: how many tokens, and what their requests hold by now.
+
+    Until the one with the fewest left ends, every one takes a token a step; then it gives back what it held.
+    A token for each of them must be free all the time.
+    """
+
+    def __init__(self, others: Iterable[tuple[int, int]]) -> None:
+        self._others: Iterable[tuple[int, int]] | None = others  # until the first candidate is looked at
+        self._answers: list[tuple[int, int]] = []
+
+    def add(self, left: int, held: int) -> None:
+        """A candidate; a later one goes before the first with no fewer left, or (SGLang's way) the last."""
+        answers, new = self._answers, [(left, held)] if left > 0 else []
+        if self._others is not None:
+            answers += sorted([*new, *(each for each in self._others if each[0] > 0)], key=itemgetter(0))
+            self._others = None
+        else:
+            later = (at for at, (other, _) in enumerate(answers) if left <= other)
+            at = next(later, max(len(answers) - 1, 0))
+            answers[at:at] = new
+
+    def fit(self, free: int) -> bool:
+        """Whether so many free tokens are enough for all of them."""
+        running = len(self._answers)
+        for left, held in self._answers:
+            if free - left * running <= running:
+                return False
+            free += held
+            running -= 1
+        return True
 
 
 class Budget:
@@ -134,6 +169,19 @@ class Budget:
         piece = most // size * size
         return max((cached + piece) // size * size - cached, 0)
 
+    def admit_fixed(self, missing: int, most_new: int, answers: FixedAnswers) -> int | None:
+        """As `admit`, where the lengths of all answers are known and nothing is cached."""
+        needed = self.paged(missing) + self.page_size
+        if needed > min(self.left, self._free - self._current):
+            return None
+        if not self._lasts(missing, most_new, needed, answers):
+            return None
+        return min(missing, max(self.tokens, 0)) if self.chunked else missing
+
+    def _lasts(self, missing: int, most_new: int, needed: int, answers: FixedAnswers) -> bool:
+        """Whether the memory lasts until the last answer ends, if `needed` tokens of it are taken now."""
+        return answers.fit(self._free - self._current - needed)
+
     def _most(self, missing: int, most_new: int) -> int | None:
         """The longest piece of such a prompt; None: no memory."""
         return self.tokens
@@ -185,6 +233,10 @@ class WindowBudget(Budget):
         """As in the base, but 0 if the second pool is too full: the prompt waits."""
         piece = min(self.tokens, int(self.left), self._windowed - self.page_size)
         return max(0, min(missing, piece))
+
+    def _lasts(self, missing: int, most_new: int, needed: int, answers: FixedAnswers) -> bool:
+        """Windows give memory back before the end: only what is taken now counts."""
+        return self.needs(missing, most_new) <= self._windowed
 
     def _most(self, missing: int, most_new: int) -> int | None:
         needed = self.needs(self.paged(missing), most_new)

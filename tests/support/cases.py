@@ -247,7 +247,7 @@ def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
     caches = allocator == "radix" or (allocator != "dynamic" and rng.random() < 0.8)
     policies = ["fcfs", "priority", "sjf", "lof", "lpm"] + ["dfs-weight"] * (allocator == "sglang")
     policy = rng.choice(policies)
-    return {
+    settings = {
         "allocator": allocator,
         "enable_prefix_caching": caches,
         "enable_chunked_prefill": rng.random() < 0.6 and budget % size == 0,
@@ -258,6 +258,7 @@ def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
         "preemption_threshold": rng.choice([None, 0, 1]),
         "eviction": rng.choice(sorted(STRATEGIES)) if allocator == "sglang" else "lru",
     }
+    return {**settings, "ignore_eos": settings["max_tokens"] is None and rng.random() < 0.5}
 
 
 def events_of(engine) -> dict[str, list]:

@@ -66,13 +66,15 @@ def flags(name):
     yield "--enable-chunked-prefill" if config.get("chunk") else "--no-enable-chunked-prefill"
     if not config.get("radix", True):
         yield "--no-enable-prefix-caching"
+    if config.get("ignore_eos"):
+        yield "--ignore-eos"
     if config.get("mixed"):
         yield "--enable-mixed-chunk"
     if config.get("priority"):
         yield from ("--policy", "priority", "--preemption-threshold", str(config["preempt_threshold"]))
     elif "policy" in config:
         yield from ("--policy", config["policy"])
-    if any(row["max_new"] != row["output_len"] for row in rows(name)):
+    if not config.get("ignore_eos") and any(row["max_new"] != row["output_len"] for row in rows(name)):
         (asked,) = {row["max_new"] for row in rows(name)}
         yield from ("--max-tokens", str(asked))
 
