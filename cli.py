@@ -145,7 +145,8 @@ def sweep(
     """Simulate all combinations of options: lists (1,2,4), ranges (1:8:0.5, 1:64:x2, 1:64:log7)."""
     from kvsim import sweeping
 
-    sweeping.swept(file, {**vars(traffic), **vars(server)}, goals, swept, where)
+    code = sweeping.swept(file, {**vars(traffic), **vars(server)}, goals, swept, where)
+    raise typer.Exit(code)
 
 
 @app.command(short_help="The largest load within an SLO, and why not more.")
@@ -164,7 +165,8 @@ def capacity(
     """Find the largest load within an SLO, for each combination of options, and say why not more."""
     from kvsim import sizing
 
-    sizing.sized(file, {**vars(traffic), **vars(server)}, goals, sought, where)
+    code = sizing.sized(file, {**vars(traffic), **vars(server)}, goals, sought, where)
+    raise typer.Exit(code)
 
 
 @app.command(short_help="The table of a sweep, of any runs.")

@@ -3,17 +3,18 @@
     settings, seed --> saturated once, for a start --> load after load, each in a steady state --> row
 
 Every load is tried with the same seed, so with the same requests and the same gaps between them. A run is
-made twice as long until it is long enough to judge (reports/sweeps/steady.py).
+made twice as long until it is long enough to judge (reports/sweeps/steady.py). A trace that comes at its own
+times is sped up instead, and judged as a whole: it has no steady state, nor more requests than it has.
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.search import Found, Tried, search
-from kvsim.reports.sweeps.steady import window
+from kvsim.reports.sweeps.steady import everything, window
 from kvsim.reports.sweeps.table import FAILED, FINISHED
 from kvsim.reports.waiting import LIMITS
 from kvsim.sim.errors import KvsimError
@@ -21,17 +22,22 @@ from kvsim.sim.models.catalog import GIB
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.attainment import judged
 from kvsim.sim.run import Outcome, Simulation
-from kvsim.sweep_runs import prepared
+from kvsim.sim.workload import PS_PER_S
+from kvsim.sweep_runs import prepared, replays
+from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
 USUAL_REQUESTS = 1000
 MOST_REQUESTS = 64_000
 LOADS = {"rate": "request_rate", "clients": "clients", "rate-scale": "rate_scale"}
-"""What is sought -> the option that is varied."""
+"""What is sought -> the option that is varied; for its rate a trace at its own times is sped up."""
 
 FINER = 10
 """How many times finer a search is that is compared with another of the same seed."""
 
 MOST_CLIENTS = 100_000
+LEAST_SPEED = 1e-3
+AT_ONCE_S = 1e-3
+"""A trace that is sped up until all of it comes within this time comes at once: no load is higher."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,22 @@ class Sought:
     find: str
     tolerance: float
     more_kv_gib: float = 0.0
+
+
+class Load(NamedTuple):
+    """The option that is varied, whether it is the speed of a trace, and the answer for 1 of it."""
+
+    option: str
+    replayed: bool
+    unit: float = 1.0
+
+
+def load_of(settings: Mapping[str, Any], find: str) -> str:
+    """The option that is varied; KvsimError where such traffic has none."""
+    own_times = find != "clients" and replays(settings)
+    if find == "rate-scale" and not own_times:
+        raise KvsimError("find must be rate or clients for requests that come at no trace's own times")
+    return "rate_scale" if own_times else LOADS[find]
 
 
 def searched(
@@ -58,15 +80,16 @@ def searched(
 
 
 def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought) -> dict[str, Any]:
-    load = LOADS[sought.find]
-    settings = _drawn(settings, seed, goals, load)
+    option = load_of(settings, sought.find)
+    settings, load = _replayed(settings, seed, sought.find) if option == "rate_scale" else (
+        _drawn(settings, seed, goals, option), Load(option, replayed=False))  # fmt: skip
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
     found, gpus = _search(settings, seed, goals, load, fine)
     row = {"status": FINISHED, "reason": "", "gpus": gpus, **_told(found, load)}
     if sought.more_kv_gib and found.best is not None:
         larger = _with_more_kv(settings, seed, goals, sought.more_kv_gib)
         more, _ = _search(larger, seed, goals, load, fine, start=found.best.load)
-        row["more_kv_load"] = None if more.best is None else more.best.load
+        row["more_kv_load"] = None if more.best is None else load.unit * more.best.load
     return row
 
 
@@ -74,48 +97,52 @@ def _search(  # noqa: PLR0917 - the parts of a search
     settings: dict[str, Any],
     seed: int,
     goals: Goals,
-    load: str,
+    load: Load,
     tolerance: float,
     start: float | None = None,
 ) -> tuple[Found, int]:
-    whole = load == "clients"
-    gpus, first, least, most = _range(settings, seed, goals, load)
+    whole = load.option == "clients"
+    gpus, first, least, most = _range(settings, seed, load)
 
     def attempt(at: float) -> Tried:
-        return _tried({**settings, load: int(at) if whole else at}, seed, goals, at)
+        tried = {**settings, load.option: int(at) if whole else at}
+        return _tried(tried, seed, goals, at, replayed=load.replayed)
 
     found = search(attempt, start or first, least=least, most=most, tolerance=tolerance, whole=whole)
     return found, gpus
 
 
-def _range(settings: dict[str, Any], seed: int, goals: Goals, load: str) -> tuple[int, float, float, float]:
+def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[int, float, float, float]:
     """The GPUs, and the load to begin with, the least and the most to try.
 
     What the server does when all requests come at once is about the most that it can do.
     """
-    if load == "rate_scale":
-        return prepared(settings, seed, Goals()).gpus, 1.0, 1e-3, 1e6
-    at_once = prepared({**settings, "request_rate": float("inf")}, seed, Goals())
+    if load.replayed:
+        simulation = prepared(settings, seed, Goals())
+        return simulation.gpus, 1.0, LEAST_SPEED, max(_span_s(simulation) / AT_ONCE_S, 1.0)
+    drawn = {"arrivals": "gamma", "burstiness": None, "request_rate": float("inf")}
+    drawn |= {"think_time": None} if load.option == "clients" else {}
+    at_once = prepared({**settings, **drawn}, seed, Goals())
     summary: Any = plain(at_once.outcome().summary)
     rate, running = summary["throughput"]["requests_per_s"], summary["engine"]["mean_running"]
     if not rate:
         raise KvsimError("no request finishes, so there is no load to look for")
-    if load == "clients":
+    if load.option == "clients":
         return at_once.gpus, max(running or 1.0, 1.0), 1.0, MOST_CLIENTS
     return at_once.gpus, 0.7 * rate, rate / 1000, 4 * rate
 
 
-def _tried(settings: dict[str, Any], seed: int, goals: Goals, load: float) -> Tried:
+def _tried(settings: dict[str, Any], seed: int, goals: Goals, load: float, *, replayed: bool) -> Tried:
     """A load in its steady state: a run as long as it takes to judge it."""
-    requests = int(settings.get("num_prompts") or USUAL_REQUESTS)
+    requests = settings["num_prompts"]
     while True:
         simulation = prepared({**settings, "num_prompts": requests}, seed, goals)
         outcome = simulation.outcome()
-        steady = window(outcome.requests)
+        steady = everything(outcome.requests) if replayed else window(outcome.requests)
         summary: Any = plain(outcome.summary)
         overloaded = summary["load"]["overloaded"]
         enough = steady.long_enough and not steady.grows
-        if overloaded or enough or 2 * requests > MOST_REQUESTS or not _longer(settings):
+        if overloaded or enough or 2 * requests > MOST_REQUESTS:
             break
         requests *= 2
     verdict: Any = _judged(simulation, outcome, steady.rows)
@@ -124,12 +151,16 @@ def _tried(settings: dict[str, Any], seed: int, goals: Goals, load: float) -> Tr
         for each in verdict["by_limit"].values()
     ]
     within = bool(verdict["met"]) and not overloaded and not steady.grows
-    return Tried(load, within, max(ratios), _about(summary, verdict, requests, overloaded, steady.growth))
+    about = _about(summary, verdict, overloaded, steady.growth)
+    about["requests"] = len(simulation.engine.workload)
+    about["requests_from"] = _from(simulation)
+    return Tried(load, within, max(ratios), about)
 
 
-def _longer(settings: Mapping[str, Any]) -> bool:
-    """Whether more requests may be drawn: of a part of a trace there are no more."""
-    return settings.get("duration") is None
+def _from(simulation: Simulation) -> str:
+    """Which requests of a trace they are where that is not simply its rows: a note of the workload's own."""
+    notes = simulation.engine.workload.notes
+    return next((note[:-1] for note in notes if REPEATED in note or FIRST_OF in note), "")
 
 
 def _judged(simulation: Simulation, outcome: Outcome, rows: Any) -> dict[str, object]:  # noqa: ANN401
@@ -145,14 +176,12 @@ def _judged(simulation: Simulation, outcome: Outcome, rows: Any) -> dict[str, ob
 def _about(
     summary: Any,  # noqa: ANN401 - JSON
     verdict: Any,  # noqa: ANN401 - JSON
-    requests: int,
     overloaded: bool,
     growth: float,
 ) -> dict[str, Any]:
     """What is told of a load: its latencies against their limits, what held requests back, what it made."""
     finished = summary["requests"]["finished"] or 1
     return {
-        "requests": requests,
         "overloaded": overloaded,
         "growth": growth,
         "measured_s": {name: each["measured_s"] for name, each in verdict["by_limit"].items()},
@@ -167,22 +196,43 @@ def _about(
     }
 
 
-def _told(found: Found, load: str) -> dict[str, Any]:
+def _told(found: Found, load: Load) -> dict[str, Any]:
     """The row of a search: the load, what it makes, and why not more."""
-    best, worst, closest = found.best, found.worst, found.closest
+    best, worst, closest, unit = found.best, found.worst, found.closest, load.unit
     return {
-        "load": None if best is None else best.load,
+        "load": None if best is None else unit * best.load,
+        "speed": best.load if best is not None and load.replayed else None,
         "tried": len(found.tried),
         "at_load": None if best is None else best.about,
-        "above": None if worst is None else {"load": worst.load, **worst.about},
-        "closest": {"load": closest.load, "excess": min(closest.excess, 1e9), **closest.about},
+        "above": None if worst is None else {"load": unit * worst.load, **worst.about},
+        "closest": {"load": unit * closest.load, "excess": min(closest.excess, 1e9), **closest.about},
     }
+
+
+def _replayed(settings: dict[str, Any], seed: int, find: str) -> tuple[dict[str, Any], Load]:
+    """The settings with so many requests of the trace as a run may have, and what its own speed gives."""
+    simulation = prepared(settings, seed, Goals())
+    requests = min(len(simulation.engine.workload), MOST_REQUESTS)
+    settings = {**settings, "num_prompts": requests}
+    unit = 1.0
+    if find == "rate":
+        span_s = _span_s(prepared(settings, seed, Goals()))
+        if not span_s:
+            raise KvsimError("find must be clients for a trace whose requests all come at once")
+        unit = requests / span_s
+    return settings, Load("rate_scale", replayed=True, unit=unit)
+
+
+def _span_s(simulation: Simulation) -> float:
+    """From the first arrival to the last."""
+    arrival_ps = simulation.engine.workload.arrival_ps
+    return int(arrival_ps.max() - arrival_ps.min()) / PS_PER_S
 
 
 def _drawn(settings: dict[str, Any], seed: int, goals: Goals, load: str) -> dict[str, Any]:
     """The settings with requests that each seed draws anew, where the trace allows it."""
-    settings.setdefault("num_prompts", USUAL_REQUESTS)
-    if load == "rate_scale" or "shuffle" in settings:
+    settings = {**settings, "num_prompts": settings.get("num_prompts") or USUAL_REQUESTS}
+    if "shuffle" in settings:
         return settings
     drawn = {**settings, "shuffle": True}
     try:

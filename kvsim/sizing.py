@@ -6,33 +6,37 @@
 """
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim import capacity_runs
 from kvsim.capacity_runs import LOADS
-from kvsim.reports.sweeps.capacity import UNITS, capacities, table_rows
+from kvsim.reports.sweeps.capacity import MET, UNITS, capacities, table_rows
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
 from kvsim.reports.sweeps.plan import setting, shown
 from kvsim.reports.sweeps.systems import name_of
-from kvsim.reports.sweeps.table import arrow_table
+from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table
 from kvsim.reports.sweeps.words import duration
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
-from kvsim.sim.options.sweeps import Sought, Where
+from kvsim.sim.options.sweeps import UNMET, Sought, Where
+from kvsim.sweep_runs import first_seed, seeds_differ
 from kvsim.sweeping import (
     Sweep,
     described,
     estimated_s,
+    failures,
     hand_out,
     jobs_of,
     kept,
     planned,
     stoppable,
+    told_failures,
     with_file,
     write_tables,
 )
@@ -64,13 +68,25 @@ class Search:
 
 def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
     """All searches of a description, each checked."""
-    load = LOADS[options.find]
     cases = given.get("case") or [{}]
+    load = LOADS[options.find]
     if load in given or any(load in case for case in cases):
         raise KvsimError(f"{load} must be left out: it is what is sought")
-    sweep = planned(given)
+    sweep = planned(given, {"clients": 1} if options.find == "clients" else None)
     if sweep.goals.limits is None:
         raise KvsimError("slo must be given: without limits any load will do")
+    possible = {id(run.point): run.point.settings for run in sweep.runs if not run.reason}
+    once = set()
+    for place, settings in possible.items():
+        load = capacity_runs.load_of(settings, options.find)
+        if load in settings:
+            raise KvsimError(f"{load} must be left out: it is what is sought")
+        if load == "rate_scale" and not seeds_differ(settings):
+            once.add(place)
+    runs = [
+        run for run in sweep.runs if id(run.point) not in once or run.seed == first_seed(run.point.settings)
+    ]
+    sweep = replace(sweep, runs=runs)
     sought = capacity_runs.Sought(options.find, options.tolerance, options.more_kv or 0.0)
     return Search(sweep, sought, options.for_rate)
 
@@ -90,7 +106,7 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
     for run in sweep.runs:
         gpus.append(str(shown(setting(run.point, "gpu"))))
         ended: Mapping[str, Any] = (
-            {"status": "impossible", "reason": run.reason}
+            {"status": IMPOSSIBLE, "reason": run.reason}
             if run.reason
             else journal.done[search.key(run.key)].row
         )
@@ -106,10 +122,13 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
 # -- the command --------------------------------------------------------------------------------
 
 
-def sized(
-    file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Sought, where: Where
-) -> None:
-    """What `sim capacity` does: check, search, write the table and the figure, say the answer."""
+def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Sought, where: Where) -> int:
+    """What `sim capacity` does: check, search, write the table and the figure, say the answer.
+
+    Returns
+    -------
+    The exit code: 0, RUN_FAILED, or, where that is to be told, UNMET.
+    """
     given = described(file, settings, goals, options)
     search = planned_search(given, options)
     sweep = search.sweep
@@ -124,7 +143,7 @@ def sized(
             f"{len(sweep.points):,} systems, {many:,} searches of about {RUNS_PER_SEARCH} runs: "
             f"about {duration(left_s)} with {jobs_of(where):,} processes"
         )
-        return
+        return 0
     name = sha256("".join(search.jobs).encode()).hexdigest()[:8]
     path = options.out or Path("runs", f"capacity-{name}")
     with sweep_directory(path, options.force) as journal:
@@ -132,15 +151,17 @@ def sized(
             carry_out(search, journal, where)
         rows, labels = told(search, journal)
         _write(search, rows, labels, path, draw=not options.no_plots)
+    found = [row["status"] for row in rows]
     if options.quiet:
         print(path)
-        return
-    from kvsim.reports.listing import show
-    from kvsim.reports.sweeps.capacity_words import capacity_words
+    elif set(found) - {FAILED, IMPOSSIBLE}:
+        from kvsim.reports.listing import show
+        from kvsim.reports.sweeps.capacity_words import capacity_words
 
-    slo = sweep.goals.limits
-    assert slo is not None
-    show(capacity_words(rows, labels, search.sought.find, slo, search.for_rate), f"written to {path}")
+        slo = sweep.goals.limits
+        assert slo is not None
+        show(capacity_words(rows, labels, search.sought.find, slo, search.for_rate), f"written to {path}")
+    return told_failures(rows, labels) or (UNMET if options.fail_unmet and MET not in found else 0)
 
 
 def _write(
@@ -186,7 +207,8 @@ def capacity(
     slo : str
         Limits on latencies, as in `ttft:p99=0.5s,tpot:p99=50ms`.
     find : str
-        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace.
+        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace. The
+        rate of a trace that comes at its own times is sought by its speed.
     seeds : int
         Searches of each system, with the same random numbers for all systems; the interval is theirs.
     tolerance : float
@@ -203,13 +225,14 @@ def capacity(
     Returns
     -------
     pandas.DataFrame
-        Every setting that varies, `gpus`, `requests_per_s` (`clients`, `rate_scale`) with the bounds of its
-        95 % interval, the same per GPU, tokens per second, and `limited_by`: the reason why not more.
+        Every setting that varies, `status` (`met`, `unmet`, `failed`, `impossible`), `gpus`,
+        `requests_per_s` (`clients`, `rate_scale`) with the bounds of its 95 % interval, the same per GPU,
+        tokens per second, and `limited_by`: the reason why not more.
 
     Raises
     ------
     KvsimError
-        No limits, an unknown option, or a value that cannot be.
+        No limits, an unknown option, a value that cannot be, or no search that did not fail.
 
     Examples
     --------
@@ -223,5 +246,11 @@ def capacity(
     search, where = planned_search(given, asked), Where(jobs=jobs, backend=backend, address=address)
     with kept(out) as journal:
         carry_out(search, journal, where)
-        frame: pd.DataFrame = arrow_table(told(search, journal)[0]).to_pandas()
+        rows, labels = told(search, journal)
+        failed = failures(rows, labels)
+        if failed and not {row["status"] for row in rows} - {FAILED, IMPOSSIBLE}:
+            raise KvsimError("; ".join(failed))
+        for line in failed:
+            warnings.warn(line, stacklevel=2)
+        frame: pd.DataFrame = arrow_table(rows).to_pandas()
         return frame

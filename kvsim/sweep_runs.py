@@ -86,9 +86,21 @@ def checked(settings: Settings, goals: Goals) -> str:
     deployment, fleet, digest = _deployed(server)
     goals.price_of(deployment.gpu.name)
     source = _source(traffic)
-    trace = _drawable(replace(traffic, seed=0))
+    trace = _drawn(traffic, 0)
     asked = {"workload": source.with_seed(0).as_json(), "fleet": asdict(fleet), "goals": goals.as_json()}
     return _digest([__version__, digest, trace, asked])
+
+
+def replays(settings: Settings) -> bool:
+    """Whether requests come at times that a trace tells."""
+    return _source(described(None, None, dict(settings))[1]).replays
+
+
+def seeds_differ(settings: Settings) -> bool:
+    """Whether another seed may give another run: not where a trace tells all, and nothing else is drawn."""
+    server, traffic, _ = described(None, None, dict(settings))
+    drawn = server.replicas > 1 or traffic.beam_width > 1 or traffic.shared_prefix is not None
+    return drawn or not _source(traffic).replays or len({_drawn(traffic, seed) for seed in (0, 1)}) > 1
 
 
 def first_seed(settings: Settings) -> int:
@@ -126,9 +138,13 @@ def _read(traffic: Traffic) -> Source:
     return opened(traffic)
 
 
+def _drawn(traffic: Traffic, seed: int) -> str:
+    """Raise KvsimError unless requests can be drawn; a digest of those of a seed."""
+    return _drawable(replace(traffic, seed=seed))
+
+
 @lru_cache(maxsize=4096)
 def _drawable(traffic: Traffic) -> str:
-    """Raise KvsimError unless requests can be drawn; a digest of those of one seed."""
     workload = _source(traffic).workload()
     columns = (workload.arrival_ps, workload.prompt_tokens, workload.output_tokens)
     return sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()

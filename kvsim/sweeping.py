@@ -31,11 +31,12 @@ from kvsim.reports.sweeps.plan import (
     varying,
     write_plan,
 )
-from kvsim.reports.sweeps.table import IMPOSSIBLE, arrow_table, write_table
+from kvsim.reports.sweeps.systems import name_of
+from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table, write_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped
 from kvsim.sim.options.goals import Goals
-from kvsim.sim.options.sweeps import Swept, Where
+from kvsim.sim.options.sweeps import RUN_FAILED, UNMET, Swept, Where
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,8 +117,8 @@ class Sweep:
         return rows
 
 
-def planned(given: Mapping[str, Any]) -> Sweep:
-    """All runs of a description, each checked; a run that cannot be has its reason."""
+def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) -> Sweep:
+    """All runs of a description, each checked, with `tried` beside; a run that cannot be has its reason."""
     plan = plan_of(given)
     goals = Goals(slo=plan.slo, gpu_price=plan.gpu_price)
     points, runs = plan.points(), []
@@ -125,7 +126,7 @@ def planned(given: Mapping[str, Any]) -> Sweep:
     for point in points:
         first = sweep_runs.first_seed(point.settings)
         try:
-            digest, reason = sweep_runs.checked(point.settings, goals), ""
+            digest, reason = sweep_runs.checked({**point.settings, **(tried or {})}, goals), ""
         except KvsimError as error:
             digest, reason = "", str(error)
         runs += [
@@ -207,8 +208,13 @@ def _effort(point: Point) -> float:
 # -- the command --------------------------------------------------------------------------------
 
 
-def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept, where: Where) -> None:
-    """What `sim sweep` does: check, compute what is not done yet, write the table and the figures."""
+def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept, where: Where) -> int:
+    """What `sim sweep` does: check, compute what is not done yet, write the table and the figures.
+
+    Returns
+    -------
+    The exit code: 0, RUN_FAILED, or, where that is to be told, UNMET.
+    """
     from kvsim.reports.sweeps.words import plan_words, sweep_words
 
     given = described(file, settings, goals, options)
@@ -221,17 +227,42 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
     if options.dry_run:
         journal = Journal(path / "runs.jsonl") if (path / "runs.jsonl").is_file() else None
         print(plan_words(sweep.runs, sweep.keys, journal, estimated_s(sweep, journal, where), jobs_of(where)))
-        return
+        return 0
     with sweep_directory(path, options.force) as journal:
         with stoppable(path):
             carry_out(sweep, journal, where)
         rows = write_results(sweep, journal, path, draw=not options.no_plots)
     if options.quiet:
         print(path)
-        return
-    from kvsim.reports.listing import show
+    else:
+        from kvsim.reports.listing import show
 
-    show(sweep_words(rows, [*sweep.names, "seed"], sweep.goals.limits), f"written to {path}")
+        show(sweep_words(rows, [*sweep.names, "seed"], sweep.goals.limits), f"written to {path}")
+    unmet = sweep.goals.limits is not None and not any(row.get("slo.met") for row in rows)
+    named = [name_of({name: row.get(name) for name in sweep.names}) for row in rows]
+    return told_failures(rows, named) or (UNMET if options.fail_unmet and unmet else 0)
+
+
+def failures(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """A line for each reason why runs failed, with some of those runs."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        if row["status"] == FAILED:
+            by_reason.setdefault(str(row["reason"]), {})[label] = None
+    lines = []
+    for reason, named in by_reason.items():
+        more = f" and {len(named) - MOST_LABELS:,} more" if len(named) > MOST_LABELS else ""
+        lines.append(f"failed: {'; '.join([*named][:MOST_LABELS])}{more}: {reason}")
+    return lines
+
+
+def told_failures(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> int:
+    """Say which runs failed, on stderr; returns the exit code, 0 where none did."""
+    lines = failures(rows, labels)
+    sys.stdout.flush()
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)
+    return RUN_FAILED if lines else 0
 
 
 def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class Lengths:
 
 MOST_PROMPTS = 1_000_000_000
 MOST_SAMPLES = 64
+FIRST_OF, REPEATED = "The first ", "drawn with replacement"
+"""So a note says that there are fewer requests than the trace has rows, or more."""
 
 
 def take(
@@ -106,7 +108,7 @@ def take(
         return lengths.rows(np.arange(num_prompts) % rows)
     if num_prompts < rows:
         chosen = np.arange(num_prompts)
-        first = f"The first {num_prompts:,} of the {rows:,} rows of {lengths.name}"
+        first = f"{FIRST_OF}{num_prompts:,} of the {rows:,} rows of {lengths.name}"
         note = f"{first}, with any seed (see --shuffle)." if lengths.arrival_s is None else f"{first}."
     elif lengths.arrival_s is not None:
         raise KvsimError(
@@ -115,7 +117,7 @@ def take(
         )
     else:
         chosen = rng.integers(rows, size=num_prompts)
-        note = f"{num_prompts:,} rows drawn with replacement from the {rows:,} of {lengths.name}."
+        note = f"{num_prompts:,} rows {REPEATED} from the {rows:,} of {lengths.name}."
     return replace(lengths.rows(chosen), notes=(*lengths.notes, note))
 
 

@@ -6,13 +6,14 @@ source.workload(seed=7)                            # others, without reading the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kvsim import workloads
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.workload import Workload
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.when import When
 
 READING = ("tokenizer", "turns", "columns")
 """Options that say how the trace is read, not which of its requests are taken."""
@@ -33,6 +34,12 @@ class Source:
     def with_seed(self, seed: int) -> "Source":
         """The same with another seed."""
         return replace(self, traffic=replace(self.traffic, seed=seed))
+
+    @property
+    def replays(self) -> bool:
+        """Whether requests come at times that a trace tells, this one or another."""
+        chosen = {each.name: getattr(self.traffic, each.name) for each in fields(When)}
+        return When(**chosen).replays(self.lengths)
 
     def as_json(self) -> dict[str, Any]:
         """All options, also those that were left open; None where there is nothing to choose."""

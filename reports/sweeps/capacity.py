@@ -23,6 +23,8 @@ Row = Mapping[str, Any]
 UNITS = {"rate": "requests_per_s", "clients": "clients", "rate-scale": "rate_scale"}
 """What was sought -> the name of its column."""
 LEAST_HELD = 0.005
+MET, UNMET = "met", "unmet"
+"""What became of a system whose searches ended: a load within the SLO, or none."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Capacity:
         Those of the searches that ended, one per seed.
     reason : str
         Why there is no answer, or "".
+    status : str
+        MET, UNMET, FAILED or IMPOSSIBLE.
     """
 
     settings: Mapping[str, Any]
@@ -44,6 +48,7 @@ class Capacity:
     rows: Sequence[Row]
     reason: str
     gpu: str
+    status: str
 
     @property
     def name(self) -> str:
@@ -66,6 +71,18 @@ class Capacity:
         known = [value for value in values if value is not None]
         return fmean(known) if known and len(known) == len(values) else None
 
+    @property
+    def requests_from(self) -> str:
+        """Where a run needs more requests than the trace has, or fewer: which those are."""
+        told = [str((row.get("at_load") or row["closest"]).get("requests_from", "")) for row in self.rows]
+        return max(told, key=len, default="")
+
+    @property
+    def speed(self) -> float | None:
+        """How many times as fast as it tells a trace may come; None for requests that are drawn."""
+        speeds = [row.get("speed") for row in self.rows]
+        return fmean(speeds) if speeds and all(speeds) else None
+
     def more_kv(self) -> Interval | None:
         """How many times the load is with more KV memory, seed by seed."""
         pairs = [(number(row.get("more_kv_load")), number(row.get("load"))) for row in self.rows]
@@ -85,10 +102,11 @@ def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -
     found = []
     for own, gpu, members in groups.values():
         ended = [row for row in members if row["status"] == FINISHED]
-        reasons = [str(row["reason"]) for row in members if row["status"] != FINISHED]
+        broken = [(str(row["reason"]), str(row["status"])) for row in members if row["status"] != FINISHED]
         loads = [number(row["load"]) for row in ended]
-        load = spread(loads) if ended and not reasons else None
-        found.append(Capacity(own, load, ended, reasons[0] if reasons else "", gpu))
+        load = spread(loads) if ended and not broken else None
+        reason, status = broken[0] if broken else ("", UNMET if load is None else MET)
+        found.append(Capacity(own, load, ended, reason, gpu, status))
     return found
 
 
@@ -165,6 +183,8 @@ def table_rows(  # noqa: PLR0917 - what was asked
         output = system.at_load("output_tokens_per_s")
         row = {
             **system.settings,
+            "status": system.status,
+            "reason": system.reason,
             "gpus": system.gpus or None,
             unit: None if load is None else load.mean,
             f"{unit}_low": None if load is None else load.low,
@@ -174,9 +194,11 @@ def table_rows(  # noqa: PLR0917 - what was asked
             "seeds": len(system.rows),
             "tolerance": tolerance,
             "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
+            "speed_of_trace": system.speed,
             "tokens_per_s_per_user": _inverse(system.at_load("tpot_p50_s")),
             "attained_share": system.at_load("attained_share"),
             "requests_per_run": system.at_load("requests"),
+            "requests_from": system.requests_from,
             "limited_by": limited_by(system, slo),
         }
         if per_hour is not None:

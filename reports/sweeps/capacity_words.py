@@ -9,8 +9,8 @@ from rich.text import Text
 from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
-from kvsim.reports.sweeps.capacity import UNITS
-from kvsim.reports.sweeps.steady import JUDGED
+from kvsim.reports.sweeps.capacity import MET, UNITS
+from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
 from kvsim.reports.terminal import ruled_table
 from kvsim.sim.record.slo import Slo
 
@@ -36,9 +36,11 @@ def answer(rows: Sequence[Row], labels: Sequence[str], find: str, slo: Slo, for_
         )
     row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
     most = figures(row[f"{unit}_per_gpu"])
+    speed = row["speed_of_trace"] if find == "rate" else None
+    faster = "" if speed is None else f" ({figures(speed)} {WORDS['rate-scale']})"
     if len(rows) == 1:
-        return f"{figures(row[unit])} {words} within {slo}, {most} per GPU"
-    said = f"{label} carries most per GPU within {slo}: {most} {words}, {figures(row[unit])} in all"
+        return f"{figures(row[unit])} {words}{faster} within {slo}, {most} per GPU"
+    said = f"{label} carries most per GPU within {slo}: {most} {words}, {figures(row[unit])} in all{faster}"
     alike = [each for one, each in known if one["best_per_gpu"] and each != label]
     if len(alike) > 3:
         alike = [*alike[:2], f"{len(alike) - 2} others"]
@@ -84,11 +86,21 @@ def capacity_words(
             parts.append(
                 Text(f"  one server, {row['more_kv_gib_per_gpu']:g} GiB more KV per GPU: {_gain(row)}")
             )
-    seeds = max(row["seeds"] for row in rows)
-    tolerance = f"{100 * rows[0]['tolerance']:g} %"
-    said = f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")
-    parts += ["", Text(f"{said}; to {tolerance}; {JUDGED}.", style="dim")]
+    parts += ["", Text(f"{_how(rows)}.", style="dim")]
     return Group(*parts)
+
+
+def _how(rows: Sequence[Row]) -> str:
+    """How it was judged: seeds, tolerance, what a steady state is, and where requests are from."""
+    ended = [row for row in rows if row["seeds"]]
+    seeds = max(row["seeds"] for row in ended)
+    parts = [f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")]
+    parts.append(f"to {100 * rows[0]['tolerance']:g} %")
+    replayed = [row["speed_of_trace"] is not None for row in ended if row["status"] == MET]
+    parts += [] if replayed and all(replayed) else [JUDGED]
+    parts += [JUDGED_WHOLE] if any(replayed) else []
+    parts += dict.fromkeys(row["requests_from"] for row in ended if row["requests_from"])
+    return "; ".join(parts)
 
 
 def _interval(row: Row, unit: str) -> str:

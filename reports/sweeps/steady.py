@@ -23,6 +23,7 @@ JUDGED = (
     "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
     "window: arrivals but for the first 3 and the last 1 mean end-to-end times"
 )
+JUDGED_WHOLE = "a trace that comes at its own times is sped up, and judged whole, as sim run does"
 
 Table = Mapping[str, npt.NDArray[Any]]
 
@@ -49,6 +50,11 @@ class Window:
     def grows(self) -> bool:
         """Whether requests take longer and longer."""
         return self.growth > MOST_GROWTH
+
+
+def everything(table: Table) -> Window:
+    """All of a run: of a trace at its own times, which is as long as it is, and as steady."""
+    return Window(np.ones(len(table["arrival_s"]), dtype=bool), True, 1.0)
 
 
 def window(table: Table) -> Window:

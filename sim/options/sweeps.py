@@ -12,6 +12,9 @@ from kvsim.sim.options.option import check_allowed, option
 PANEL = "Sweep"
 SEARCH = "Search"
 
+RUN_FAILED, UNMET = 1, 3
+"""Exit codes of a sweep: a run of it failed; no system meets the SLO, where that is to be told."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
@@ -80,6 +83,12 @@ class Swept:
     force: bool = option(
         "Begin anew in that directory.", panel=PANEL, default=False, doc="forget the runs that are done there"
     )
+    fail_unmet: bool = option(
+        "Exit with 3 where no system meets the SLO.",
+        panel=PANEL,
+        default=False,
+        doc="exit code 3 where no system meets `--slo`; else that is an answer like others",
+    )
     no_plots: bool = option("Draw no figures.", panel=PANEL, default=False)
     quiet: bool = option(
         "Print only where the results are.",
@@ -106,8 +115,8 @@ class Sought(Swept):
         panel=SEARCH,
         default="rate",
         allowed=("rate", "clients", "rate-scale"),
-        doc="what is to be as large as can be: requests per second, clients of a closed loop, or the "
-        "speed of a trace's own arrivals",
+        doc="what is to be as large as can be: requests per second (a trace that comes at its own times is "
+        "sped up), clients of a closed loop, or the speed of a trace's own arrivals",
     )
     tolerance: float = option(
         "How near below the true limit, as a share.",

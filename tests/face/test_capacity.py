@@ -1,5 +1,8 @@
 """`sim capacity` and `kvsim.capacity`: the answer holds when it is simulated by itself."""
 
+import re
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -86,3 +89,73 @@ def test_a_dry_run_says_how_many_searches_there_are(tmp_path, capsys):
 def test_more_memory_carries_more_where_memory_is_the_limit():
     found = kvsim.capacity(slo="ttft:p99=1s", kv_tokens=4000, more_kv=4, **{**FEW, "seeds": 1})
     assert found.more_kv_gain_percent[0] > 20
+
+
+# -- traces at their own times, runs that fail, an SLO that is not met --------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_times(tmp_path_factory):
+    """A trace of 600 requests that come at 1 a second."""
+    rng = np.random.default_rng(0)
+    arrival_s = np.cumsum(rng.exponential(1.0, 600))
+    path = tmp_path_factory.mktemp("traces") / "own.csv"
+    rows = zip(arrival_s, rng.integers(20, 200, 600), rng.integers(20, 200, 600), strict=True)
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{s:.3f},{p},{o}\n" for s, p, o in rows)
+    )
+    return str(path)
+
+
+def test_a_trace_at_its_own_times_is_sped_up_until_it_misses(own_times):
+    """What comes out is what a run of the trace at that speed says, a little below one that misses."""
+    (found,) = kvsim.capacity(slo=SLO, trace=own_times, tolerance=0.05).itertuples()
+    assert found.status == "met" and found.seeds == 1, "nothing is drawn, so one seed tells all"
+    assert found.requests_per_s == pytest.approx(found.speed_of_trace, rel=0.1), "it comes at 1 a second"
+    (scale,) = kvsim.capacity(slo=SLO, trace=own_times, find="rate-scale", tolerance=0.05).rate_scale
+    assert scale == pytest.approx(found.speed_of_trace)
+    assert kvsim.simulate(trace=own_times, rate_scale=scale, slo=SLO).summary.slo.met
+    assert not kvsim.simulate(trace=own_times, rate_scale=1.05 * scale, slo=SLO).summary.slo.met
+
+
+def test_clients_draw_on_where_a_trace_ends_and_this_is_said(own_times, tmp_path, capsys):
+    flags = ["--trace", own_times, "--slo", "tpot:p90=40ms", "--find", "clients", *FLAGS]
+    flags += ["--num-prompts", "700", "--out", str(tmp_path / "out")]
+    assert main(["capacity", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert " clients within tpot:p90=40ms" in said
+    assert re.search(r"[\d,]+ rows drawn with replacement from the 600 of own", said)
+
+
+def test_a_search_that_fails_is_an_error(tmp_path, capsys):
+    flags = ["--slo", SLO, "--max-model-len", "16", "--trace", "synthetic", *FLAGS]
+    assert main(["capacity", *flags, "--out", str(tmp_path / "out")]) == 1
+    told = capsys.readouterr()
+    assert "No system meets" not in told.out
+    assert told.err.splitlines()[-1] == (
+        "error: failed: all: no request finishes, so there is no load to look for"
+    )
+    with pytest.raises(kvsim.KvsimError, match="no request finishes"):
+        kvsim.capacity(slo=SLO, max_model_len=16, trace="synthetic", **FEW)
+
+
+def test_other_answers_stand_beside_a_search_that_fails(tmp_path, capsys):
+    flags = ["--slo", SLO, "--max-model-len", "16,2048", *FLAGS, "--out", str(tmp_path / "out")]
+    assert main(["capacity", "--trace", "synthetic", *flags]) == 1
+    told = capsys.readouterr()
+    assert "carries most per GPU" in told.out and "failed: max model len 16: no request" in told.err
+    table = pd.read_parquet(tmp_path / "out/table.parquet")
+    assert list(table.status) == ["failed", "met"]
+
+
+def test_an_slo_that_is_not_met_has_an_exit_code_of_its_own(tmp_path, capsys):
+    flags = ["--slo", "ttft:p99=1ms", *FLAGS, "--out", str(tmp_path / "out")]
+    assert main(["capacity", *flags]) == 0
+    assert main(["capacity", *flags, "--fail-unmet"]) == 3
+    swept = ["--slo", "ttft:p99=1ms", "--request-rate", "1,2", "--num-prompts", "50", "--no-plots"]
+    assert main(["sweep", *swept, "--fail-unmet", "--out", str(tmp_path / "swept")]) == 3
+
+
+def test_only_a_trace_that_tells_times_has_a_speed(capsys):
+    assert main(["capacity", "--slo", SLO, "--find", "rate-scale", *FLAGS]) == 2
+    assert "find must be rate or clients for requests that come at no" in capsys.readouterr().err
