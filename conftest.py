@@ -2,10 +2,12 @@
 
 The longest modules come first, so that no worker waits for another at the end, and each of their fixtures is
 made by one worker. With `-m "not slow"`, modules that are slow as a whole are not even imported.
+Hypothesis tries the same examples each time; with `--fuzz N` it looks for others.
 Triton reads TRITON_INTERPRET when a kernel is defined, so it is set here, before anything imports triton.
 Torch, which takes seconds to import, is asked only where a driver is there.
 """
 
+import atexit
 import gc
 import os
 import re
@@ -21,8 +23,25 @@ except ImportError:  # on a GPU machine, which has what benchmarks/GPU.md names
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fuzz N`: more cases for tests/fuzz."""
+    """`--fuzz N`: more cases for tests/fuzz, and others for hypothesis."""
     parser.addoption("--fuzz", type=int, metavar="N", help="cases of each fuzzer (a few, unless given)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A commit that passed passes again, unless other examples are asked for; no example is timed."""
+    if settings is None:
+        return
+    cases = config.getoption("--fuzz")
+    settings.register_profile("same", deadline=None, derandomize=True)
+    settings.register_profile("others", deadline=None, max_examples=cases or 100)
+    settings.load_profile("others" if cases else "same")
+
+
+@atexit.register
+def end_with_the_summary() -> None:
+    """Triton's bindings report at exit what they did not free: not below pytest's last line."""
+    if "triton" in sys.modules:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 LONGEST = [
@@ -72,9 +91,6 @@ def gpu_there() -> bool:
     return torch.cuda.is_available()
 
 
-if settings is not None:
-    settings.register_profile("untimed", deadline=None)  # machines are shared: no test is timed
-    settings.load_profile("untimed")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile every module again
 sys.dont_write_bytecode = False
 os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not those of who tests

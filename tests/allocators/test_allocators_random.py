@@ -19,9 +19,6 @@ pytestmark = pytest.mark.slow
 MODERATE = settings(
     max_examples=100,
     stateful_step_count=40,
-    deadline=None,
-    database=None,
-    derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 

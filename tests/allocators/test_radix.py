@@ -820,8 +820,5 @@ TestRadix = pytest.mark.slow(RadixMachine.TestCase)
 TestRadix.settings = settings(
     max_examples=150,
     stateful_step_count=50,
-    deadline=None,
-    database=None,
-    derandomize=True,
     suppress_health_check=list(HealthCheck),
 )

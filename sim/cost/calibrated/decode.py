@@ -104,7 +104,7 @@ class DecodePart:
         Contexts that are all alike end half a tile after a whole one in the mean, and have at least a tile.
 
         Pieces are those of the steps between the two: where another piece or tile begins just at one of them,
-        it is not taken for theirs.
+        it is not taken for theirs. The first may lie before all contexts but the longest: `total` is then 0.
         """
         line, most = self._lines.get(seqs) or self._line(seqs)
         part, mean, further = self._part, total / seqs, steps * seqs
@@ -125,7 +125,7 @@ class DecodePart:
                 if cuts > 1:
                     longest = (longest // (cuts * tile) + 1) * tile
                     start += part.merge_ps
-                cuts = round(length * self._together / ((total + further) * self._kv_heads))
+                cuts = round(length * self._together / ((total + further) * self._kv_heads or 1))
                 if cuts * least >= length:
                     cuts = int(-(-length // least)) - 1
                 if cuts > 1:
