@@ -397,8 +397,14 @@ def validate(
             show_default="points and requests",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="The server of a JSON.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="The server of a JSON.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Only this one; or the server of a JSON.", show_default="all"),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Only this one; or the server of a JSON.", show_default="all"),
+    ] = None,
     tensor_parallel_size: Annotated[int, typer.Option(metavar="N", help="The server of a JSON.")] = 1,
     cost: Annotated[
         str | None, typer.Option(metavar="NAME", help="Time of a step.", show_default="as in sim run")
@@ -407,17 +413,27 @@ def validate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where pictures go.", show_default="no pictures")
     ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV for the errors by clock, model and GPU; its rows of other clocks stay.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> None:
     """Hold the clock against servers that really ran."""
     from kvsim.reports.figures.style import style_named
     from kvsim.reports.figures.truth import draw_truth
     from kvsim.reports.rundir.writing import write_figures
-    from kvsim.reports.truth import truth_report, validate
+    from kvsim.reports.truth import errors_of, truth_report, validate, write_errors
     from kvsim.sim.validate import sources
 
     points, runs = sources(source, model, gpu, tensor_parallel_size, cost)
     found = validate(points[:: max(every, 1)], runs, cost)
     show(truth_report(found))
+    if table is not None:
+        write_errors(errors_of(found, cost), table)
     if out is not None:
         for path in write_figures(out, lambda part: draw_truth(found, part, style_named("screen"), "png")):
             print(path)

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports import palette
+from kvsim.reports import clocks, palette
 from kvsim.reports.goals import NUMBERS, goal, in_words
 from kvsim.reports.goals import percent as percent_of_share
 from kvsim.reports.headline import headline, verdict
@@ -63,11 +63,10 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
 
     Above them which are overloaded, below them a verdict, cost and notes.
     """
-    costs = {str(summary["cost"]["source"]): None for summary in summaries}
     parts: list[RenderableType] = overload_lines(overloads([[summary] for summary in summaries]))
     table = Ranking(summaries) if len(summaries) > MANY else Comparison(summaries)
     parts += [table, "", Text(verdict(summaries), style="bold"), ""]
-    parts += [Text(f"cost: {cost}", style="dim") for cost in costs]
+    parts += clock_lines(summaries)
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(summaries)))
 
 
@@ -81,6 +80,13 @@ def goal_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     """Whether the goals of a run were met, with all of its seeds; nothing where it had none."""
     words = in_words(summaries)
     return [Text(words, style="bold")] if words else []
+
+
+def clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
+    """Where the step times of a comparison come from, and how far they may be trusted."""
+    costs = [summary["cost"] for summary in summaries]
+    sources = dict.fromkeys(str(cost["source"]) for cost in costs)
+    return [Text(f"clock: {'; '.join(sources)}; {clocks.beside(costs)}", style="dim")]
 
 
 @dataclass(frozen=True)
@@ -361,7 +367,7 @@ def _facts(summary: Summary) -> Table:
     ):
         if text:
             table.add_row(name, text)
-    table.add_row("cost", Text(str(summary["cost"]["source"])))
+    table.add_row("clock", Text(f"{summary['cost']['source']}\n{clocks.beside([summary['cost']])}"))
     speed = count(number(simulation["requests_per_cpu_s"]))
     table.add_row("simulated", f"in {seconds(number(simulation['cpu_s']))} of CPU, {speed} requests/CPU-s")
     return table
@@ -428,9 +434,6 @@ def _counted(value: object) -> str:
 def _warnings(summary: Summary) -> list[str]:
     """What a reader must know before trusting the numbers, then the notes of the run."""
     notes = [LATENCIES_GROW] if is_overloaded(summary) else []
-    outside = number(summary["cost"].get("extrapolated_share")) or 0.0
-    if outside > 0:
-        notes.append(f"{100 * outside:.1f} % of the simulated time lies outside what was measured")
     return notes + [str(note) for note in summary.get("notes", [])]
 
 

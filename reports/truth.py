@@ -1,7 +1,10 @@
 """What `sim validate` says: measured beside simulated, by model and GPU, and what was refused or assumed."""
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from statistics import median
 
 from rich import box
@@ -10,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.sim.bench.assumed import ASSUMED
+from kvsim.sim.cost.clock import Trust, precision_of, read_errors
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.validate import (
     Compared,
     Floats,
@@ -20,6 +25,7 @@ from kvsim.sim.validate import (
     compare_point,
     compare_run,
     not_simulated,
+    scenario_of,
 )
 
 Grouped = Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
@@ -93,6 +99,39 @@ def groups(
         for each in compared:
             group.setdefault(each.what, []).append(each)
     return dict(sorted(grouped.items()))
+
+
+def errors_of(found: Validation, cost: str | None = None) -> list[Trust]:
+    """How far each clock was off for each model, GPU and precision that was compared."""
+    compared = [(run.scenario, compared) for run, compared, _ in found.runs]
+    compared += [(scenario_of(point, cost), some) for point, some in found.points]
+    groups: dict[tuple[str, ...], list[Sequence[Compared]]] = {}
+    for scenario, some in compared:
+        key = scenario.cost, scenario.model.name, scenario.gpu.name, precision_of(scenario.model)
+        groups.setdefault(key, []).append([each for each in some if each.statistic == "mean"])
+    return [_trust(key, some) for key, some in sorted(groups.items())]
+
+
+def _trust(key: tuple[str, ...], servers: Sequence[Sequence[Compared]]) -> Trust:
+    """Median errors over servers, as shares."""
+    numbers = {}
+    for what in ("ttft", "tpot", "throughput"):
+        each = [one for some in servers for one in some if one.what.lower() == what]
+        size, bias = off(each)
+        numbers |= {f"{what}_error": round(size / 100, 5), f"{what}_bias": round(bias / 100, 5)}
+    return Trust(*key, len(servers), **numbers)  # type: ignore[arg-type]
+
+
+def write_errors(rows: Sequence[Trust], path: Path) -> None:
+    """The rows as CSV; those that the file has of other clocks stay."""
+    costs = {row.cost for row in rows}
+    kept = read_errors(path) if path.is_file() else []
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [each.name for each in fields(Trust)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(asdict, sorted((*(row for row in kept if row.cost not in costs), *rows), key=repr)))
+    with whole_file(path, ours=lambda there: bool(kept)) as part:
+        part.write_text(text.getvalue(), encoding="utf-8")
 
 
 def model_and_gpu(point: Point) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from kvsim.sim.build import (
 )
 from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
+from kvsim.sim.cost.clock import clock_of
 from kvsim.sim.cost.collective import network_note
 from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
 from kvsim.sim.cost.profile_checks import check_profile
@@ -127,7 +128,11 @@ class Simulation:
             "label": self.label,
             **numbers,
             "engine": {**names, **(counts if isinstance(counts, dict) else {})},
-            "cost": {"source": cost.source, "extrapolated_share": cost.extrapolated_share},
+            "cost": {
+                "source": cost.source,
+                "extrapolated_share": cost.extrapolated_share,
+                **clock_of(self.scenario).as_json(),
+            },
             "notes": self._notes(result),
             "simulation": {
                 "cpu_s": cpu_s,

@@ -12,6 +12,7 @@ import csv
 import gzip
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -27,7 +28,7 @@ from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.models.catalog import GIB, model_named
+from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
 from kvsim.sim.scenario.deployment import Deployment
@@ -214,16 +215,16 @@ class Run:
     assumed: tuple[str, ...] = ()
 
 
-def runs() -> list[Run]:
+def runs(cost: str | None = None) -> list[Run]:
     """Those that ship: vLLM 0.19 AsyncLLM, called directly, on two GPUs, the same 300 requests."""
     rows = list(csv.DictReader(io.StringIO(_shipped("requests"))))
     names = dict.fromkeys(row["run"] for row in rows)
-    return [_run(name, [row for row in rows if row["run"] == name]) for name in names]
+    return [_run(name, [row for row in rows if row["run"] == name], cost) for name in names]
 
 
-def _run(name: str, rows: Sequence[Mapping[str, str]]) -> Run:
+def _run(name: str, rows: Sequence[Mapping[str, str]], cost: str | None) -> Run:
     rows = sorted(rows, key=lambda row: float(row["arrival_s"]))
-    gpu, cost, profile = gpu_and_cost(name, None)
+    gpu, cost, profile = gpu_and_cost(name, cost)
     small = name == "rtx-4090"  # its log says 2,588 blocks
     engine = EngineConfig(
         scheduler="vllm-v1@0.33.0",
@@ -324,17 +325,43 @@ def _shipped(name: str) -> str:
     return gzip.decompress(data).decode()
 
 
+def _chosen(
+    some: Sequence[Point], others: Sequence[Run], model: str | None, gpu: str | None
+) -> tuple[list[Point], list[Run]]:
+    """Those of a model and a GPU, by any of their names."""
+    wanted_model = None if model is None else model_named(model).name
+    wanted_gpu = None if gpu is None else gpu_named(GPUS.get(gpu, gpu)).name
+
+    def wanted(model: str, gpu: str) -> bool:
+        return wanted_model in (None, model) and wanted_gpu in (None, gpu)
+
+    def named(point: Point) -> tuple[str, str]:
+        with suppress(KvsimError):  # a table may hold models that are not known here
+            return model_named(MODELS.get(point.model, point.model)).name, GPUS.get(point.gpu, point.gpu)
+        return point.model, GPUS.get(point.gpu, point.gpu)
+
+    measured = [named(each) for each in some]
+    measured += [(each.scenario.model.name, each.scenario.gpu.name) for each in others]
+    if not any(wanted(*each) for each in measured):
+        names = "; ".join(" on ".join(each) for each in dict.fromkeys(measured))
+        raise KvsimError(
+            f"no server of {model or 'any model'} on {gpu or 'any GPU'} was measured, but {names}"
+        )
+    kept = [each for each in some if wanted(*named(each))]
+    return kept, [each for each in others if wanted(each.scenario.model.name, each.scenario.gpu.name)]
+
+
 def sources(
     source: str | None, model: str | None, gpu: str | None, tensor_parallel_size: int, cost: str | None
 ) -> tuple[list[Point], list[Run]]:
     """The points and runs that a name or a file stands for; all that ship without one."""
     if source in (None, "points", "requests"):
         some = points() if source != "requests" else []
-        return some, runs() if source != "points" else []
+        return _chosen(some, runs(cost) if source != "points" else [], model, gpu)
     path = Path(str(source)).expanduser()
     if path.suffix == ".csv":
         try:
-            return points(path.read_text(encoding="utf-8")), []
+            return _chosen(points(path.read_text(encoding="utf-8")), [], model, gpu)
         except OSError as error:
             raise KvsimError(f"measurement {path} cannot be read: {error.strerror}") from error
     if path.suffix not in (".json", ".jsonl"):

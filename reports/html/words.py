@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvsim.reports import clocks
 from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
@@ -145,6 +146,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "Scheduler": lambda run: str(run.summary["engine"].get("scheduler", "")),
         "KV memory": lambda run: f"{count(number(run.summary['memory'].get('capacity_tokens')))} tokens",
         "Step times": lambda run: str(run.summary.get("cost", {}).get("source", "")),
+        "Clock": lambda run: clocks.told([run.summary.get("cost", {})]),
         "Seed": lambda run: str(_workload(run).get("seed", "")),
     }
     told = []
@@ -174,13 +176,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """Sentences to know beside the numbers, each once, after the names of its runs if not true of all."""
     whose: dict[str, list[str]] = {}
     for run in runs:
-        outside = number(run.summary.get("cost", {}).get("extrapolated_share")) or 0.0
-        more = (
-            [f"{100 * outside:.1f} % of the simulated time lies outside what was measured."]
-            if outside
-            else []
-        )
-        for note in [*more, *run.summary.get("notes", [])]:
+        for note in run.summary.get("notes", []):
             whose.setdefault(str(note), []).append(run.label)
     return [note if len(who) == len(runs) else f"{', '.join(who)}: {note}" for note, who in whose.items()]
 

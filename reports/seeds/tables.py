@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports import palette
+from kvsim.reports import clocks, palette
 from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
 from kvsim.reports.seeds.intervals import Interval, difference, equal, interval
 from kvsim.reports.seeds.words import Shown, difference_lines, half_width, with_spread
@@ -23,6 +23,7 @@ from kvsim.reports.terminal import (
     Comparison,
     LedgerBar,
     Row,
+    clock_lines,
     compare_table,
     goal_lines,
     marked,
@@ -58,7 +59,7 @@ def _compare_table(allocators: Sequence[Sequence[Summary]]) -> RenderableType:
         for line in lines:
             points.add_row("-", Text(line, style="bold"))
         parts += [Text(told, style="bold"), points, ""]
-    parts += [Text(f"cost: {cost}", style="dim") for cost in _different(flat)]
+    parts += clock_lines(flat)
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(flat)))
 
 
@@ -213,12 +214,9 @@ def _facts(summaries: Sequence[Summary]) -> Table:
         table.add_row("held back", Text(f"by {held_back(summaries)}"))
     if saved is not None and saved.mean:
         table.add_row("shared", f"saves {with_spread(percent_text, saved)} of the memory on average")
-    table.add_row("cost", Text("; ".join(_different(summaries))))
+    costs = [summary["cost"] for summary in summaries]
+    sources = "; ".join(dict.fromkeys(str(cost["source"]) for cost in costs))
+    table.add_row("clock", Text(f"{sources}\n{clocks.beside(costs)}"))
     cpu_s = sum(number(summary["simulation"]["cpu_s"]) or 0.0 for summary in summaries)
     table.add_row("simulated", f"{len(summaries)} times in {seconds(cpu_s)} of CPU")
     return table
-
-
-def _different(summaries: Sequence[Summary]) -> list[str]:
-    """The costs' sources, each once."""
-    return list(dict.fromkeys(str(summary["cost"]["source"]) for summary in summaries))

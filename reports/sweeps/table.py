@@ -19,6 +19,8 @@ from kvsim.sim.files.whole_file import whole_file
 
 Row = Mapping[str, Any]
 LEFT_OUT = ("simulation.", "notes", "replicas", "requests.rejected_reasons", "label", "fleet.", "slo.limits")
+MAY_BE_NONE = ("memory.saturated", "cost.validated")
+"""Parts of a summary that some runs lack: there they are one empty value."""
 _PERCENT = ("memory.average.", "memory.saturated.", "memory.saved_by_sharing")
 FINISHED, FAILED, IMPOSSIBLE = "finished", "failed", "impossible"
 
@@ -28,7 +30,7 @@ def numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {
         f"{name}_percent" if name.startswith(_PERCENT) else name: value
         for name, value in flat.items()
-        if not name.startswith(LEFT_OUT) and not isinstance(value, list | dict) and name != "memory.saturated"
+        if not name.startswith(LEFT_OUT) and not isinstance(value, list | dict) and name not in MAY_BE_NONE
     }
 
 

@@ -213,11 +213,30 @@ class MemoryStats(Part):
     device_frees: int
 
 
+class Validated(Part):
+    """How far a clock was off against real servers, as shares; a bias above 0 is too long, or too much."""
+
+    precision: str
+    servers: int
+    ttft_error: float
+    ttft_bias: float
+    tpot_error: float
+    tpot_bias: float
+    throughput_error: float
+    throughput_bias: float
+
+
 class Cost(Part):
-    """Where the step times come from, and the share of time outside what was measured."""
+    """Which clock step times come from, the share of time outside what was measured, how far it was off."""
 
     source: str
     extrapolated_share: float | None
+    clock: str
+    profile: str | None
+    device: str | None
+    date: str | None
+    trust: str
+    validated: Validated | None
 
 
 class Fleet(Part):

@@ -39,9 +39,9 @@ free: room for the next request            1.0 %                          0.0 %
 engine     vllm_v0 on paged: 12,345 steps, 30.4 requests at once on average, 32
            at most
 counted    preemptions recompute 4; peak used tokens 15,740
-cost       calibrated: NVIDIA A100, 2026-01-05
-simulated  in 50.0 ms of CPU, 20,000 requests/CPU-s
-note: 3.4 % of the simulated time lies outside what was measured"""
+clock      calibrated: NVIDIA A100, 2026-01-05
+           3.4 % of the time extrapolated; not validated
+simulated  in 50.0 ms of CPU, 20,000 requests/CPU-s"""
 
 COMPARISON = """\
                            contiguous      buddy       paged
@@ -69,8 +69,8 @@ preemptions                         4          4           4
 paged holds 4.3 times as many requests at once as contiguous and finishes 3.7
 times as many per second; waste 3.9 % against 79.4 % while requests waited.
 
-cost: calibrated: NVIDIA A100, 2026-01-05
-note: 3.4 % of the simulated time lies outside what was measured"""
+clock: calibrated: NVIDIA A100, 2026-01-05; 3.4 % of the time extrapolated; not
+validated"""
 
 
 def test_the_report_of_a_run():

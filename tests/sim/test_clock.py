@@ -1,50 +1,121 @@
-"""The clock holds 106 days: what would take longer is refused in one line, whatever comes to its end."""
+"""Every answer names its clock, and how far that clock was off for its model and GPU."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
-from support.serving import serve, workload
 
-from kvsim import cli
-from kvsim.allocators.paged import Paged
-from kvsim.sim.cost.named import Constant
+from kvsim.reports.clocks import differ, extrapolated, told
+from kvsim.sim.cost import clock
+from kvsim.sim.cost.clock import Trust, clock_of, read_errors
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.record.metrics import request_table, summary
-from kvsim.sim.workload import LATEST_PS, Chain
-
-DAY_S = 86_400
+from kvsim.sim.options.scenario import Scenario
 
 
-def served(answers, **options):
-    """One request after another, a day a token."""
-    work = workload([(0, 4, answer) for answer in answers])
-    return serve(work, Paged(10_000, 16), "vllm-v1", cost=Constant(DAY_S), max_model_len=4000, **options)
+@pytest.fixture(autouse=True)
+def nobody_has_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("options", [{}, {"max_span": 1}, {"step_log": True}, {"seats": 1}])
-def test_a_run_of_106_days_is_told_and_one_of_107_is_refused(options):
-    answers = [50, 56] if "seats" in options else [106]
-    result = served(answers, **options)
-    assert result.end_ps == 106 * DAY_S * 10**12 <= LATEST_PS
-    told = summary(result, request_table(result))
-    assert told["latency"]["e2e_s"]["max"] == 106 * DAY_S
-    answers[-1] += 1
-    with pytest.raises(KvsimError, match=r"goes to 9,244,800 s, the clock only to 9,223,372 s \(106 days\)"):
-        served(answers, **options)
+def of(**options):
+    return clock_of(Scenario(**options).deployed())
 
 
-def test_a_question_that_comes_too_late_is_refused_too():
-    """A month of steps, then 80 days of thinking."""
-    work = workload([(0, 4, 30), (0, 4, 1)])
-    late = Chain(np.array([-1, 0]), np.array([0, 80 * DAY_S * 10**12]))
-    with pytest.raises(KvsimError, match="served and 30 steps done it goes to 9,504,000 s"):
-        serve(replace(work, waits=late), Paged(10_000, 16), "vllm-v1", cost=Constant(DAY_S))
+def trust(**facts):
+    usual = {"cost": "measured-elsewhere", "model": "llama-3.1-8b", "gpu": "h100", "precision": "bf16"}
+    numbers = dict.fromkeys(("ttft_error", "ttft_bias", "throughput_error", "throughput_bias"), 0.15)
+    return Trust(**usual | {"servers": 3, "tpot_error": 0.04, "tpot_bias": -0.04} | numbers | facts)
 
 
-def test_the_command_says_it_in_one_line(capsys, tmp_path):
-    code = cli.main(["run", "--cost", "constant:86400", "--num-prompts", "9", "--out", str(tmp_path / "out")])
-    error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1)
-    assert error.startswith("error: the simulation takes too long: with ")
-    assert not (tmp_path / "out").exists()
+def test_a_clock_says_what_it_is_of_what_and_when():
+    measured = of(model="llama-3.1-8b", gpu="h100")
+    assert (measured.name, measured.profile, measured.device) == (
+        "measured elsewhere",
+        "h100-vllm",
+        "h100_sxm",
+    )
+    assert measured.date.startswith("2026-")
+    assert [of(cost=cost).name for cost in ("roofline", "constant:0.03", "a100-40gb-sosp23")] == [
+        "roofline",
+        "constant 0.03 s",
+        "published a100-40gb-sosp23",
+    ]
+    assert of(cost="roofline").profile is None
+
+
+def test_trust_is_of_the_same_model_gpu_precision_and_clock(monkeypatch):
+    known = trust()
+    key = known.cost, known.model, known.gpu, known.precision
+    monkeypatch.setattr(clock, "_errors", lambda: {key: known})
+    same = of(model="llama-3.1-8b", gpu="h100")
+    assert same.trust == known
+    assert same.trust_words == "TPOT 4.0 % off, TTFT 15.0 % (medians of 3 real servers)"
+    assert same.as_json()["validated"] == {
+        name: value for name, value in vars(known).items() if name not in ("cost", "model", "gpu")
+    }
+    for other in ({"gpu": "h200"}, {"model": "qwen3-32b"}, {"cost": "roofline"}):
+        found = of(**{"model": "llama-3.1-8b", "gpu": "h100"} | other)
+        assert (found.trust, found.trust_words) == (None, "not validated")
+    in_fp8 = of(model="llama-3.1-8b", gpu="h100", quantization="fp8")
+    assert in_fp8.trust is None
+    assert in_fp8.trust_words == "not validated; in bf16 TPOT 4.0 % off, TTFT 15.0 %"
+
+
+def test_a_table_of_errors_that_is_none_gets_one_line(tmp_path):
+    (tmp_path / "t.csv").write_text("cost,model\nroofline,x\n")
+    with pytest.raises(KvsimError, match=r"t\.csv is none of sim validate --table"):
+        read_errors(tmp_path / "t.csv")
+
+
+def test_words_name_the_clock_the_share_extrapolated_and_the_trust():
+    measured = {
+        "clock": "measured elsewhere",
+        "profile": "h100-vllm",
+        "date": "2026-11-21",
+        "trust": "not validated",
+    }
+    one, other = {**measured, "extrapolated_share": 0.012}, {**measured, "extrapolated_share": 0.031}
+    assert told([one]) == (
+        "measured elsewhere, h100-vllm of 2026-11-21; 1.2 % of the time extrapolated; not validated"
+    )
+    assert extrapolated([one, other]) == "1.2 to 3.1 % of the time extrapolated"
+    assert extrapolated([{**measured, "extrapolated_share": 0.0}]) == "nothing extrapolated"
+    assert told([{"clock": "roofline", "trust": "not validated"}]) == "roofline; not validated"
+    assert told([{"source": "roofline, analytic: of an older version"}]) == "roofline; not validated"
+
+
+def test_systems_on_different_clocks_are_not_comparable_and_told_the_remedy():
+    roofline, measured = {"clock": "roofline"}, {"clock": "measured elsewhere"}
+    assert differ([("a100-80gb", measured), ("h100", measured)]) == ""
+    assert differ([("a100-40gb", roofline), ("a100-80gb", measured), ("h100", measured)]) == (
+        "Not comparable, as their clocks differ (roofline: a100-40gb; measured elsewhere: a100-80gb, h100): "
+        "--cost roofline times them all alike."
+    )
+
+
+def test_the_table_that_ships_is_what_validate_finds(tmp_path):
+    from kvsim.reports.truth import errors_of, validate, write_errors
+    from kvsim.sim.validate import sources
+
+    found = errors_of(validate(*sources("requests", "llama-3.1-8b", "rtx-4090", 1, None)))
+    (shipped,) = [
+        each
+        for each in read_errors(clock.SHIPPED)
+        if (each.cost, each.gpu) == ("measured-elsewhere", "rtx-4090")
+    ]
+    assert len(found) == 1 and found[0].tpot_error == pytest.approx(shipped.tpot_error, abs=5e-5)
+    file = tmp_path / "errors.csv"
+    write_errors([trust(cost="roofline")], file)
+    write_errors(found, file)  # rows of other clocks stay
+    write_errors(found, file)
+    assert read_errors(file) == [*found, trust(cost="roofline")]
+
+
+def test_validate_takes_only_a_model_and_a_gpu(capsys):
+    from kvsim.sim.validate import sources
+
+    points, runs = sources(None, "gpt-oss-120b", "h100", 1, None)
+    assert len(points) == 36 and not runs
+    assert {(each.model, each.gpu) for each in points} == {("openai/gpt-oss-120b", "h100_sxm")}
+    assert sources("points", "openai/gpt-oss-120b", "h100_sxm", 1, None)[0] == points
+    points, runs = sources(None, None, "rtx-4090", 1, None)
+    assert not points and [run.scenario.gpu.name for run in runs] == ["rtx-4090"]
+    with pytest.raises(KvsimError, match="no server of gpt-oss-120b on l40s was measured, but "):
+        sources(None, "gpt-oss-120b", "l40s", 1, None)

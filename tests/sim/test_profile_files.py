@@ -174,7 +174,7 @@ def test_what_lay_outside_is_told_with_its_share(own, capsys):
     said = " ".join(ran(capsys, "--gpu", "h200", "--out", "one").split())
     share = json.loads(Path("one/summary.json").read_text())["cost"]["extrapolated_share"]
     assert 0 < share < 1
-    assert f"{100 * share:.1f} % of the simulated time lies outside what was measured" in said
+    assert f"{100 * share:.1f} % of the time extrapolated; not validated" in said
     assert "(measured: 300 to 400)" in said
 
 

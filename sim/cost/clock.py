@@ -1,0 +1,177 @@
+"""Which clock step times come from, and how far it was off where real servers were measured.
+
+    clock_of(deployment) -> Clock: name, device, date, trust
+
+    measured elsewhere    kernels that somebody else measured on that GPU; these profiles ship
+    calibrated            a profile of the user's own GPU
+    roofline              the datasheet and the model's geometry
+    constant 0.03 s       every step alike
+    published NAME        a few published figures
+
+Systems on clocks of different names must not be compared: one may be 5 % off, the other 50 %. Trust is what
+`sim validate` found for the same model, GPU, precision and clock (sim/measured/errors.csv, which
+`sim validate --table FILE` writes); elsewhere a clock is not validated.
+"""
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from kvsim.sim.cost.profile_files import REHEARSAL
+from kvsim.sim.files.reading import understood
+from kvsim.sim.models.spec import ModelSpec
+from kvsim.sim.scenario.deployment import Deployment
+
+NOT_VALIDATED = "not validated"
+SHIPPED = resources.files("kvsim.sim.measured").joinpath("errors.csv")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far a clock was off for a model on a GPU, over servers that really ran.
+
+    Attributes
+    ----------
+    cost, model, gpu, precision : str
+        Clock as in `--cost`, model and GPU by our names, `bf16` or the quantisation of the weights.
+    servers : int
+        How many were measured.
+    ttft_error, tpot_error, throughput_error : float
+        Median size of the error, as a share of what was measured.
+    ttft_bias, tpot_bias, throughput_bias : float
+        Median error: above 0 is too long, and too much for throughput.
+    """
+
+    cost: str
+    model: str
+    gpu: str
+    precision: str
+    servers: int
+    ttft_error: float
+    ttft_bias: float
+    tpot_error: float
+    tpot_bias: float
+    throughput_error: float
+    throughput_bias: float
+
+    @property
+    def errors(self) -> str:
+        """`TPOT 4.0 % off, TTFT 15.0 %`."""
+        return f"TPOT {100 * self.tpot_error:.1f} % off, TTFT {100 * self.ttft_error:.1f} %"
+
+    @property
+    def words(self) -> str:
+        """The errors, and over how many servers."""
+        if self.servers == 1:
+            return f"{self.errors}, against a real server"
+        return f"{self.errors} (medians of {self.servers:,} real servers)"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the step times of a deployment come from.
+
+    Attributes
+    ----------
+    name : str
+        Clocks of one name are comparable.
+    profile, device, date : str or None
+        What was measured, on what and when, where it was measured.
+    trust : Trust or None
+        Of the same model, GPU, precision and clock.
+    beside : str
+        What else is known of its error: "".
+    """
+
+    name: str
+    profile: str | None = None
+    device: str | None = None
+    date: str | None = None
+    trust: Trust | None = None
+    beside: str = ""
+
+    @property
+    def trust_words(self) -> str:
+        """How far it is off, or that nobody knows."""
+        if self.trust is not None:
+            return self.trust.words
+        return f"{NOT_VALIDATED}{f'; {self.beside}' if self.beside else ''}"
+
+    def as_json(self) -> dict[str, object]:
+        """What stands in `summary.json` under `cost`."""
+        said = {} if self.trust is None else asdict(self.trust)
+        trust = {name: value for name, value in said.items() if name not in ("cost", "model", "gpu")}
+        return {
+            "clock": self.name,
+            "profile": self.profile,
+            "device": self.device,
+            "date": self.date,
+            "trust": self.trust_words,
+            "validated": trust or None,
+        }
+
+
+def clock_of(deployment: Deployment) -> Clock:
+    """The clock of a deployment, with what is known of its error."""
+    name, profile = _name(deployment), deployment.profile
+    trust, beside = None, ""
+    if deployment.time_scale == 1 and (profile is None or profile["kind"] == "elsewhere"):
+        trust = _errors().get(_key(deployment.cost, deployment.model, deployment.gpu.name))
+        beside = _other_precision(deployment)
+    if profile is None:
+        return Clock(name, trust=trust, beside=beside)
+    if profile["composed_error"] is not None:
+        beside = f"{100 * float(profile['composed_error']):.1f} % off on whole steps of its own GPU"
+    date = str(profile["measured"]["date"])[:10]
+    return Clock(name, str(profile["name"]), str(profile["device"]), date, trust, beside)
+
+
+def precision_of(model: ModelSpec) -> str:
+    """`bf16`, or how the weights are quantised."""
+    return model.quantization or "bf16"
+
+
+def read_errors(path: Traversable | Path) -> list[Trust]:
+    """The rows of a table that `sim validate --table` wrote."""
+    kinds: dict[str, Callable[[str], object]] = {each.name: each.type for each in fields(Trust)}  # type: ignore[misc]
+    with understood(f"table {path}", "is none of sim validate --table"):
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        return [Trust(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]  # type: ignore[arg-type]
+
+
+Key = tuple[str, str, str, str]
+
+
+def _key(cost: str, model: ModelSpec, gpu: str) -> Key:
+    return cost, model.name, gpu, precision_of(model)
+
+
+@cache
+def _errors() -> Mapping[Key, Trust]:
+    """What `sim validate` found, by cost, model, GPU and precision."""
+    rows = read_errors(SHIPPED)
+    return {(each.cost, each.model, each.gpu, each.precision): each for each in rows}
+
+
+def _other_precision(deployment: Deployment) -> str:
+    """How far it was off for the same model on the same GPU in another precision, or nothing."""
+    model = deployment.model
+    wanted = deployment.cost, model.name, deployment.gpu.name
+    others = [each for key, each in _errors().items() if key[:3] == wanted]
+    return "; ".join(f"in {each.precision} {each.errors}" for each in others)
+
+
+def _name(deployment: Deployment) -> str:
+    """The clock's name."""
+    cost, _, rest = deployment.cost.partition(":")
+    kinds = {"measured-elsewhere": "measured elsewhere", "roofline": cost, "calibrated": cost}
+    name = kinds.get(cost, f"published {cost}")
+    if cost == "constant":
+        name = f"constant {rest} s"
+    if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
+        name = REHEARSAL
+    return name if deployment.time_scale == 1 else f"{name} x {deployment.time_scale:.6g}"
