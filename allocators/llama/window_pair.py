@@ -3,7 +3,8 @@
     base     |================================|   `size` cells
     window   |========|                           (window * sequences + a ubatch), in whole 256 cells
 
-A batch is placed in both or in none. Split simply, and if that finds no room, in equal rows.
+A batch is placed in both or in none. Split simply, and if that finds no room, in equal rows. How long the
+window is and what it hides are two settings in llama.cpp (`n_swa`, `swa_type`), as here.
 """
 
 from typing import NamedTuple
@@ -33,17 +34,27 @@ class WindowPair:
         As of `CellCache`.
     sequences : int
         How many there may be.
-    window : Window
-        Of the layers that have one.
+    window_tokens : int
+        Of the layers that have a window.
+    window : Window or None
+        What it hides, which is written anew; None: nothing, so that cells come free with their sequence only.
     unified : bool
         One array for all sequences, or one for each.
     """
 
     def __init__(
-        self, size: int, sequences: int, window: Window, *, padding: int, most: int, unified: bool
+        self,
+        size: int,
+        sequences: int,
+        window_tokens: int,
+        window: Window | None,
+        *,
+        padding: int,
+        most: int,
+        unified: bool,
     ) -> None:
         streams = 1 if unified else sequences
-        wanted = min(size, window.tokens * (sequences if unified else 1) + most)
+        wanted = min(size, window_tokens * (sequences if unified else 1) + most)
         self.unified, self.most = unified, most
         self.base = CellCache(size, streams=streams, padding=padding, most=most)
         self.window = CellCache(

@@ -1,4 +1,4 @@
-"""llama.cpp's cells in a row: a refused prompt may find room when a token fills a hole, as there."""
+"""llama.cpp's cells: a refused prompt may find room when a token fills a hole, or behind a window, as there."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import pytest
 
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.contract import check_allocator
-from kvsim.allocators.llama import CellCache
+from kvsim.allocators.llama import CellCache, Window, WindowPair
 from kvsim.allocators.llama.batches import Token
 from kvsim.allocators.llama.contiguous import LlamaContiguous
 from kvsim.allocators.llama.defrag import moves_of
@@ -72,3 +72,13 @@ def test_random_calls_find_it_where_a_class_does_not_say_so_or_promises_growth(b
 def test_random_calls_find_nothing_else(most):
     for seed in (6, 7):
         check_allocator(partial(LlamaContiguous, most=most), seed, arenas=[37], calls=150)
+
+
+@pytest.mark.parametrize(("window", "placed"), [(Window(24), 10), (None, 8)])
+def test_a_prompt_longer_than_the_windowed_cache_fits_where_the_window_hides_what_is_behind(window, placed):
+    pair = WindowPair(512, 1, 24, window, padding=256, most=32, unified=True)
+    assert (pair.base.size, pair.window.size) == (512, 256)
+    pieces = [[Token(at, (0,)) for at in range(start, start + 32)] for start in range(0, 320, 32)]
+    assert sum([pair.decode(piece) is not None for piece in pieces]) == placed
+    assert pair.base.arrays[0].used == 32 * placed
+    assert pair.window.arrays[0].used <= 256

@@ -150,13 +150,18 @@ class Scattered(Player):
 
 
 class Pair(Player):
-    """The two caches of a model with windows in some layers."""
+    """The two caches of a model with windows in some layers.
+
+    The recordings have the window's length (`n_swa`), which sizes the smaller cache, but no cell of it was
+    written anew while its sequence lived, as with llama.cpp's default type of window, which hides nothing.
+    """
 
     def __init__(self, config):
         self.cache = WindowPair(
             config["size"],
             config["n_seq"],
-            window_of(config),
+            config["n_swa"],
+            None,
             padding=max(config["pad"], READ_AT_LEAST),
             most=config["n_ubatch"],
             unified=config["unified"],

@@ -8,12 +8,10 @@ import pytest
 SIZED = "test_a_model_is_grouped_paged_sized_and_refused_as_in_vllm"
 STAGES = "test_two_pipeline_stages_have_the_blocks_of_the_smaller"
 
-WINDOWED_CELLS = "llama.cpp's smaller cache of windowed layers, where cells come free"
 INDEXER = "vLLM's fp8_ds_mla pages and those of the sparse indexer"
 GEMMA_4 = "the pages of Gemma 4"
 
 REASONS = {
-    "test_every_call_ends_as_recorded[iswa_512]": WINDOWED_CELLS,
     f"{SIZED}[deepseek-v3.2.json.gz]": INDEXER,
     f"{STAGES}[deepseek-v3.2.json.gz]": INDEXER,
     f"{SIZED}[gemma-4-26b-a4b.json.gz]": GEMMA_4,
