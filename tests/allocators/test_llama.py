@@ -1,4 +1,4 @@
-"""llama.cpp's cells: a refused prompt may find room when a token fills a hole, or behind a window, as there."""
+"""llama.cpp's cells: a refused prompt finds room when a token fills a hole, or behind a window, as there."""
 
 from functools import partial
 
