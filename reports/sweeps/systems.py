@@ -55,6 +55,14 @@ class System:
         found = [(load, spread([value(row) for row in rows])) for load, rows in self.points.items()]
         return [(load, each) for load, each in found if each is not None]
 
+    def met(self) -> dict[float, bool | None]:
+        """Load -> whether the SLO is met with every seed; None: with some only."""
+        shares = {
+            load: sum(bool(row.get("slo.met")) for row in rows) / len(rows)
+            for load, rows in self.points.items()
+        }
+        return {load: share == 1 if share in (0, 1) else None for load, share in shares.items()}
+
     def knee(self) -> float | None:
         """The load at which throughput / latency is largest: Kleinrock's knee (1979); None at an end.
 

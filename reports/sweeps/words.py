@@ -1,7 +1,8 @@
 """What a sweep says in the terminal: how many runs, and one line per system; at most 80 columns.
 
 Of a system with several loads the table shows the largest at which the SLO is met with every seed, or, where
-there is none, the load at which it serves most; and what came out there, as means over the seeds.
+there is none, the load at which it serves most; and what came out there, as means over the seeds. `>= 16`: it
+is met at the highest load that was tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.palette import figures, number, seconds
+from kvsim.reports.palette import figures, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.journal import Journal
-from kvsim.reports.sweeps.systems import System, load_of, systems
+from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
 from kvsim.reports.terminal import ruled_table
 from kvsim.sim.record.slo import Slo
@@ -78,14 +79,21 @@ def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
         best = max(found, key=lambda system: _most(system, "throughput.requests_per_s") or 0.0)
         most = figures(_most(best, "throughput.requests_per_s"))
         return f"{_called(best, found)}serves most: {most} requests/s"
-    within = [(at, system) for system in found if (at := largest_within(system)) is not None]
+    within = [system for system in found if largest_within(system) is not None]
     if not within:
         return f"No system meets {slo} at any load of the sweep"
-    at, best = max(within, key=lambda each: each[0])
+    best = max(within, key=rank)
+    at = largest_within(best)
+    most = f"{at:g} {_LOAD_UNITS[load]}"
     met = f"{len(within)} of {len(found)} systems meet it" if len(found) > 1 else "it meets the SLO"
-    alike = sum(largest == at for largest, _ in within) - 1
-    who = f"{_called(best, found)}carries" if not alike else f"{best.name} and {_others(alike)} carry"
-    return f"{who} most within {slo}: {at:g} {_LOAD_UNITS[load]}; {met}"
+    alike = sum(largest_within(each) == at for each in within) - 1
+    if at_the_edge(best):
+        who = f"{_called(best, found)}carries" if not alike else f"{best.name} and {_others(alike)} carry"
+        most, made = f"at least {most}, the highest tried", figures(_made(best, at))
+        tie = f"; of these {best.name} makes most, {made} tokens/s/GPU" if alike else ""
+        return f"{who} {most}, within {slo}{tie}; {met}"
+    tie = f", more tokens/s/GPU than {_others(alike)} at that load" if alike else ""
+    return f"{_called(best, found)}carries most within {slo}: {most}{tie}; {met}"
 
 
 def _others(many: int) -> str:
@@ -96,11 +104,28 @@ def _called(system: System, found: Sequence[System]) -> str:
     return f"{system.name} " if len(found) > 1 else ""
 
 
+def rank(system: System) -> tuple[float, float]:
+    """The more load within the SLO the better, then the more output tokens per second and GPU there."""
+    at = largest_within(system)
+    return at or 0.0, _made(system, at) or 0.0
+
+
+def _made(system: System, at: float | None) -> float | None:
+    """Output tokens per second and GPU at a load; the most where none is given."""
+    made = {load: value.mean for load, value in system.values(tokens_per_gpu)}
+    return max(made.values(), default=None) if at is None else made.get(at)
+
+
+def at_the_edge(system: System) -> bool:
+    """Whether the SLO is met at the highest load tried, so that the answer may lie beyond."""
+    return largest_within(system) == max(system.points, default=None)
+
+
 def largest_within(system: System) -> float | None:
     """The largest load up to which the SLO is met with every seed; None: not even at the least."""
     largest = None
-    for load, rows in system.points.items():
-        if not all(row.get("slo.met") for row in rows):
+    for load, met in system.met().items():
+        if not met:
             break
         largest = load
     return largest
@@ -120,7 +145,7 @@ def _table(found: Sequence[System], load: str | None, slo: Slo | None) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     ranked = list(found)
     if slo is not None and load is not None:
-        ranked.sort(key=lambda system: -(largest_within(system) or 0.0))
+        ranked.sort(key=rank, reverse=True)
     for system in ranked[:MOST_LINES]:
         table.add_row(Text(system.name, overflow="fold"), *_cells(system, load, slo))
     if len(ranked) > MOST_LINES:
@@ -135,8 +160,9 @@ def _cells(system: System, load: str | None, slo: Slo | None) -> list[str]:
     at = within if within is not None else max(served, key=lambda each: served[each].mean, default=0.0)
     cells = []
     if load is not None:
-        cells.append("none" if slo is not None and within is None else f"{at:g}")
-    tokens = dict(system.values(_tokens))
+        edge = ">= " if within is not None and at_the_edge(system) else ""
+        cells.append("none" if slo is not None and within is None else f"{edge}{at:g}")
+    tokens = dict(system.values(tokens_per_gpu))
     latencies = [dict(system.numbers(f"latency.{name}.p99")) for name in ("ttft_s", "tpot_s")]
     cells += [] if slo is not None else [_said(figures, served.get(at))]
     cells.append(_said(figures, tokens.get(at)))
@@ -145,11 +171,6 @@ def _cells(system: System, load: str | None, slo: Slo | None) -> list[str]:
         attained = dict(system.numbers("slo.attained_share")).get(at)
         cells.append("-" if attained is None else f"{100 * attained.mean:.1f} %")
     return cells
-
-
-def _tokens(row: Row) -> float | None:
-    tokens, gpus = number(row.get("throughput.output_tokens_per_s")), number(row.get("gpus"))
-    return tokens / gpus if tokens is not None and gpus else None
 
 
 def _said(words: Callable[[float | None], str], found: Interval | None) -> str:

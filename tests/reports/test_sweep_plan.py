@@ -9,9 +9,7 @@ from kvsim.reports.sweeps.plan import SWEPT, labels, plan_of, varying
 from kvsim.reports.sweeps.systems import systems
 from kvsim.reports.sweeps.table import columns, numbers, read_table, write_table
 from kvsim.reports.sweeps.values import values_of
-from kvsim.reports.sweeps.words import headline
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.record.slo import Slo
 
 
 @pytest.mark.parametrize(
@@ -253,16 +251,3 @@ def test_points_are_told_by_what_they_have_that_others_have_not():
     ]
     unnamed = plan_of({"request_rate": [1, 2]}).points()
     assert labels(unnamed, unnamed, varying(unnamed)) == ["all settings"]
-
-
-def test_systems_that_carry_as_much_as_the_best_are_counted():
-    slo = Slo.parse("ttft:p99=1s")
-    rows = [
-        {"allocator": name, "request_rate": rate, "status": "finished", "slo.met": rate <= most}
-        for name, most in (("one", 2.0), ("two", 4.0), ("three", 4.0))
-        for rate in (2.0, 4.0)
-    ]
-    found = systems(rows, ["allocator", "request_rate"])
-    words = "within ttft:p99=1s: 4 requests/s; 3 of 3 systems meet it"
-    assert headline(found, "request_rate", slo) == f"two and 1 other carry most {words}"
-    assert headline(found[:2], "request_rate", slo).startswith("two carries most within")

@@ -2,6 +2,8 @@
 
 The panels are the latencies of the SLO, or TTFT and TPOT at their 99th per cent. A bar is the 95 % interval
 of the seeds. A ring is the knee: the load at which throughput / mean latency is largest (Kleinrock 1979).
+A point is hollow where the SLO is met with some seeds only; the answer is the largest load up to which it is
+met with all.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.swept.pieces import legend, looks, mark
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.systems import LOADS, System
-from kvsim.reports.sweeps.words import headline, largest_within
+from kvsim.reports.sweeps.words import headline, rank
 from kvsim.sim.record.slo import Limit, Slo
 
 _USUAL = (("ttft", "p99"), ("tpot", "p99"))
@@ -29,10 +31,18 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     if load is None or not any(len(system.points) > 1 for system in systems):
         return None
     panels = _panels(slo)
-    ranked = sorted(range(len(systems)), key=lambda place: _rank(systems[place]), reverse=True)
+    order = rank if slo else _served
+    ranked = sorted(range(len(systems)), key=lambda place: order(systems[place]), reverse=True)
     found = looks(style, len(systems), ranked)
     ring = any(system.knee() is not None for system in systems)
-    below = f"{LOADS[load]}\nring: knee, where throughput / latency is largest" if ring else LOADS[load]
+    seeds = max(len(rows) for system in systems for rows in system.points.values())
+    below = "\n".join(
+        [
+            LOADS[load],
+            *(["ring: knee, where throughput / latency is largest"] if ring else []),
+            *([f"SLO met: with all {seeds} seeds; hollow: with some only"] if slo and seeds > 1 else []),
+        ]
+    )
     figure = new_sheet(style, 4.3, headline(systems, load, slo))
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (latency, statistic, limit) in zip(grid, panels, strict=True):
@@ -40,7 +50,7 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
         for system, look in zip(systems, found, strict=True):
             points = system.numbers(_column(latency, statistic))
             values += [value.mean for _, value in points]
-            _plot(axes, style, look, points, system.knee())
+            _plot(axes, style, look, points, system)
         axes.set(
             xlabel=below if axes is grid[0] else LOADS[load],
             title=f"{LATENCIES[latency][1]}, {statistic} (s)",
@@ -66,21 +76,23 @@ def _column(latency: str, statistic: str) -> str:
     return f"latency.{LATENCIES[latency][0]}.{statistic}"
 
 
-def _rank(system: System) -> tuple[float, float]:
-    """The more load within the SLO the better, then the more it serves."""
-    served = max((value.mean for _, value in system.numbers("throughput.requests_per_s")), default=0.0)
-    return largest_within(system) or 0.0, served
+def _served(system: System) -> float:
+    return max((value.mean for _, value in system.numbers("throughput.requests_per_s")), default=0.0)
 
 
 def _plot(
-    axes: Axes, style: Style, look: Look | None, points: Sequence[tuple[float, Interval]], knee: float | None
+    axes: Axes, style: Style, look: Look | None, points: Sequence[tuple[float, Interval]], system: System
 ) -> None:
     how = mark(style, look)
-    dots: Any = {} if look is None else {"marker": look.marker, "markersize": 2.4 * style.line}
-    axes.plot([x for x, _ in points], [value.mean for _, value in points], markeredgewidth=0, **how, **dots)
+    axes.plot([x for x, _ in points], [value.mean for _, value in points], **how)
     if look is None:
         return
+    met, knee = system.met(), system.knee()
     for x, value in points:
+        dot: Any = {"marker": look.marker, "markersize": 2.4 * style.line, "zorder": 4}
+        inside = style.paper if met[x] is None else look.colour
+        axes.plot([x], [value.mean], color=look.colour, markerfacecolor=inside, linestyle="",
+                  markeredgewidth=0.5 * style.line if met[x] is None else 0, **dot)  # fmt: skip
         if not value.fixed:
             axes.plot(
                 [x, x], [max(value.low, 1e-9), value.high], color=look.colour, linewidth=0.6 * style.line
