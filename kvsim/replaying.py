@@ -22,7 +22,7 @@ from kvsim.sim.bench.measured import Key, MeasuredRun
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.replay import Simulated, compared, pairs, simulated
 from kvsim.sim.bench.server import Server, server_of
-from kvsim.sim.bench.what_if import changed, in_words, parsed
+from kvsim.sim.bench.what_if import changed, in_words, parsed, split
 from kvsim.sim.bench.why import Term, terms
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
@@ -161,6 +161,10 @@ class Replay:
     def notes(self) -> list[str]:
         """What was assumed, cut and left out."""
         left = [f"{self.run.failed:,} requests failed and are left out."] if self.run.failed else []
+        if missing := self.run.cut_count - (0 if self.run.cut is None else len(self.run.cut)):
+            left.append(
+                f"{missing:,} more requests were cut when the time was up: the result does not hold them."
+            )
         served = len(self.found.rows)
         if self.run.requests is not None and served < self.run.count:
             left.append(f"{self.run.count - served:,} requests do not fit the simulated server: left out.")
@@ -195,7 +199,7 @@ def replay(
     fit : "host" or "scale", optional
         One factor that is fitted to the measured TPOT, see sim/bench/fitting.py.
     what_if : str or mapping, optional
-        Other settings of the server, as in `block_size=32`.
+        Other settings of the server, as in `block_size=32`, or another load, as in `rate_scale=2`.
     server : Scenario, optional
         The server; the options below change it.
     **options
@@ -240,8 +244,9 @@ def _replay(  # noqa: PLR0917 - as `replay` has them
     factor = None if fit is None else fitted(measured, found.scenario, fit, tried)
     other = None
     if changes:
+        settings, load = split(changes)
         start = found.scenario if factor is None else factor.scenario
-        other = simulated(measured, changed(start, dict(changes)))
+        other = simulated(measured, changed(start, settings, found.asked), load)
     return Replay(measured, found, first, terms(measured, first), factor, changes, other)
 
 

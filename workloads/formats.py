@@ -14,12 +14,16 @@ the notes.
 import csv
 import os
 import re
+import zlib
 from collections.abc import Callable
 from importlib import import_module
 from json import JSONDecodeError, JSONDecoder
+from pathlib import Path
 from typing import NamedTuple
 
+from kvsim.sim.bench.names import BEGINNINGS, begins_a_result, in_folder
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import GZIP_MAGIC
 from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of
 from kvsim.workloads.lengths import Lengths
@@ -34,6 +38,9 @@ class Format(NamedTuple):
     names: tuple[str, ...]
     loader: str
 
+
+A_RESULT = "a result"
+"""Stands for the keys with which a benchmark tool's result begins (sim/bench/names.py)."""
 
 FORMATS: dict[str, Format] = {
     "Azure": Format("CSV", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "azure:load_azure"),
@@ -50,6 +57,7 @@ FORMATS: dict[str, Format] = {
     "OpenTelemetry": Format("JSON", ("resourceSpans",), "otel:load_otel"),
     "OpenTelemetry spans": Format("JSON", ("attributes", "start_time"), "otel:load_otel"),
     "ShareGPT": Format("JSON", ("conversations",), "sharegpt_json:load_sharegpt"),
+    "benchmark result": Format("JSON", (A_RESULT,), "measured:load_result"),
     "hash ids": Format("parquet", ("hash_ids",), "compact:load_compact"),
     "conversations": Format("parquet", ("conversation_id",), "compact:load_compact"),
     "kvsim": Format("JSON", (), "native:load_native"),
@@ -57,6 +65,9 @@ FORMATS: dict[str, Format] = {
     "kvsim in CSV": Format("CSV", (), "native:load_native"),
 }
 """Name of a format -> how it is recognised and who reads it; the first that fits."""
+
+_NAMES = {name for form in FORMATS.values() if form.container == "JSON" for name in form.names}
+_NAMES |= {name for names in BEGINNINGS for name in names}
 
 TEXT_FORMATS = ("ShareGPT",)
 """Formats that hold texts, whose tokens someone must count."""
@@ -98,7 +109,7 @@ def load_file(
 
 
 def load_directory(path: str) -> Lengths:
-    """The requests of a directory: ServeGen's clients, or sessions of agents, a file each.
+    """The requests of a directory: ServeGen's clients, sessions of agents, or a benchmark's result.
 
     Raises
     ------
@@ -106,6 +117,10 @@ def load_directory(path: str) -> Lengths:
         A directory of neither.
     """
     names = os.listdir(path)
+    if in_folder(Path(path)) is not None:
+        from kvsim.workloads.measured import load_result
+
+        return load_result(path)
     if any(name.endswith("-trace.csv") for name in names):
         from kvsim.workloads.servegen import load_servegen
 
@@ -114,8 +129,8 @@ def load_directory(path: str) -> Lengths:
         from kvsim.workloads.weka import load_weka
 
         return load_weka(path)
-    what = "ServeGen's clients (*-trace.csv) or sessions of agents (*.json)"
-    raise KvsimError(f"trace {path} is a directory, which must hold {what}, got neither")
+    what = "ServeGen's clients (*-trace.csv), sessions of agents (*.json) or a benchmark's result"
+    raise KvsimError(f"trace {path} is a directory, which must hold {what}, got none of them")
 
 
 def recognised(path: str) -> str:
@@ -131,10 +146,23 @@ def recognised(path: str) -> str:
             head = file.read(LONGEST_HEAD)
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
-    container, names = _beginning(path, head)
+    if head.startswith(GZIP_MAGIC):
+        container, names = _beginning(path, _unpacked(head))
+        if A_RESULT not in names:
+            raise KvsimError(f"trace {path} is packed by gzip: unpack it first, as in gunzip")
+    else:
+        container, names = _beginning(path, head)
     return next(
         name for name, form in FORMATS.items() if form.container == container and names.issuperset(form.names)
     )
+
+
+def _unpacked(head: bytes) -> bytes:
+    """The beginning of what gzip packed; nothing of what is damaged."""
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, LONGEST_HEAD)
+    except zlib.error:
+        return b""
 
 
 def _beginning(path: str, head: bytes) -> tuple[str, set[str]]:
@@ -160,17 +188,20 @@ def header_names(line: str) -> list[str]:
 def _keys(text: str) -> set[str]:
     """The keys of the first object, or those that the part read of it has.
 
-    An array of objects is ShareGPT's whatever they have: nothing else is written so.
+    An array of objects is inference-perf's or ShareGPT's, whatever they have: nothing else is written so.
     """
     if text.startswith("["):
-        return {"conversations"}
+        first = text[: text.find("}") + 1]
+        theirs = '"info"' in text and all(f'"{name}"' in first for name in ("start_time", "end_time"))
+        return {A_RESULT} if theirs else {"conversations"}
     try:
         found, _ = JSONDecoder().raw_decode(text)
     except (JSONDecodeError, ValueError, RecursionError):
-        names = "conversations|chat_id|timestamp|input_length|output_length|requests|block_size|resourceSpans"
-        found = re.findall(rf'"({names})"\s*:', text)
-        return set(found) if len(text) * 2 > LONGEST_HEAD else set()
-    return set(found)
+        found = re.findall(rf'"({"|".join(sorted(_NAMES))})"\s*:', text)
+        if len(text) * 2 <= LONGEST_HEAD:
+            return set()
+    keys = set(found)
+    return keys | {A_RESULT} if begins_a_result(keys) else keys
 
 
 def _parquet_columns(path: str) -> set[str]:

@@ -7,9 +7,15 @@
 Early versions call them `ttft`, `timestamp_ns` and `credit_phase`, and put the summary's metrics under
 `records`. Requests of the warm-up are left out. `inter_chunk_latency` lists the gaps of a request;
 `inter_token_latency` is (E2E - TTFT) / (output - 1), one number a request, which others call TPOT.
+
+Lengths are those that the server counted (`usage_prompt_tokens`, `usage_completion_tokens`) where it did: a
+client that counts tokens of the text again finds others. `usage_prompt_cache_read_tokens` are those that the
+server's prefix cache held. `conversation_id` is that of the data, which may be asked again; a conversation
+that was held has a `x_correlation_id` of its own. Cancelled requests loaded the server, and did not fail.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -33,7 +39,9 @@ _RATES: dict[str, tuple[str, ...]] = {
     "output tokens": ("output_token_throughput",),
     "all tokens": ("total_token_throughput",),
 }
-_INPUT, _OUTPUT = ("input_sequence_length", "isl"), ("output_sequence_length", "osl")
+_INPUT = ("usage_prompt_tokens", "input_sequence_length", "isl")
+_OUTPUT = ("usage_completion_tokens", "output_sequence_length", "osl")
+_CACHED = ("usage_prompt_cache_read_tokens",)
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
@@ -49,9 +57,7 @@ def is_summary(record: Mapping[str, Any]) -> bool:
 
 def aiperf_run(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]], notes: list[str]) -> MeasuredRun:
     """The run whose requests are these lines."""
-    columns: dict[str, list[float]] = {name: [] for name in ("start", "input", "output", "ttft", "e2e")}
-    gaps: list[list[float]] = []
-    sessions: list[str] = []
+    answered, cut = _Columns(), _Columns()
     failed = warm = 0
     for line, record in records:
         where = f"result {path}, line {line}"
@@ -59,35 +65,84 @@ def aiperf_run(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]], not
         if about.get("benchmark_phase", about.get("credit_phase")) == "warmup":
             warm += 1
             continue
-        if record.get("error") or about.get("was_cancelled"):
+        if about.get("was_cancelled"):
+            if _value(where, metrics, _INPUT) and _begun(where, about) is not None:
+                cut.add(where, about, metrics)
+            else:
+                failed += 1
+        elif record.get("error"):
             failed += 1
-            continue
-        for name, names in (("input", _INPUT), ("output", _OUTPUT)):
-            tokens_of = _value(where, metrics, names)
-            if tokens_of is None:
-                raise KvsimError(f"{where}: metrics must have {names[0]}, got {shown(list(metrics))}")
-            columns[name].append(max(tokens_of, 1))
-        begun = number(where, about, "request_start_ns") or number(where, about, "timestamp_ns")
-        ttft, e2e = (_value(where, metrics, _NAMES[what]) for what in ("TTFT", "E2E"))
-        columns["start"].append(nan if begun is None else begun * 1e-9)
-        columns["e2e"].append(nan if e2e is None else e2e)
-        columns["ttft"].append(columns["e2e"][-1] if ttft is None else ttft)
-        gaps.append(_gaps(where, metrics))
-        sessions.append(str(about.get("conversation_id")))
+        else:
+            for names in (_INPUT, _OUTPUT):
+                if _value(where, metrics, names) is None:
+                    raise KvsimError(f"{where}: metrics must have {names[1]}, got {shown(list(metrics))}")
+            answered.add(where, about, metrics)
     if warm:
         notes.append(f"{warm:,} requests of the warm-up are left out.")
     where = f"result {path}"
-    starts = np.array(columns["start"])
-    requests = Requests(
-        None if np.isnan(starts).any() else starts,
-        tokens(where, "input_sequence_length", columns["input"]),
-        tokens(where, "output_sequence_length", columns["output"]),
-        times(where, "time_to_first_token", columns["ttft"]),
-        times(where, "request_latency", columns["e2e"]),
-        Gaps.of(gaps) if any(gaps) else None,
-        tuple(sessions) if len(set(sessions)) < len(sessions) else None,
-    ).sorted()
-    return MeasuredRun(path.stem, TOOL, requests, count=len(requests), failed=failed, notes=tuple(notes))
+    requests, others = answered.requests(where), cut.requests(where)
+    if requests.start_s is not None and others.start_s is not None and len(requests):
+        others = replace(others, start_s=others.start_s - requests.start_s.min())
+    requests = requests.sorted()
+    return MeasuredRun(
+        path.stem,
+        TOOL,
+        requests,
+        count=len(requests),
+        failed=failed,
+        cut=others if len(others) else None,
+        cut_count=len(others),
+        notes=tuple(notes),
+    )
+
+
+class _Columns:
+    """Requests, line by line."""
+
+    def __init__(self) -> None:
+        names = ("start", "input", "output", "ttft", "e2e", "cached")
+        self._columns: dict[str, list[float]] = {name: [] for name in names}
+        self._gaps: list[list[float]] = []
+        self._sessions: list[str] = []
+
+    def add(self, where: str, about: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+        """One line."""
+        begun = _begun(where, about)
+        ttft, e2e = (_value(where, metrics, _NAMES[what]) for what in ("TTFT", "E2E"))
+        last = nan if e2e is None else e2e
+        row = (
+            nan if begun is None else begun * 1e-9,
+            max(_value(where, metrics, _INPUT) or 0, 1),
+            max(_value(where, metrics, _OUTPUT) or 0, 1),
+            last if ttft is None else ttft,
+            last,
+            _value(where, metrics, _CACHED) or 0,
+        )
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+        self._gaps.append(_gaps(where, metrics))
+        self._sessions.append(str(about.get("x_correlation_id") or about.get("conversation_id")))
+
+    def requests(self, where: str) -> Requests:
+        """All lines."""
+        columns, sessions = self._columns, self._sessions
+        starts = np.array(columns["start"])
+        cached = tokens(where, _CACHED[0], columns["cached"])
+        return Requests(
+            None if np.isnan(starts).any() else starts,
+            tokens(where, "input_sequence_length", columns["input"]),
+            tokens(where, "output_sequence_length", columns["output"]),
+            times(where, "time_to_first_token", columns["ttft"]),
+            times(where, "request_latency", columns["e2e"]),
+            Gaps.of(self._gaps) if any(self._gaps) else None,
+            tuple(sessions) if len(set(sessions)) < len(sessions) else None,
+            cached if cached.any() else None,
+        )
+
+
+def _begun(where: str, about: Mapping[str, Any]) -> float | None:
+    """When a request was sent, in nanoseconds since 1970."""
+    return number(where, about, "request_start_ns") or number(where, about, "timestamp_ns")
 
 
 def aiperf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> MeasuredRun:
@@ -142,18 +197,13 @@ def _load(where: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], lis
 
 def with_summary(run: MeasuredRun, summary: MeasuredRun) -> MeasuredRun:
     """The requests of a run with what its summary says of the load."""
-    return MeasuredRun(
-        run.name,
-        TOOL,
-        run.requests,
-        summary.told,
-        count=run.count,
-        failed=run.failed,
+    return replace(
+        run,
+        told=summary.told,
         duration_s=summary.duration_s,
         clients=summary.clients,
         request_rate=summary.request_rate,
         model=summary.model,
-        notes=run.notes,
     )
 
 

@@ -28,7 +28,7 @@ class ReplayOptions:
     )
     fit: str | None = None
     what_if: str | None = option(
-        "The same requests on a server with other settings, as in block_size=32.",
+        "The same on another server or load: block_size=32, scheduler=sglang, rate_scale=2, clients=32.",
         panel=PANEL,
         default=None,
         value="NAME=VALUE,...",

@@ -8,10 +8,13 @@
 
 Of a request, `inter_token_latency_ms` is what is TPOT here, and `time_per_output_token_ms` is E2E / output
 tokens. The statistics of both weigh each request by its tokens: a mean over tokens, not over requests.
-Gaps between tokens are not kept. Older files have `args` where newer ones have `config`.
+Gaps between tokens are not kept. Older files have `args` where newer ones have `config`. `incomplete`
+requests were under way when the time was up: they loaded the server, and did not fail. A file may hold some
+of them only.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -61,8 +64,12 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
     if not isinstance(one, dict):
         raise KvsimError(f"{where}: must be an object, got {shown(one)}")
     by_status, metrics = inside(where, one, "requests"), inside(where, one, "metrics")
-    requests = _requests(where, rows(where, by_status, "successful"))
-    failed = sum(len(rows(where, by_status, status)) for status in ("errored", "incomplete"))
+    listed = {status: rows(where, by_status, status) for status in ("successful", "errored", "incomplete")}
+    requests = _requests(f"{where}, request", listed["successful"])
+    cut = _requests(f"{where}, incomplete request", listed["incomplete"], least=0)
+    if requests is not None and requests.start_s is not None:
+        begun = float(requests.start_s.min(initial=inf))
+        requests, cut = (_counting_from(begun, each) for each in (requests, cut))
     told = _told(where, metrics)
     strategy = inside(where, inside(where, one, "config") or inside(where, one, "args"), "strategy")
     kind = str(strategy.get("type_", ""))
@@ -71,6 +78,9 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
         1.0 if kind == "synchronous" else None,
     )
     totals = inside(where, metrics, "request_totals")
+    counts = {
+        status: max(len(known), int(number(where, totals, status) or 0)) for status, known in listed.items()
+    }
     count = len(requests) if requests is not None else int(number(where, totals, "successful") or 0)
     lengths = [
         _statistic(where, metrics, name, "mean") or 0.0
@@ -82,7 +92,9 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
         requests,
         told,
         count=count,
-        failed=failed,
+        failed=counts["errored"],
+        cut=cut,
+        cut_count=counts["incomplete"],
         input_tokens=lengths[0],
         output_tokens=lengths[1],
         duration_s=number(where, one, "duration"),
@@ -92,26 +104,36 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
     )
 
 
-def _requests(where: str, found: list[Any]) -> Requests | None:
-    """The answered requests; None where the report keeps none."""
+def _requests(where: str, found: list[Any], least: int = 1) -> Requests | None:
+    """Requests of one status; None where the report keeps none.
+
+    Parameters
+    ----------
+    least : int
+        Tokens of an answer that a request must have: those that were cut may have none yet.
+    """
     if not found:
         return None
-    columns: dict[str, list[float]] = {name: [] for name in ("start", "input", "output", "ttft", "e2e")}
+    names = ("start", "input", "output", "ttft", "e2e", "cached")
+    columns: dict[str, list[float]] = {name: [] for name in names}
+    session: list[str] = []
     for place, each in enumerate(found):
-        here = f"{where}, request {place}"
+        here = f"{where} {place}"
         if not isinstance(each, dict):
             raise KvsimError(f"{here}: must be an object, got {shown(each)}")
         latency, ttft = number(here, each, "request_latency"), number(here, each, "time_to_first_token_ms")
-        lengths = [number(here, each, name) for name in ("prompt_tokens", "output_tokens")]
-        if not lengths[0] or not lengths[1]:
+        prompt, answer, cached = (
+            number(here, each, name) or 0 for name in ("prompt_tokens", "output_tokens", "cached_tokens")
+        )
+        if not prompt or answer < least:
             continue
-        columns["start"].append(_or_nan(number(here, each, "request_start_time")))
-        columns["input"].append(lengths[0])
-        columns["output"].append(lengths[1])
         each_token = number(here, each, "time_per_output_token_ms")
-        last = _or_nan(latency) if each_token is None else each_token / 1e3 * lengths[1]
-        columns["e2e"].append(last)
-        columns["ttft"].append(last if ttft is None else ttft / 1e3)
+        last = _or_nan(latency) if each_token is None else each_token / 1e3 * answer
+        begun = _or_nan(number(here, each, "request_start_time"))
+        row = (begun, prompt, answer, last if ttft is None else ttft / 1e3, last, cached)
+        for name, value in zip(names, row, strict=True):
+            columns[name].append(value)
+        session.append(str(inside(here, each, "info").get("conversation_id", place)))
     starts = np.array(columns["start"])
     return Requests(
         None if np.isnan(starts).any() else starts,
@@ -119,7 +141,17 @@ def _requests(where: str, found: list[Any]) -> Requests | None:
         tokens(where, "output_tokens", columns["output"]),
         times(where, "time_to_first_token_ms", columns["ttft"]),
         times(where, "request_latency", columns["e2e"]),
-    ).sorted()
+        session=tuple(session),
+        cached_tokens=tokens(where, "cached_tokens", columns["cached"]) if any(columns["cached"]) else None,
+    )
+
+
+def _counting_from(begun: float, requests: Requests | None) -> Requests | None:
+    """The requests in order of their start, which counts from the first that was answered."""
+    if requests is None or requests.start_s is None:
+        return None
+    order = np.argsort(requests.start_s, kind="stable").astype(np.int64)
+    return replace(requests, start_s=requests.start_s - begun).rows(order)
 
 
 def _or_nan(value: float | None) -> float:

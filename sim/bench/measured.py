@@ -12,8 +12,9 @@ it holds only the tool's own numbers, those are taken, and `told` says that they
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,8 @@ class Requests:
         Times between tokens or, of some tools, between pieces of an answer.
     session : tuple of str, or None
         The conversation that each belongs to.
+    cached_tokens : int64 array, shape (n,), or None
+        Tokens of each prompt that the server says it found in its prefix cache.
     """
 
     start_s: Floats | None
@@ -90,6 +93,7 @@ class Requests:
     e2e_s: Floats
     gaps: Gaps | None = None
     session: tuple[str, ...] | None = None
+    cached_tokens: Int64Column | None = None
 
     def __len__(self) -> int:
         return len(self.input_tokens)
@@ -105,17 +109,39 @@ class Requests:
         """In order of their start, which counts from the first."""
         if self.start_s is None:
             return self
-        order = np.argsort(self.start_s, kind="stable").astype(np.int64)
-        session = self.session
+        begun = self.start_s - self.start_s.min() if len(self) else self.start_s
+        return replace(self, start_s=begun).rows(np.argsort(begun, kind="stable").astype(np.int64))
+
+    def rows(self, chosen: Int64Column) -> "Requests":
+        """These requests, in this order."""
         return Requests(
-            self.start_s[order] - self.start_s.min() if len(order) else self.start_s,
-            self.input_tokens[order],
-            self.output_tokens[order],
-            self.ttft_s[order],
-            self.e2e_s[order],
-            None if self.gaps is None else self.gaps.rows(order),
-            None if session is None else tuple(session[row] for row in order.tolist()),
+            None if self.start_s is None else self.start_s[chosen],
+            self.input_tokens[chosen],
+            self.output_tokens[chosen],
+            self.ttft_s[chosen],
+            self.e2e_s[chosen],
+            None if self.gaps is None else self.gaps.rows(chosen),
+            None if self.session is None else tuple(self.session[row] for row in chosen.tolist()),
+            None if self.cached_tokens is None else self.cached_tokens[chosen],
         )
+
+    def joined(self, others: "Requests") -> "Requests":
+        """These requests, then the others; what is not known of both is left out, as are gaps."""
+
+        def both(name: str) -> Any:  # noqa: ANN401 - a column, or nothing
+            mine, theirs = getattr(self, name), getattr(others, name)
+            return None if mine is None or theirs is None else np.concatenate([mine, theirs])
+
+        names = ("start_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
+        columns = {name: both(name) for name in names}
+        if self.cached_tokens is not None or others.cached_tokens is not None:
+            found = (each.cached_tokens for each in (self, others))
+            zeros = (np.zeros(len(each), dtype=np.int64) for each in (self, others))
+            known = [none if each is None else each for each, none in zip(found, zeros, strict=True)]
+            columns["cached_tokens"] = np.concatenate(known)
+        if self.session is not None and others.session is not None:
+            return Requests(**columns, session=self.session + others.session)
+        return Requests(**columns)
 
     @property
     def most_at_once(self) -> int | None:
@@ -144,6 +170,11 @@ class MeasuredRun:
         What the tool itself says, in seconds, and per second.
     count, failed : int
         Requests that were answered, and those that were not.
+    cut : Requests or None
+        Those that the tool ended when its time was up, from the same start on: no failures, but load. Their
+        `output_tokens` are what had come by then.
+    cut_count : int
+        How many these were; a file may hold some of them only.
     input_tokens, output_tokens : float
         Means.
     duration_s : float or None
@@ -166,6 +197,8 @@ class MeasuredRun:
     told: Mapping[Key, float] = field(default_factory=dict)
     count: int = 0
     failed: int = 0
+    cut: Requests | None = None
+    cut_count: int = 0
     input_tokens: float = 0.0
     output_tokens: float = 0.0
     duration_s: float | None = None

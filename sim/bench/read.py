@@ -7,16 +7,19 @@
     an object with load_summary, successes            inference-perf, the numbers
     a list with start_time, end_time, info            inference-perf, each request
 
-A file that was cut gives what is whole, and a note.
+A file that was cut gives what is whole, and a note. Any may be packed by gzip. Of a folder the file is read
+that tells most, by the names that tools give.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvsim.sim.bench import aiperf, guidellm, inference_perf, vllm
 from kvsim.sim.bench.fields import shown
 from kvsim.sim.bench.measured import MeasuredRun, finished_run
+from kvsim.sim.bench.names import AIPERF_SUMMARY, IN_FOLDERS, in_folder
 from kvsim.sim.bench.placed import placed
 from kvsim.sim.bench.whole import Whole, objects_of, read_whole, text_of
 from kvsim.sim.errors import KvsimError
@@ -25,7 +28,6 @@ from kvsim.sim.files.reading import understood
 TOOLS = "vllm bench serve, AIPerf, GuideLLM or inference-perf"
 MOST_PLACED = 50_000_000
 """Characters of a file that is read again for the line of what is wrong in it."""
-AIPERF_SUMMARY = "profile_export_aiperf.json"
 
 
 def read_result(path: Path, run: int | None = None) -> MeasuredRun:
@@ -41,16 +43,32 @@ def read_result(path: Path, run: int | None = None) -> MeasuredRun:
     KvsimError
         A file that cannot be read, is not one of these tools', or holds no answered request.
     """
-    path = path.expanduser()
+    path = _file_in(path.expanduser())
     with understood(f"result {path}", "cannot be used"):
         if _is_lines(path):
-            return finished_run(path, _lines(path, run))
+            return _named(path, finished_run(path, _lines(path, run)))
         whole = read_whole(path)
         try:
-            return finished_run(path, _value(path, whole, run))
+            return _named(path, finished_run(path, _value(path, whole, run)))
         except KvsimError as error:
             cut = "" if whole.cut_line is None else f"; the file is cut in line {whole.cut_line:,}"
             raise KvsimError(f"{_with_line(path, whole, run, error)}{cut}") from error
+
+
+def _file_in(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = in_folder(path)
+    if found is None:
+        raise KvsimError(f"result {path} is a folder, which must hold {' or '.join(IN_FOLDERS)}, got none")
+    return found
+
+
+def _named(path: Path, run: MeasuredRun) -> MeasuredRun:
+    """The run by its file's name, or by the folder's where tools call all files so."""
+    plain = path.name.removesuffix(".gz")
+    folder = path.resolve().parent.name
+    return replace(run, name=folder if plain in IN_FOLDERS and folder else Path(plain).stem)
 
 
 def _with_line(path: Path, whole: Whole, run: int | None, error: KvsimError) -> KvsimError:
@@ -86,8 +104,9 @@ def _lines(path: Path, run: int | None) -> MeasuredRun:
     if aiperf.is_record(first):
         _only_one(path, run, 1)
         read = aiperf.aiperf_run(path, objects, notes)
-        beside = path.with_name(AIPERF_SUMMARY)
-        if not beside.is_file():
+        packed = (path.with_name(f"{AIPERF_SUMMARY}{ending}") for ending in ("", ".gz"))
+        beside = next((each for each in packed if each.is_file()), None)
+        if beside is None:
             return read
         summary = read_whole(beside).value
         if not isinstance(summary, dict) or not aiperf.is_summary(summary):

@@ -20,11 +20,12 @@ from kvsim.sim.bench.measured import (
     Requests,
     statistics_of,
 )
-from kvsim.sim.bench.workload import workload_of
+from kvsim.sim.bench.workload import AS_MEASURED, MEASURED, Load, workload_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.record.metrics import Column
 from kvsim.sim.run import Outcome, prepare
+from kvsim.sim.workload import Int64Column
 
 ORDER: tuple[Key, ...] = (
     *((what, PER_S) for what in RATES),
@@ -45,14 +46,17 @@ class Simulated:
     requests : Requests
         Those that were served, as a benchmark would have seen them, in the order of the workload.
     rows : int64 array
-        Which rows of the workload these are.
+        Which of the measured requests these are.
+    places : int64 array
+        Where they stand in the tables of the outcome, which also holds those that the tool cut.
     numbers : mapping of (what, statistic) to float
     """
 
     scenario: Scenario
     outcome: Outcome
     requests: Requests
-    rows: np.ndarray
+    rows: Int64Column
+    places: Int64Column
     numbers: Mapping[Key, float]
 
     @property
@@ -62,30 +66,32 @@ class Simulated:
 
     def column(self, name: str) -> Floats:
         """A column of the request table, of those that were served."""
-        values: Floats = np.asarray(self.outcome.requests[name], dtype=np.float64)[self.rows]
+        values: Floats = np.asarray(self.outcome.requests[name], dtype=np.float64)[self.places]
         return values
 
 
-def simulated(run: MeasuredRun, scenario: Scenario) -> Simulated:
-    """The run on this server.
+def simulated(run: MeasuredRun, scenario: Scenario, load: Load = AS_MEASURED) -> Simulated:
+    """The run on this server, its requests as measured or as a load says.
 
     Raises
     ------
     KvsimError
-        A server that cannot be, or that serves none of the requests.
+        A server or a load that cannot be, or a server that serves none of the requests.
     """
-    workload = workload_of(run)
+    workload = workload_of(run, load)
     outcome = prepare(
         scenario.deployed(), workload, {"trace": f"replay of {run.name}"}, fleet=scenario.fleet()
     ).outcome()
     table = outcome.requests
-    rows = np.flatnonzero(table["status"] != "rejected")
+    measured = workload.labels.get(MEASURED, np.arange(len(workload))).astype(np.int64)
+    places = np.flatnonzero((measured >= 0) & (table["status"] != "rejected")).astype(np.int64)
+    rows = measured[places]
     if not len(rows):
         why = "; ".join(str(each) for each in _reasons(outcome))
         raise KvsimError(f"result {run.name}: the simulated server must take some request, got none ({why})")
 
     def column(name: str) -> Column:
-        found: Column = table[name][rows]
+        found: Column = table[name][places]
         return found
 
     requests = Requests(
@@ -95,8 +101,9 @@ def simulated(run: MeasuredRun, scenario: Scenario) -> Simulated:
         np.asarray(column("ttft_s"), dtype=np.float64),
         np.asarray(column("e2e_s"), dtype=np.float64),
     )
-    numbers = statistics_of(requests, None) | _itl(outcome)
-    return Simulated(scenario, outcome, requests, rows, numbers)
+    gaps = {} if (measured < 0).any() else _itl(outcome)
+    numbers = statistics_of(requests, None) | gaps
+    return Simulated(scenario, outcome, requests, rows, places, numbers)
 
 
 def compared(run: MeasuredRun, found: Simulated) -> list[Compared]:

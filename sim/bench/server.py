@@ -31,10 +31,11 @@ LAUNCHES = ("calibrated", "measured-elsewhere")
 
 @dataclass(frozen=True)
 class Server:
-    """A server with nothing open that a log or a default says, and where each setting is from."""
+    """A server with nothing open that a log or a default says, where each is from, and what was asked."""
 
     scenario: Scenario
     told: tuple[str, ...]
+    asked: Scenario
 
 
 def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) -> Server:
@@ -62,7 +63,7 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
     meant = f"{run.model} served, {_name(asked.model)} simulated"
     if run.model and _differ(run.model, asked.model):
         told.append(f"The models' names differ: {meant}.")
-    return Server(found, tuple(told))
+    return Server(found, tuple(told), asked)
 
 
 def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:

@@ -1,33 +1,42 @@
-"""What if: the replayed server with other settings, as in block_size=32,tensor_parallel_size=4.
+"""What if: the replayed server with other settings, as in block_size=32,scheduler=sglang, or another load.
+
+Of another scheduler or allocator, a setting that nobody gave is not asked: what vLLM starts with by itself
+falls away where the other has no use for it, and its own is taken.
 
 A KV cache whose size is known from the engine, not from the formula, grows and shrinks as the formula says:
 a logged cache of 41,408 tokens where the formula has 40,000 becomes 1.0352 times what the formula has then.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from kvsim.sim.build import windowed_groups
+from kvsim.sim.bench.workload import LOAD, Load
+from kvsim.sim.build import engine_defaults, scheduler_class, windowed_groups
+from kvsim.sim.classes import name_of
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.options.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import resolved
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.schedulers.base import SOME_KNOW
 
 GIVEN = ("num_gpu_blocks", "kv_tokens")
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """The settings in a text.
+    """The settings in a text, of the server and of the load.
 
     Raises
     ------
     KvsimError
-        What is no NAME=VALUE, no setting of a server, or no value of it.
+        What is no NAME=VALUE, no setting of a server or a load, or no value of it.
     """
-    known = {each.name: each for each in options_of(Scenario)}
+    known = _known()
     found: dict[str, Any] = {}
     for pair in text.split(","):
         name, equals, value = (part.strip() for part in pair.partition("="))
@@ -40,8 +49,35 @@ def parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def changed(server: Scenario, changes: dict[str, Any]) -> Scenario:
-    """The server with these settings, and a KV cache of the size that follows."""
+def split(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Load]:
+    """Those of the server, and the load.
+
+    Raises
+    ------
+    KvsimError
+        A setting of neither, or a load that cannot be.
+    """
+    for name in changes:
+        if name not in _known():
+            raise unknown("what_if: setting", name, list(_known()))
+    server = {name: value for name, value in changes.items() if name not in LOAD}
+    load = {name: value for name, value in changes.items() if name in LOAD}
+    try:
+        return server, Load(**load)
+    except KvsimError as error:
+        raise KvsimError(f"what_if: {error}") from error
+
+
+def changed(server: Scenario, changes: dict[str, Any], asked: Scenario | None = None) -> Scenario:
+    """The server with these settings, and a KV cache of the size that follows.
+
+    Parameters
+    ----------
+    asked : Scenario or None
+        What the user said of the server; what is set beyond it falls away where it has no place. None: all.
+    """
+    if asked is not None and {"scheduler", "allocator"} & changes.keys():
+        changes = _of_itself(server, changes, asked) | changes
     if any(name in changes for name in GIVEN):  # a size that was known before gives way to it
         return replace(server, **{**dict.fromkeys(GIVEN), **changes})
     found = replace(server, **changes)
@@ -52,6 +88,32 @@ def changed(server: Scenario, changes: dict[str, Any]) -> Scenario:
     if before == after:
         return replace(found, kv_tokens=known, num_gpu_blocks=None)
     return replace(found, kv_tokens=max(round(known * after / before), 1), num_gpu_blocks=None)
+
+
+def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) -> dict[str, Any]:
+    """Settings that nobody gave and the other scheduler or allocator has no use for, at their defaults."""
+    usual = Scenario()
+    names = {each.name for each in fields(Scenario)}
+    own = {
+        name
+        for name in names
+        if getattr(asked, name) == getattr(usual, name) and getattr(server, name) != getattr(usual, name)
+    }
+    if "allocator" in changes and not allocator_class(name_of(changes["allocator"])).has_blocks:
+        return {name: getattr(usual, name) for name in own & {*SOME_KNOW, "scheduler"}}
+    if "scheduler" not in changes:
+        return {}
+    name, longest = name_of(changes["scheduler"]), server.deployed().max_model_len
+    its_own: dict[str, Any] = dict(engine_defaults(name, longest))
+    used = scheduler_class(name)(EngineConfig(scheduler=name, **its_own), longest).settings()
+    left = own & (its_own.keys() | set(SOME_KNOW) - used)
+    return {name: getattr(usual, name) for name in left}
+
+
+def _known() -> dict[str, Named]:
+    """Every setting that can be changed."""
+    load = {each.name: each for each in options_of(Traffic) if each.name in LOAD}
+    return {each.name: each for each in options_of(Scenario)} | load
 
 
 def in_words(changes: Mapping[str, Any]) -> str:

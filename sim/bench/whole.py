@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import json_in, shortened
+from kvsim.sim.files.reading import json_in, plain_bytes, shortened
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _CLOSERS = {"[": "]", "{": "}"}
@@ -51,11 +51,8 @@ def read_whole(path: Path) -> Whole:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file; KvsimError if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise KvsimError(f"result {path} cannot be read: {error.strerror or error}") from error
+    """The text of a file, unpacked; KvsimError if it cannot be read."""
+    return plain_bytes(path, f"result {path}").decode("utf-8-sig", errors="replace")
 
 
 def objects_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:

@@ -2,42 +2,139 @@
 
 every request, paced by a clock       the same lengths at the same times
 every request, paced by answers       the same lengths in the same order from as many clients
+conversations                         a turn comes after the answer before it and the pause (turns.py)
 numbers only                          so many requests of the mean lengths, at the rate or from the clients
+
+Requests that the tool's time limit cut had a seat and memory until then: they come too, and have no times.
 """
 
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 
 import numpy as np
 
-from kvsim.sim.bench.measured import PER_S, MeasuredRun
-from kvsim.sim.workload import PS_PER_S, Clients, Int64Column, Workload
+from kvsim.sim.bench.measured import PER_S, MeasuredRun, Requests
+from kvsim.sim.bench.turns import has_turns, texts_of, turns_of
+from kvsim.sim.content import shared_content
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column, Workload
 
 MOST_TOKENS = 40_000_000
 """Of a run that is known by its numbers only: enough for its means."""
 SHARED = "Prompts are taken to share nothing: the result does not hold them."
+MEASURED = "measured"
+"""Label of each request: which of the measured ones it is, -1 for those that the tool's time limit cut."""
 
 
-def workload_of(run: MeasuredRun) -> Workload:
-    """The requests of a run; the workload's notes say what was assumed."""
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How the requests come where that is not as measured: the options of `sim run` of these names."""
+
+    rate_scale: float = 1.0
+    request_rate: float | None = None
+    burstiness: float | None = None
+    clients: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rate_scale", "request_rate", "burstiness", "clients"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and (name == "request_rate" or isfinite(value))):
+                raise KvsimError(f"{name} must be above 0, got {value}")
+        if self.clients is not None:
+            self._alone("clients", ("request_rate", "burstiness"))
+        if self.request_rate is not None or self.clients is not None:
+            self._alone("request_rate" if self.clients is None else "clients", ("rate_scale",))
+        if self.burstiness is not None and self.request_rate is None:
+            raise KvsimError(
+                f"burstiness needs request_rate, whose arrivals it shapes, got {self.burstiness}"
+            )
+
+    def _alone(self, given: str, others: tuple[str, ...]) -> None:
+        for name in others:
+            value = getattr(self, name)
+            if value not in (None, 1.0):
+                raise KvsimError(f"{name} must be left out with {given}, got {value}")
+
+
+AS_MEASURED = Load()
+LOAD = tuple(each.name for each in fields(Load))
+
+
+def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
+    """The requests of a run; the workload's notes say what was assumed.
+
+    Raises
+    ------
+    KvsimError
+        A load that this run cannot have: a closed loop has no rate to scale.
+    """
+    closed = load.clients is not None or (run.closed and load.request_rate is None)
+    if closed and load.rate_scale != 1:
+        raise KvsimError(
+            f"rate_scale must be 1 for a closed loop, in which answers decide when requests come (clients: "
+            f"how many ask), got {load.rate_scale:g}"
+        )
     if run.requests is None:
-        return _of_numbers(run)
-    requests, notes = run.requests, [SHARED]
-    n = len(requests)
-    none = np.zeros(n, dtype=np.int64)
-    waits, arrivals = None, none
-    if run.closed:
-        waits = Clients(min(run.clients or 1, n), none)
-    elif requests.start_s is not None:
-        arrivals = np.round(requests.start_s * PS_PER_S).astype(np.int64)
-    else:
-        arrivals = _arrivals(run.request_rate, run.burstiness, n)
-        notes.append("Arrivals are drawn by the request rate: the result does not hold them.")
+        return _of_numbers(run, load, closed)
+    requests, measured, notes = asked_of(run)
+    clients = load.clients or run.clients or 1
+    arrivals, said = _when(run, requests, load, closed)
+    waits: Chain | Clients | None = None
+    if has_turns(requests):
+        order, waits = turns_of(requests, clients if closed else None)
+        requests, measured, arrivals = requests.rows(order), measured[order], arrivals[order]
+    elif closed:
+        arrivals = np.zeros(len(requests), dtype=np.int64)
+        waits = Clients(min(clients, len(requests)), arrivals)
+    texts = texts_of(requests)
     return Workload(
-        run.name, arrivals, requests.input_tokens, requests.output_tokens, tuple(notes), waits=waits
+        run.name,
+        arrivals,
+        requests.input_tokens,
+        requests.output_tokens,
+        tuple([*notes, *said, *([SHARED] if texts is None else [])]),
+        content=shared_content(texts, requests.input_tokens),
+        waits=waits,
+        labels={MEASURED: measured},
     )
 
 
-def _of_numbers(run: MeasuredRun) -> Workload:
+def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:
+    """All requests that came, in order of their start; their label; and what to say of it."""
+    answered, cut = run.requests, run.cut
+    assert answered is not None
+    if cut is None or not len(cut) or answered.start_s is None:
+        return answered, np.arange(len(answered)), []
+    usual = round(float(answered.output_tokens.mean()))
+    guessed = replace(cut, output_tokens=np.maximum(cut.output_tokens + 1, usual))
+    both = answered.joined(guessed)
+    begun = both.start_s
+    assert begun is not None
+    order = np.argsort(begun, kind="stable").astype(np.int64)
+    note = (
+        f"{len(cut):,} requests were cut when the time was up: they come too, with the tokens of a usual "
+        f"answer ({usual:,}), and count in no number."
+    )
+    measured = np.concatenate([np.arange(len(answered)), np.full(len(cut), -1)]).astype(np.int64)
+    return replace(both, start_s=begun - begun.min()).rows(order), measured[order], [note]
+
+
+def _when(
+    run: MeasuredRun, requests: Requests, load: Load, closed: bool
+) -> tuple[Int64Column, tuple[str, ...]]:
+    """When each request comes where a clock decides; zeros where answers do."""
+    n = len(requests)
+    if load.request_rate is not None:
+        return _arrivals(load.request_rate, load.burstiness or run.burstiness, n), ()
+    if requests.start_s is not None and not load.clients:
+        return np.round(requests.start_s / load.rate_scale * PS_PER_S).astype(np.int64), ()
+    if closed:
+        return np.zeros(n, dtype=np.int64), ()
+    note = "Arrivals are drawn by the request rate: the result does not hold them."
+    return _scaled(_arrivals(run.request_rate, run.burstiness, n), load), (note,)
+
+
+def _of_numbers(run: MeasuredRun, load: Load, closed: bool) -> Workload:
     lengths = [max(round(mean), 1) for mean in (run.input_tokens, run.output_tokens)]
     n = max(min(run.count, MOST_TOKENS // sum(lengths)), 1)
     notes = [SHARED, f"All prompts have {lengths[0]:,} tokens and all answers {lengths[1]:,}, the means."]
@@ -45,15 +142,20 @@ def _of_numbers(run: MeasuredRun) -> Workload:
         notes.append(f"The first {n:,} of {run.count:,} requests.")
     none = np.zeros(n, dtype=np.int64)
     columns = [np.full(n, length, dtype=np.int64) for length in lengths]
-    if run.closed:
-        waits = Clients(min(run.clients or 1, n), none)
+    if closed:
+        waits = Clients(min(load.clients or run.clients or 1, n), none)
         return Workload(run.name, none, columns[0], columns[1], tuple(notes), waits=waits)
-    rate = run.request_rate
+    rate = run.request_rate if load.request_rate is None else load.request_rate
     if rate is None:
         rate = run.told.get(("requests", PER_S))
         notes.append("Requests arrive at the rate at which they were served: the result does not say which.")
-    arrivals = _arrivals(rate, run.burstiness, n)
+    arrivals = _scaled(_arrivals(rate, load.burstiness or run.burstiness, n), load)
     return Workload(run.name, arrivals, columns[0], columns[1], tuple(notes))
+
+
+def _scaled(arrivals: Int64Column, load: Load) -> Int64Column:
+    found: Int64Column = np.round(arrivals / load.rate_scale).astype(np.int64)
+    return arrivals if load.rate_scale == 1 else found
 
 
 def _arrivals(rate: float | None, burstiness: float, n: int) -> Int64Column:

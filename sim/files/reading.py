@@ -5,7 +5,9 @@ damage of that file: a field that is missing, of another type, too large. What i
 afterwards stays outside, so that a bug there is seen as one.
 """
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +66,27 @@ def json_in(content: bytes | str, what: str) -> object:
             if not _deeper(value, DEEPEST):
                 return value
     raise KvsimError(f"{what} is nested too deeply: more than {DEEPEST} levels")
+
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def plain_bytes(path: Path, what: str) -> bytes:
+    """The content of a file, unpacked where gzip packed it, whatever its name.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or was packed and is damaged.
+    """
+    with understood(what):
+        content = path.read_bytes()
+        if not content.startswith(GZIP_MAGIC):
+            return content
+        try:
+            return gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise KvsimError(f"{what} is packed by gzip and damaged: {shortened(error)}") from error
 
 
 def read_json(path: Path, what: str) -> object:

@@ -13,6 +13,9 @@ TOKENS = {"gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 3}
 SPAN = {"start_time": "2026-02-03T10:00:00Z", "attributes": TOKENS}
 OTLP = [{"key": name, "value": {"intValue": str(count)}} for name, count in TOKENS.items()]
 SPANS = [{"traceId": "t", "startTimeUnixNano": "1700000000000000000", "attributes": OTLP}]
+RESULT = {"completed": 2, "request_throughput": 1.0, "request_rate": "inf", "max_concurrency": 2}
+RESULT |= {"input_lens": [7, 8], "output_lens": [3, 2], "ttfts": [0.1, 0.2], "itls": [[0.1, 0.1], [0.1]]}
+RESULT |= {"start_times": [0.0, 0.5], "errors": ["", ""]}
 NATIVE = {"arrival_s": 0.5, "output_tokens": 4, "segments": [["a", 9]], "session": "s", "n": 2}
 
 TEXTS = {
@@ -33,6 +36,7 @@ TEXTS = {
     "OpenTelemetry": json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": SPANS}]}]}),
     "OpenTelemetry spans": f"{json.dumps(SPAN)}\n" * 2,
     "ShareGPT": json.dumps(CHATS),
+    "benchmark result": json.dumps(RESULT),
     "kvsim": f"{json.dumps(NATIVE)}\n" * 2,
     "kvsim in CSV": "timestamp_ms,isl,osl,session,model\n0.5,374,44,a,x\n1000,396,109,,x\n",
 }

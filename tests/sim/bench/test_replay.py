@@ -137,6 +137,57 @@ def test_a_known_cache_grows_as_the_formula_says():
 
 
 @pytest.mark.parametrize(
+    "name", ["sglang", "vllm-v1@0.11.0", "tensorrt-llm", "vllm-v0", "orca", "lightllm", "nano-vllm"]
+)
+def test_another_scheduler_needs_nothing_that_nobody_gave(tmp_path, name):
+    run = measured(tmp_path)
+    other = kvsim.replay(run, **SERVER, max_model_len=2000, what_if=f"scheduler={name}").changed
+    assert other.summary["engine"]["scheduler"].startswith(name.partition("@")[0])
+    assert other.scenario.max_num_seqs == 16 and other.scenario.async_scheduling is None
+    with pytest.raises(KvsimError, match="async_scheduling must be left out"):
+        kvsim.replay(run, **SERVER, async_scheduling=True, what_if=f"scheduler={name}")
+
+
+def test_another_allocator_brings_its_own_scheduler(tmp_path):
+    other = kvsim.replay(measured(tmp_path), **SERVER, max_model_len=2000, what_if="allocator=contiguous")
+    assert other.changed.scenario.scheduler is None
+
+
+def test_another_load_is_the_same_requests_sooner_or_from_other_clients(tmp_path):
+    run = measured(tmp_path)
+    span = np.ptp(read_result(run).requests.start_s)
+
+    def at(what_if):
+        found = kvsim.replay(run, **SERVER, what_if=what_if).changed
+        return found.requests.start_s, found.requests.most_at_once
+
+    plain, faster = at("rate_scale=1")[0], at("rate_scale=2")[0]
+    np.testing.assert_allclose(faster, plain / 2, atol=1e-9)
+    assert np.ptp(at("request_rate=30")[0]) == pytest.approx(59 / 30, rel=0.1) and span > 5
+    assert not at("request_rate=inf")[0].any()
+    assert at("clients=3")[1] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("clients=0", "what_if: clients must be above 0, got 0"),
+        ("clients=2,rate_scale=2", "what_if: rate_scale must be left out with clients"),
+        ("request_rate=2,rate_scale=2", "what_if: rate_scale must be left out with request_rate"),
+        ("burstiness=2", "what_if: burstiness needs request_rate"),
+    ],
+)
+def test_loads_that_cannot_be(tmp_path, text, words):
+    with pytest.raises(KvsimError, match=words):
+        kvsim.replay(measured(tmp_path), **SERVER, what_if=text)
+
+
+def test_a_closed_loop_has_no_rate_to_scale(tmp_path):
+    with pytest.raises(KvsimError, match="rate_scale must be 1 for a closed loop"):
+        kvsim.replay(measured(tmp_path, clients=5), **SERVER, what_if="rate_scale=2")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("block_size", "what_if must be NAME=VALUE"),

@@ -1,0 +1,35 @@
+"""What benchmark tools call their files, and how what they write begins: to know one without reading it."""
+
+from collections.abc import Set
+from pathlib import Path
+
+AIPERF_SUMMARY = "profile_export_aiperf.json"
+IN_FOLDERS = (
+    "profile_export.jsonl",
+    AIPERF_SUMMARY,
+    "benchmarks.json",
+    "per_request_lifecycle_metrics.json",
+    "summary_lifecycle_metrics.json",
+)
+"""Files in the folders that tools write, those with every request first."""
+BEGINNINGS = (
+    {"completed", "request_throughput"},
+    {"metadata", "metrics"},
+    {"request_count", "request_latency"},
+    {"benchmarks"},
+    {"start_time", "end_time", "info"},
+    {"load_summary", "successes"},
+)
+"""Keys of the first object: vllm bench serve; AIPerf, each request and the numbers; GuideLLM; inference-perf,
+each request and the numbers."""
+
+
+def begins_a_result(keys: Set[str]) -> bool:
+    """Whether a first object with these keys is a benchmark tool's."""
+    return any(names <= keys for names in BEGINNINGS)
+
+
+def in_folder(path: Path) -> Path | None:
+    """The file of a tool's folder that tells most; None where there is none."""
+    names = (f"{name}{packed}" for name in IN_FOLDERS for packed in ("", ".gz"))
+    return next((path / name for name in names if (path / name).is_file()), None)

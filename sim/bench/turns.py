@@ -1,0 +1,151 @@
+"""Conversations of a measured run: who waits for whom, and what a turn has in common with the turn before.
+
+    pauses     a turn comes as long after the answer before it as it came then
+    clients    a limit of N under way means N conversations: the next takes the place of the first to end
+    texts      a turn begins with the prompt before it, and with as much of the answer as the server found
+
+    turn 0     prompt  96                     answer  49
+    turn 1     prompt 232 = 96 + 49 + 87      found 128 in blocks of 128: all of turn 0, as far as it can be
+    turn 2     prompt 396, found 256          not 384: the answer was not kept word by word
+
+How many tokens of a prompt a server found in its prefix cache, AIPerf and GuideLLM write down where the
+server tells (`--enable-prompt-tokens-details`). Without that, a turn has all of the turn before in it. What
+first prompts found is taken to be one text in front of them.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from math import gcd
+
+import numpy as np
+
+from kvsim.sim.bench.measured import Floats, Requests
+from kvsim.sim.content import Texts
+from kvsim.sim.workload import PS_PER_S, Chain, Int64Column
+
+Runs = list[tuple[int, int, int]]
+
+
+def has_turns(requests: Requests) -> bool:
+    """Whether some conversation has a second turn."""
+    session = requests.session
+    return session is not None and requests.start_s is not None and len(set(session)) < len(session)
+
+
+def turns_of(requests: Requests, clients: int | None) -> tuple[Int64Column, Chain]:
+    """The order in which requests come, and after which of those before them, in that order.
+
+    Parameters
+    ----------
+    clients : int or None
+        Conversations under way at once; None: each begins at its arrival.
+    """
+    start = requests.start_s
+    assert requests.session is not None and start is not None
+    end = start + np.nan_to_num(requests.e2e_s)
+    n = len(requests)
+    after, think = np.full(n, -1, dtype=np.int64), np.zeros(n)
+    conversations: dict[str, list[int]] = {}
+    for row, name in enumerate(requests.session):
+        turns = conversations.setdefault(name, [])
+        if turns:
+            after[row] = turns[-1]
+            think[row] = max(float(start[row] - end[turns[-1]]), 0.0)
+        turns.append(row)
+    begins = start.copy()
+    if clients is not None:
+        _take_turns(list(conversations.values()), begins, end, after, clients)
+    order = np.argsort(begins, kind="stable").astype(np.int64)
+    place = np.empty(n + 1, dtype=np.int64)
+    place[order], place[-1] = np.arange(n), -1
+    return order, Chain(place[after[order]], np.round(think[order] * PS_PER_S).astype(np.int64))
+
+
+def _take_turns(
+    conversations: list[list[int]], begins: Floats, end: Floats, after: Int64Column, clients: int
+) -> None:
+    """Each conversation beyond the clients follows the one that ended first, going by how long they took."""
+    places = [(float(end[turns[-1]]), turns[-1]) for turns in conversations[:clients]]
+    heapify(places)
+    for turns in conversations[clients:]:
+        free, after[turns[0]] = places[0]
+        later = free - float(begins[turns[0]])
+        begins[turns] += later
+        heapreplace(places, (float(end[turns[-1]]) + later, turns[-1]))
+
+
+def texts_of(requests: Requests) -> Texts | None:
+    """What prompts have in common; None where nothing is known of it."""
+    found, session = requests.cached_tokens, requests.session
+    turns = has_turns(requests)
+    if not turns and (found is None or not found.any()):
+        return None
+    block = gcd(*found.tolist()) if found is not None else 1
+    in_front = _Front(found, session if turns else None)
+    last: dict[str, tuple[int, Runs]] = {}
+    offsets, columns = [0], ([], [], [])  # type: tuple[list[int], tuple[list[int], list[int], list[int]]]
+    for row in range(len(requests)):
+        prompt, answer = int(requests.input_tokens[row]), int(requests.output_tokens[row])
+        hit = None if found is None else int(found[row])
+        before = last.get(session[row]) if turns and session is not None else None
+        if before is None:
+            text = in_front.text(row, prompt)
+        else:
+            text = _cut(before[1], _in_common(before[0], _tokens(before[1]), prompt, hit, block))
+        text.append((row + 1, 0, prompt + answer - _tokens(text)))
+        if session is not None:
+            last[session[row]] = prompt, text
+        for column, values in zip(columns, zip(*text, strict=True), strict=True):
+            column.extend(values)
+        offsets.append(len(columns[0]))
+    arrays = (np.array(column, dtype=np.int64) for column in (offsets, *columns))
+    return Texts(*arrays)
+
+
+def _in_common(asked: int, said: int, prompt: int, hit: int | None, block: int) -> int:
+    """Tokens that a prompt has in common with the turn before, whose prompt and whole text are so long."""
+    whole = min(said, prompt)
+    if hit is None or not block or min(whole, prompt - 1) // block * block <= hit:
+        return whole
+    return min(max(asked, hit), whole)
+
+
+class _Front:
+    """The text in front of first prompts: as long as the longest that was found, from the first one on."""
+
+    def __init__(self, found: Int64Column | None, session: Sequence[str] | None) -> None:
+        n = 0 if found is None else len(found)
+        first = np.ones(n, dtype=bool)
+        seen: set[str] = set()
+        for row, name in enumerate(session or ()):
+            if row < n:
+                first[row] = name not in seen
+            seen.add(name)
+        self._found = np.zeros(0, dtype=np.int64) if found is None else np.where(first, found, 0)
+        hits = np.flatnonzero(self._found)
+        self._longest = int(self._found.max(initial=0))
+        self._begun = int(hits[0]) if len(hits) else -1
+
+    def text(self, row: int, prompt: int) -> Runs:
+        """What a first prompt begins with."""
+        if row > self._begun:
+            tokens = int(self._found[row]) if row < len(self._found) else 0
+        else:
+            tokens = self._longest
+        tokens = min(tokens, prompt)
+        return [(0, 0, tokens)] if tokens else []
+
+
+def _cut(text: Runs, tokens: int) -> Runs:
+    """The first tokens of a text."""
+    found: Runs = []
+    for stream, first, length in text:
+        if tokens <= 0:
+            break
+        found.append((stream, first, min(length, tokens)))
+        tokens -= length
+    return found
+
+
+def _tokens(text: Runs) -> int:
+    return sum(length for _, _, length in text)

@@ -1,0 +1,65 @@
+"""The result of a benchmark tool as a trace: the lengths and starts of its requests, and its conversations.
+
+    sim run --trace result.json        the requests again, on any server
+    sim replay result.json             the same beside what was measured
+
+Of a closed loop the starts are those that were measured: `--clients N` lets answers decide again. Requests
+that the time limit cut come with a usual answer. Read by sim/bench/read.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from kvsim.sim.bench.measured import MeasuredRun
+from kvsim.sim.bench.read import read_result
+from kvsim.sim.bench.turns import has_turns, texts_of, turns_of
+from kvsim.sim.bench.workload import SHARED, asked_of, workload_of
+from kvsim.sim.workload import PS_PER_S
+from kvsim.workloads.lengths import Lengths
+
+
+def load_result(path: str) -> Lengths:
+    """The requests of a result, in order of their start.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or holds no answered request.
+    """
+    return lengths_of(read_result(Path(path)))
+
+
+def lengths_of(run: MeasuredRun) -> Lengths:
+    """The requests of a run that was read."""
+    notes = [note.replace("; another: --run N", "") for note in run.notes]
+    notes.append(f"The requests that {run.tool} measured; measured beside simulated: sim replay.")
+    turns = run.requests is not None and has_turns(run.requests)
+    if turns:
+        notes.append("Turns come when they came: with --closed-sessions they wait for answers again.")
+    elif run.closed:
+        notes.append(
+            f"They came from {run.clients:,} clients: with --clients {run.clients} answers decide again."
+        )
+    if run.requests is None:
+        work = workload_of(run)
+        arrival_s = None if work.waits is not None else work.arrival_ps / PS_PER_S
+        return Lengths(
+            run.name, work.prompt_tokens, work.output_tokens, (*notes, *work.notes), arrival_s=arrival_s
+        )
+    requests, _, said = asked_of(run)
+    said = [note.replace(", and count in no number", "") for note in said]
+    labels: dict[str, np.ndarray] = {}
+    if has_turns(requests):
+        _, chain = turns_of(requests, None)
+        labels = {"session": np.array(requests.session, dtype=object), "delay_s": chain.think_ps / PS_PER_S}
+    texts = texts_of(requests)
+    return Lengths(
+        run.name,
+        requests.input_tokens,
+        requests.output_tokens,
+        (*notes, *said, *([SHARED] if texts is None else [])),
+        arrival_s=requests.start_s,
+        texts=texts,
+        labels=labels,
+    )
