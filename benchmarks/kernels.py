@@ -17,7 +17,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,17 +34,20 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error.name} is not installed: pip install 'kvsim[gpu]'")
 
+from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.layer import read
 from kvsim.kernels.calibration.timing import (
     LEAST_LAUNCHES,
     captured,
     clocks,
     datasheet_of,
+    expect_alive,
     interleaved,
     launches_wanted,
     on_host_clock,
     refusal,
     spread,
+    words_of,
 )
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
@@ -52,8 +55,6 @@ from kvsim.kernels.launch import Tiling
 from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
 from kvsim.kernels.write import write_kv
-
-PARTS = ("ceilings", "decode", "blocks", "prefill", "moves", "tune")
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,23 @@ class Stage:
         room = int(0.7 * torch.cuda.mem_get_info()[0] // pool_bytes)
         return max(2, min(launches, room)), launches
 
-    def time(self, contestants: dict[str, Sequence[Callable[[], object]]]) -> dict[str, list[float]]:
-        """Seconds of one launch, `repeats` times each, by turns."""
-        clock = on_host_clock if self.dry else captured
-        replays = {name: (clock(launches), len(launches)) for name, launches in contestants.items()}
-        return interleaved(replays, self.repeats)
+    def time(
+        self, contestants: dict[str, Sequence[Callable[[], object]]]
+    ) -> tuple[dict[str, list[float]], dict[str, str]]:
+        """Seconds of one launch, `repeats` times each, by turns; and who failed meanwhile, and how."""
+        clock, replays, wrong = on_host_clock if self.dry else captured, {}, {}
+
+        def failed(name: str, error: Exception) -> None:
+            expect_alive(error, self.device)
+            wrong[name] = words_of(error)
+            print(f"         {name}: left out, {wrong[name]}", flush=True)
+
+        for name, launches in contestants.items():
+            try:
+                replays[name] = clock(launches), len(launches)
+            except Exception as error:  # whatever it is, the others go on
+                failed(name, error)
+        return interleaved(replays, self.repeats, failed=failed), wrong
 
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
         """One measured point, or the reason why it cannot be one; also printed."""
@@ -268,7 +281,8 @@ class Pools:
                 if not agrees:
                     wrong[name] = "its result differs"
             except Exception as error:  # whatever it is, the others go on
-                wrong[name] = f"{type(error).__name__}: {str(error)[:200]}"
+                expect_alive(error, self.stage.device)
+                wrong[name] = words_of(error)
             if name in wrong:
                 del contestants[name]
                 print(f"         {name}: left out, {wrong[name]}", flush=True)
@@ -279,14 +293,15 @@ class Pools:
         wrong = self.check(contestants)
         facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
         facts |= {"buffers": len(self.buffers)}
-        rows = [{"part": part, "name": name, "refused": why} for name, why in wrong.items()]
         work = {"moved": self.shape.kv_bytes} if self.shape.chunk == 1 else {"flops": self.shape.flops}
-        for name, seconds in self.stage.time(contestants).items():
+        times, failed = self.stage.time(contestants)
+        rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
+        for name, seconds in times.items():
             rows.append(self.stage.row(part, f"{self.shape.name}: {name}", seconds, **work) | facts)
         return rows
 
 
-def ceilings(stage: Stage) -> list[dict]:
+def ceilings(stage: Stage) -> Iterator[dict]:
     """What the memory and the matrix units can do: copy, read, an 8192-cubed product."""
     size, side = (2**14, 64) if stage.dry else (2**29, 8192)
     count = 2 if stage.dry else 4
@@ -296,27 +311,26 @@ def ceilings(stage: Stage) -> list[dict]:
     product = torch.empty_like(a)
 
     pairs = list(zip(pools, pools[1:] + pools[:1], strict=True))
-    times = stage.time(
+    times, wrong = stage.time(
         {
             "copy": [lambda source=source, target=target: target.copy_(source) for source, target in pairs],
             "read": [read(pool, sums).run for pool in pools],
             "product": [lambda: torch.mm(a, b, out=product)] * count,
         }
     )
+    if wrong:
+        raise RuntimeError("; ".join(f"{name}: {why}" for name, why in wrong.items()))
     stage.copy_gb_per_s = 8 * size / median(times["copy"]) / 1e9
-    rows = [
-        stage.row("ceilings", "copy, bytes read and written", times["copy"], moved=8 * size),
-        stage.row("ceilings", "read", times["read"], moved=4 * size),
-        stage.row("ceilings", f"{side}-cubed bf16 product", times["product"], flops=2 * side**3),
-    ]
-    stage.most_tflops = math.inf if stage.dry else 1.1 * rows[2]["tflops"]
-    return rows
+    yield stage.row("ceilings", "copy, bytes read and written", times["copy"], moved=8 * size)
+    yield stage.row("ceilings", "read", times["read"], moved=4 * size)
+    row = stage.row("ceilings", f"{side}-cubed bf16 product", times["product"], flops=2 * side**3)
+    stage.most_tflops = math.inf if stage.dry else 1.1 * row["tflops"]
+    yield row
 
 
-def decode(stage: Stage) -> list[dict]:
+def decode(stage: Stage) -> Iterator[dict]:
     """Every decode shape: contiguous, paged in order and shuffled at blocks of 16, and torch's."""
     shapes = (Shape("3 x 60", (60,) * 3, **TOY), Shape("2 x 256", (256,) * 2, **TOY)) if stage.dry else DECODE
-    rows = []
     for shape in shapes:
         pools = Pools(stage, shape)
         ours = {
@@ -324,11 +338,10 @@ def decode(stage: Stage) -> list[dict]:
             "paged 16, in order": pools.ours(16),
             "paged 16, shuffled": pools.ours(16, shuffle=True),
         }
-        rows += pools.contest("decode", ours | pools.theirs())
-    return rows
+        yield from pools.contest("decode", ours | pools.theirs())
 
 
-def blocks(stage: Stage) -> list[dict]:
+def blocks(stage: Stage) -> Iterator[dict]:
     """The first decode shape at block sizes 16 to 256, in order and shuffled, beside the contiguous twin."""
     pools = Pools(stage, Shape("2 x 70", (70, 70), **TOY) if stage.dry else DECODE[0])
     contestants = {"contiguous": pools.ours(None)}
@@ -341,26 +354,31 @@ def blocks(stage: Stage) -> list[dict]:
         if "us" in row:
             row["over_contiguous"] = row["us"] / twin - 1
             print(f"         {row['name']:42}{row['over_contiguous']:+8.1%} over contiguous")
-    return rows
+    yield from rows
 
 
-def prefill(stage: Stage) -> list[dict]:
+def prefill(stage: Stage) -> Iterator[dict]:
     """Chunks behind prefixes, paged and contiguous, and torch's for whole prompts."""
-    rows = []
     for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else PREFILL:
         pools = Pools(stage, shape)
         ours = {"contiguous": pools.ours(None), "paged 16, shuffled": pools.ours(16, shuffle=True)}
-        rows += pools.contest("prefill", ours | pools.theirs())
-    return rows
+        yield from pools.contest("prefill", ours | pools.theirs())
 
 
-def moves(stage: Stage) -> list[dict]:
+def moves(stage: Stage) -> Iterator[dict]:
     """KV write, block copy, gather and scatter, at blocks of 16 of 8 heads of 128 in bf16."""
     shape = (32, 16, 2, 32) if stage.dry else (65_536, 16, 8, 128)
     token_bytes = 2 * shape[2] * shape[3] * 2
     keys, values = (stage.random(*shape, dtype=torch.bfloat16) for _ in "kv")
     counts = (2, 1) if stage.dry else (LEAST_LAUNCHES, 64)
-    rows = []
+
+    def timed(what: str, calls: dict[str, list[Callable[[], object]]], moved: int) -> Iterator[dict]:
+        times, wrong = stage.time(calls)
+        for name, why in wrong.items():
+            yield {"part": "moves", "name": f"{name} {what}", "refused": why}
+        for name, seconds in times.items():
+            yield stage.row("moves", f"{name} {what}", seconds, moved=moved)
+
     order = torch.randperm(shape[0], generator=torch.Generator().manual_seed(2)).to(stage.device).int()
     for tokens in (8,) if stage.dry else (64, 2048, 8192):
         key = stage.random(tokens, *shape[2:], dtype=torch.bfloat16)
@@ -368,8 +386,7 @@ def moves(stage: Stage) -> list[dict]:
         if any(len(some) < tokens for some in slots):
             slots = [slots[0]] * counts[0]
         calls = [lambda some=some, key=key: write_kv(key, key, keys, values, some) for some in slots]
-        seconds = stage.time({"": calls})[""]
-        rows.append(stage.row("moves", f"write {tokens} tokens", seconds, moved=2 * tokens * token_bytes))
+        yield from timed(f"{tokens} tokens", {"write": calls}, 2 * tokens * token_bytes)
     for count in (2,) if stage.dry else (1, 64, 1024):
         lists = [order[2 * i * count :][: 2 * count].contiguous() for i in range(counts[0])]
         half = [some[:count].contiguous() for some in lists]
@@ -385,19 +402,15 @@ def moves(stage: Stage) -> list[dict]:
                 for some, room in zip(half, staging, strict=True)
             ],
         }
-        for name, seconds in stage.time(calls).items():
-            moved = 2 * count * 16 * token_bytes
-            rows.append(stage.row("moves", f"{name} {count} blocks", seconds, moved=moved))
-    return rows
+        yield from timed(f"{count} blocks", calls, 2 * count * 16 * token_bytes)
 
 
-def tune(stage: Stage) -> list[dict]:
+def tune(stage: Stage) -> Iterator[dict]:
     """Other tilings and numbers of splits for three decode shapes, blocks of 16, shuffled; fastest first."""
     tilings = [Tiling(*sizes) for sizes in (
         (64, 4, 3), (64, 4, 2), (64, 4, 4), (32, 4, 3), (32, 4, 4), (32, 4, 5), (128, 4, 2), (128, 4, 3),
         (64, 8, 3), (128, 8, 2), (128, 8, 3), (32, 2, 4), (64, 2, 3),
     )]  # fmt: skip
-    rows = []
     shapes = (Shape("2 x 70", (70, 70), **TOY),) if stage.dry else DECODE[:3]
     for shape in shapes:
         pools = Pools(stage, shape)
@@ -408,19 +421,22 @@ def tune(stage: Stage) -> list[dict]:
         for splits in (1, 2) if stage.dry else (1, 2, 4, 8, 16, 33, 66, 132):
             if splits * 64 <= max(shape.lengths):
                 contestants[f"{splits} splits"] = pools.ours(16, shuffle=True, splits=splits)
-        found = [row for row in pools.contest("tune", {f"{k}, shuffled": v for k, v in contestants.items()})]
-        rows += sorted(found, key=lambda row: row.get("us", math.inf))
-        best = rows[len(rows) - len(found)]
+        found = pools.contest("tune", {f"{k}, shuffled": v for k, v in contestants.items()})
+        best, *_ = found = sorted(found, key=lambda row: row.get("us", math.inf))
         print(f"         {shape.name}: best is {best['name']}, {best.get('us', math.nan):.1f} us", flush=True)
-    return rows
+        yield from found
+
+
+PARTS = {part.__name__: part for part in (ceilings, decode, blocks, prefill, moves, tune)}
 
 
 def main() -> None:
     """Measure the parts asked for and write them down, part by part."""
+    usual = [part for part in PARTS if part != "tune"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", default=",".join(PARTS[:-1]), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(usual), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--out", type=Path, help="a JSON file to write")
     parser.add_argument("--repeats", type=int, default=15, help="replays of each graph")
     parser.add_argument("--dry-run", action="store_true", help="rehearse on the CPU: no measurement")
@@ -440,15 +456,24 @@ def main() -> None:
         "datasheet_gb_per_s": stage.sheet.gb_per_s if stage.sheet else None,
         "clocks": [clocks()],
         "rows": [],
+        "failed": [],
     }
-    steps = {"ceilings": ceilings, "decode": decode, "blocks": blocks, "prefill": prefill, "moves": moves}
     for part in parts:
         start = time.perf_counter()
-        report["rows"] += (steps | {"tune": tune})[part](stage)
+        try:
+            for row in PARTS[part](stage):
+                report["rows"].append(row)
+        except DeviceLostError as error:
+            report["failed"].append(f"{part}: {error}")
+            parts.clear()  # nothing else can run
+        except Exception as error:  # whatever it is, the other parts go on
+            report["failed"].append(f"{part}: {words_of(error)}")
         report["clocks"].append(clocks())
         print(f"         {part} took {time.perf_counter() - start:.0f} s", flush=True)
         if options.out:
             options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if report["failed"]:
+        sys.exit("\n".join(f"error: {failure}" for failure in report["failed"]))
     if options.dry_run:
         print("a rehearsal on the CPU: none of these times is a measurement")
 

@@ -116,6 +116,13 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
 """The same on Ampere, Ada and consumer Blackwell: all operands pass through registers, 99 KB will do."""
 
 
+def described() -> str:
+    """The tables, as text: what a measurement was made with."""
+    limits = {"programs": PROGRAMS_PER_MULTIPROCESSOR, "least": LEAST_CHUNK_TOKENS}
+    tables = {"decode": DECODE, "prefill": PREFILL, "prefill_in_registers": PREFILL_IN_REGISTERS}
+    return "\n".join(f"{name} {table}" for name, table in (limits | tables).items())
+
+
 def next_power_of_2(number: int) -> int:
     """The least power of two that is not below `number`."""
     return 1 << max(number - 1, 0).bit_length()

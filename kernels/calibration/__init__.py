@@ -24,6 +24,7 @@ The same from a shell, with nothing of kvsim but the kernels:
     bench.py       points in, seconds out
     journal.py     what has been measured, to be resumed         stopping.py  SIGTERM as Ctrl-C
     overview.py    what will be measured and what is left out     earlier.py   a profile that is there already
+    soundness.py   is it enough for a profile, is it to be trusted
     fit.py         forms, tables and errors                        assemble.py  all of them, as a profile
     calibrate.py   the whole
     errors.py      what can go wrong

@@ -55,7 +55,7 @@ def all_reduce_seconds(points: Sequence[Point], repeats: int, rehearsal: bool) -
                 times = json.loads(Path(folder, "seconds").read_text(encoding="utf-8"))
                 found += [Sample(tuple(seconds), task.launches) for seconds in times]
             except FAILURES as error:
-                failure = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
+                failure = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
                 found += [Sample((), 0, failure) for _ in sizes]
     return found
 

@@ -10,6 +10,7 @@ from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import components, features, useful
 from kvsim.kernels.calibration.profile import FORMAT
+from kvsim.kernels.calibration.soundness import expect_complete, faults_of
 from kvsim.kernels.calibration.timing import Datasheet, refusal
 
 PRODUCTS = ("product", "lm_head")
@@ -21,9 +22,10 @@ these leave the least error between 13 token counts in public tables of H100 and
 
 
 def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict[str, Any]:
-    """The profile of what a journal holds."""
+    """The profile of what a journal holds; raises IncompleteError where a part is missing."""
     device, sheet = planned.device, planned.sheet
     measured, refused = sifted(planned, journal)
+    expect_complete(planned, journal, refused)
     parts = {}
     for part in dict.fromkeys(point.part for point in planned.points):
         if part in NO_PARTS:
@@ -37,7 +39,7 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
             parts[part] = found
     gpu = sheet.gpu if sheet else None
     known = {name: value for name, value in journal.head["device"].items()}
-    return {
+    profile = {
         "format": FORMAT,
         "kind": planned.kind,
         "name": name or ("rehearsal" if device.rehearsal else gpu or device.name.lower().replace(" ", "-")),
@@ -64,26 +66,25 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
         "composed": composed_of(parts, [one for one in measured if one.point.part == "composed"]),
         "refused": refused,
     }
+    profile["measured"]["faults"] = faults_of(profile)
+    return profile
 
 
 def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[str, Any]]]:
     """What was measured, and what was refused or failed with the reason."""
     kept, refused = [], []
     for point in planned.points:
-        sample = journal.samples[point.key]
-        if sample.failure is not None:
-            refused.append(
-                {"part": point.part, "x": dict(point.x), "median_s": None, "reason": sample.failure}
-            )
-            continue
-        one = Measured.of(point, sample)
-        reason = refusal(planned.sheet, one.median_s, *useful(point))
+        sample, seconds = journal.samples[point.key], None
+        reason = sample.failure
+        if reason is None:
+            one = Measured.of(point, sample)
+            seconds = one.median_s
+            reason = refusal(planned.sheet, seconds, *useful(point))
         if reason is None:
             kept.append(one)
-        else:
-            refused.append(
-                {"part": point.part, "x": dict(point.x), "median_s": one.median_s, "reason": reason}
-            )
+            continue
+        about = {"part": point.part, "x": dict(point.x), "median_s": seconds}
+        refused.append(about | {"reason": reason, "fits": sample.fits})
     return kept, refused
 
 

@@ -1,7 +1,8 @@
 """Points in, seconds out: the points of a group are captured first, and then take turns.
 
 On the CPU the same code runs each launch twice, interpreted: a rehearsal. A point that does not fit the
-memory, or whose kernel does not fit the device, has no seconds but a reason; the others go on.
+memory, or whose kernel does not fit the device, has no seconds but a reason; the others go on. After any
+other failure the GPU is tried: where it is dead, the calibration ends, since all that follows would fail too.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +13,19 @@ from triton.errors import TritonError
 
 from kvsim.kernels.calibration import launches, steps
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
+from kvsim.kernels.calibration.errors import CalibrationError, DeviceLostError
 from kvsim.kernels.calibration.points import Point, Sample
 from kvsim.kernels.calibration.room import Room
-from kvsim.kernels.calibration.timing import captured, graph_of, interleaved, on_gpu_clock, on_host_clock
+from kvsim.kernels.calibration.timing import (
+    captured,
+    expect_alive,
+    graph_of,
+    interleaved,
+    on_gpu_clock,
+    on_host_clock,
+    too_large,
+    words_of,
+)
 
 REPEATS = 9
 FAILURES = (RuntimeError, MemoryError, TritonError)
@@ -36,32 +47,48 @@ class Bench:
         self._room: Room | None = None
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """Median and spread are left to whoever asks."""
+        """Median and spread are left to whoever asks.
+
+        Raises DeviceLostError where the GPU has died, CalibrationError where there is no memory at all.
+        """
         if points[0].part == "all_reduce":
             return all_reduce_seconds(points, self.repeats, self.rehearsal)
-        if self._room is None:
-            self._room = Room(self.rehearsal)
+        room = self._room = self._room or self._new_room()
         failures, replays = {}, {}
+
+        def failed(key: str, error: Exception) -> None:
+            if not isinstance(error, FAILURES):
+                raise error
+            expect_alive(error, room.device)
+            failures[key] = Sample((), 0, words_of(error), fits=not too_large(error))
+
         for point in points:
             try:
-                replays[point.key] = self._replay(point, self._room)
+                replays[point.key] = self._replay(point, room)
             except FAILURES as error:
-                failures[point.key] = _words(error)
+                failed(point.key, error)
         turns = {"repeats": 2, "warm_ups": 1} if self.rehearsal else {"repeats": self.repeats}
-        try:
-            times = interleaved(replays, **turns)
-        except FAILURES as error:  # nobody knows whose: they took turns
-            times, failures = {}, dict.fromkeys(replays, f"one of {len(replays)}: {_words(error)}") | failures
+        times = interleaved(replays, **turns, failed=failed)
         found = [
-            Sample(tuple(times[point.key]), replays[point.key][1])
-            if point.key in times
-            else Sample((), 0, failures[point.key])
+            failures.get(point.key) or Sample(tuple(times[point.key]), replays[point.key][1])
             for point in points
         ]
-        if not self.rehearsal:
-            replays.clear()  # the graphs' memory
-            torch.cuda.empty_cache()
+        replays.clear()  # the graphs' memory
+        self._clean_up()
         return found
+
+    def _new_room(self) -> Room:
+        try:
+            return Room(self.rehearsal)
+        except RuntimeError as error:
+            raise CalibrationError(f"there is no memory to measure in: {words_of(error)}") from error
+
+    def _clean_up(self) -> None:
+        if not self.rehearsal:
+            try:
+                torch.cuda.empty_cache()
+            except RuntimeError as error:
+                raise DeviceLostError(f"the GPU answers no more: {words_of(error)}") from error
 
     def _replay(self, point: Point, room: Room) -> tuple[Callable[[], float], int]:
         """A call that runs all launches of a point, and how many they are."""
@@ -92,8 +119,3 @@ class Bench:
         if what == "graph":
             return captured([empty] * count), count
         return on_host_clock([graph_of([empty]).replay], wait), 1
-
-
-def _words(error: Exception) -> str:
-    """A failure in a line."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

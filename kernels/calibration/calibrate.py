@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.kernels.calibration.assemble import profile_of
+from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.timing import clocks
@@ -75,6 +76,8 @@ def calibrate(
     ------
     JournalError
         The journal is of another device, other versions or another plan.
+    DeviceLostError, IncompleteError
+        The GPU died, or too much failed for a profile: what was measured is in the journal.
     """
     begun = begin(planned, journal, fresh=fresh, read_clocks=read_clocks, now=now)
     return finish(planned, begun, name=name, progress=progress, stopwatch=stopwatch, read_clocks=read_clocks)
@@ -138,7 +141,11 @@ def measure(
         if journal.last_part not in {None, part} and journal.last_clocks != f"before {part}":
             journal.add_clocks(f"before {part}", read_clocks())
         begun = time.perf_counter()
-        samples = stopwatch.seconds(group)
+        try:
+            samples = stopwatch.seconds(group)
+        except DeviceLostError as error:
+            kept = f"{len(journal.samples)} of {len(planned.points)} points are kept"
+            raise DeviceLostError(f"{error}; {kept}: the same command goes on") from error
         journal.add(group, samples, time.perf_counter() - begun)
         estimated += left[i]
     if journal.last_clocks != "after":

@@ -13,5 +13,13 @@ class NoGpuError(CalibrationError):
     """There is no GPU that torch can use."""
 
 
+class DeviceLostError(CalibrationError):
+    """The GPU answers no more: an error broke the context, and this process can measure nothing else."""
+
+
+class IncompleteError(CalibrationError):
+    """Too much failed for a profile."""
+
+
 class JournalError(CalibrationError):
     """The journal belongs to another device, other versions or another plan."""

@@ -1,8 +1,8 @@
 """The journal of a calibration: one line of JSON for every group of points as soon as it is measured.
 
 The first line says which device, versions and plan it belongs to. A second calibration of the same goes on
-where the first one stopped, and gives the same profile as one without a break; of another it is refused. A
-last line that was cut off in writing is left out.
+where the first one stopped, and gives the same profile as one without a break; of another it is refused.
+What failed is tried again. A last line that was cut off in writing is left out.
 """
 
 import json
@@ -70,6 +70,7 @@ class Journal:
                 self._take(json.loads(line))
         except (ValueError, KeyError, TypeError):
             raise _foreign(path) from None
+        self.samples = {key: sample for key, sample in self.samples.items() if sample.failure is None}
         if cut_off:  # behind the last line break
             os.truncate(path, path.stat().st_size - len(cut_off.encode()))
 
@@ -79,8 +80,8 @@ class Journal:
             return
         self.seconds += entry["took_s"]
         self.last_part = entry["part"]
-        for key, seconds, launches, failure in entry["points"]:
-            self.samples[key] = Sample(tuple(seconds), launches, failure)
+        for key, seconds, launches, failure, fits in entry["points"]:
+            self.samples[key] = Sample(tuple(seconds), launches, failure, fits)
 
     @property
     def last_clocks(self) -> str | None:
@@ -90,7 +91,7 @@ class Journal:
     def add(self, points: Sequence[Point], samples: Sequence[Sample], took_s: float) -> None:
         """Write down a group of points."""
         rows = [
-            [point.key, list(sample.seconds), sample.launches, sample.failure]
+            [point.key, list(sample.seconds), sample.launches, sample.failure, sample.fits]
             for point, sample in zip(points, samples, strict=True)
         ]
         self._append({"part": points[0].part, "took_s": took_s, "points": rows})

@@ -5,16 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 
 from kvsim.kernels.calibration.device import Device, found_device
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.points import Point, components, launches_of, useful
 from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
-
-KERNELS = 2
-"""One more whenever a kernel works in another way, so that a journal is not continued with another kernel.
-2: decode attention cuts all contexts into pieces of one length."""
 
 GROUP = 6
 """Points of a part that take turns."""
@@ -71,9 +68,9 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The same for the same points and kernels."""
+        """The same for the same points of the same kernels, launched in the same way."""
         text = "\n".join(f"{point.role} {point.table} {point.key}" for point in self.points)
-        return hashlib.sha256(f"{FORMAT} {KERNELS} {self.quick}\n{text}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{FORMAT} {self.quick}\n{launching()}\n{text}".encode()).hexdigest()[:16]
 
     def estimated_s(self, points: list[Point] | None = None) -> float:
         """About how long these points take, or all of them; from the datasheet."""
@@ -112,6 +109,16 @@ def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
     if point.part == "elementwise":  # rows of the next power of two
         return [(point.part, x["op"], x["width"].bit_length())]
     return [(point.part,)] if point.part in {"kv_write", "block_copy"} else []
+
+
+def launching() -> str:
+    """What a time depends on beside the point: the kernels as they stand, and how they are launched."""
+    from kvsim.kernels import launch
+
+    sources = sorted(Path(launch.__file__).parent.glob("*.py")) + [
+        Path(__file__).with_name(f"{name}.py") for name in ("launches", "layer", "steps")
+    ]
+    return "\n".join([*(path.read_text(encoding="utf-8") for path in sources), launch.described()])
 
 
 def plan(quick: bool = False, interpret: bool = False) -> Plan:

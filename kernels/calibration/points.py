@@ -69,11 +69,15 @@ def launches_of(launch_bytes: float, launch_flops: float) -> int:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured at a point: seconds of one launch, turn by turn; none where it failed."""
+    """What was measured at a point: seconds of one launch, turn by turn; none where it failed.
+
+    `fits`: it did not fail because it is too large for the device.
+    """
 
     seconds: tuple[float, ...]
     launches: int
     failure: str | None = None
+    fits: bool = True
 
 
 def lengths_of(x: Arguments) -> list[int]:

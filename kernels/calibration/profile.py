@@ -14,7 +14,8 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     gpu         name in sim/models/gpus.toml, or null where the device is none of them
     device      {name, memory_bytes, capability [major, minor], multiprocessors, count (of such GPUs)}
     measured    {date (ISO 8601, UTC), driver, cuda, torch, triton, python, seconds, quick,
-                 clocks [{when, clocks.sm, ...: what nvidia-smi says, as text}]}; what is unknown is null
+                 clocks [{when, clocks.sm, ...: what nvidia-smi says, as text}],
+                 faults [text]: what speaks against it (soundness.py)}; what is unknown is null
     limits      {bandwidth_bytes_per_s, flops_per_s} by datasheet, or null: what is faster is refused
     ceilings    {copy_bytes_per_s (read + written), read_bytes_per_s, matrix_flops_per_s}, each measured
     launch      {eager_s   host time of one launch outside of graphs: a step takes at least launches * eager_s
@@ -23,7 +24,8 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     parts       {name: part}, see below
     composed    {points [point], error}: whole layers with real block tables and mixed lengths, measured, and
                 summed from the parts; never fitted. A point has also consists_of {part: predicted seconds}
-    refused     [{part, x, median_s, reason}]: faster than the device can be; never fitted
+    refused     [{part, x, median_s, reason, fits}]: what failed (without median_s; fits false: it was too
+                large for the device), or was faster than the device can be; never fitted
 
 A part:
 

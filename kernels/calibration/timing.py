@@ -16,6 +16,8 @@ from math import ceil, inf
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
+from kvsim.kernels.calibration.errors import DeviceLostError
+
 if TYPE_CHECKING:
     import torch
 
@@ -86,6 +88,8 @@ def refusal(
     """
     bandwidth, peak = (sheet.gb_per_s, sheet.tflops) if sheet else (inf, inf)
     peak = peak if most_tflops is None else most_tflops
+    if seconds <= 0:
+        return "no time at all: the clock is too coarse, or nothing ran"
     gb_per_s, tflops = moved / seconds / 1e9, flops / seconds / 1e12
     if gb_per_s > bandwidth:
         return f"{gb_per_s:.0f} GB/s, more than the device's {bandwidth:.0f}"
@@ -109,19 +113,58 @@ def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
 
 
 def interleaved(
-    replays: Mapping[str, tuple[Callable[[], float], int]], repeats: int, warm_ups: int = WARM_UPS
+    replays: Mapping[str, tuple[Callable[[], float], int]],
+    repeats: int,
+    warm_ups: int = WARM_UPS,
+    failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of one launch, `repeats` times each, by turns.
 
     `replays`: a call that runs all launches and returns its seconds, and how many launches those are.
+    `failed`: told of one that raises, which takes no more turns and has no seconds; otherwise it is raised.
     """
     times: dict[str, list[float]] = {name: [] for name in replays}
     for turn in range(repeats + warm_ups):
-        for name, (replay, launches) in replays.items():
-            seconds = replay() / launches
+        for name in list(times):
+            replay, launches = replays[name]
+            try:
+                seconds = replay() / launches
+            except Exception as error:
+                if failed is None:
+                    raise
+                failed(name, error)
+                del times[name]
+                continue
             if turn >= warm_ups:
                 times[name].append(seconds)
     return times
+
+
+def too_large(error: Exception) -> bool:
+    """Whether memory ran out, the GPU's or a multiprocessor's: what follows may fit again."""
+    import torch
+    from triton.runtime.errors import OutOfResources
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError | OutOfResources)
+
+
+def expect_alive(error: Exception, device: "str | torch.device" = "cuda") -> None:
+    """Raise DeviceLostError where an error has broken the GPU's context: all that follows would fail."""
+    import torch
+
+    if too_large(error):
+        return
+    try:
+        torch.ones(64, device=device).sum().item()
+    except torch.OutOfMemoryError:
+        return
+    except RuntimeError:
+        raise DeviceLostError(f"the GPU answers no more, after {words_of(error)}") from error
+
+
+def words_of(error: Exception) -> str:
+    """A failure in a line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
 
 
 def graph_of(launches: Launches) -> "torch.cuda.CUDAGraph":

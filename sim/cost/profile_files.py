@@ -5,8 +5,8 @@
     rehearsal    of nothing: made without a GPU
 
 Found by path; by name in the user's own directory; by name among those that ship (sim/profiles/). A GPU's
-name finds the profile of that GPU: one of the user's before a shipped one, a full one before a quick one, the
-newest first.
+name finds the profile of that GPU: one of the user's before a shipped one, one without faults before others,
+a full one before a quick one, the newest first.
 
 A run keeps what it needs of a profile in its config.json, not a path: the parts as fitted, where they come
 from, and the SHA-256 of the whole file. The raw points stay behind, as do parts and values of axes that its
@@ -111,6 +111,11 @@ class ProfileFile:
         return bool(self.content["measured"].get("quick"))
 
     @property
+    def faults(self) -> list[str]:
+        """What speaks against it: the GPU drifted, or its parts do not add up to whole steps."""
+        return [str(each) for each in self.content["measured"].get("faults", ())]
+
+    @property
     def composed_error(self) -> float | None:
         """Mean absolute error on composed steps that entered no fit; None where there are none."""
         error = self.content["composed"]["error"]
@@ -202,11 +207,11 @@ def profile_files(gpu: str | None = None) -> list[ProfileFile | KvsimError]:
     return [*yours, *_shipped(gpu)]
 
 
-def _worth(found: ProfileFile | KvsimError) -> tuple[bool, str]:
-    """A full one before a quick one, then the newest; a damaged one is last."""
+def _worth(found: ProfileFile | KvsimError) -> tuple[bool, bool, str]:
+    """Without faults before others, full before quick, then the newest; a damaged one is last."""
     if not isinstance(found, ProfileFile):
-        return False, ""
-    return not found.quick, str(found.content["measured"]["date"])
+        return False, False, ""
+    return not found.faults, not found.quick, str(found.content["measured"]["date"])
 
 
 def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:

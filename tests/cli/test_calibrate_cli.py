@@ -144,11 +144,11 @@ def gpu(monkeypatch):
     from kvsim import calibrating
     from kvsim.kernels.calibration import bench, calibrate, plan
 
-    state = SimpleNamespace(asked=[], stop_after=None, device=H200)
+    state = SimpleNamespace(asked=[], stop_after=None, dies_after=None, slow=None, device=H200)
 
     def made(rehearsal):
         assert not rehearsal
-        found = SyntheticGpu(stop_after=state.stop_after)
+        found = SyntheticGpu(stop_after=state.stop_after, dies_after=state.dies_after, slow=state.slow)
         found.asked = state.asked
         return found
 
@@ -236,6 +236,37 @@ def test_an_earlier_profile_is_kept_under_its_date_and_a_quick_one_stays_second(
     assert names == {"nvidia-h200.json", "nvidia-h200-2026-01-01.json", f"nvidia-h200-{today}.json"}
     assert (own / "nvidia-h200-2026-01-01.json").read_bytes() == earlier
     assert find_profile("h200").path.name == "nvidia-h200-2026-01-01.json"  # full; the newer ones are quick
+
+
+def test_a_gpu_that_dies_is_an_error_and_the_good_profile_stays(gpu, sim, own):
+    assert sim("calibrate", "--quick")[0] == 0
+    good, done = (own / "nvidia-h200-quick.json").read_bytes(), len(gpu.asked)
+    gpu.dies_after = done + 100
+    code, out, err = sim("calibrate", "--quick")
+    assert (code, out) == (2, "")
+    assert re.search(r"error: no profile without the part \w+: \d+ of its \d+ points are missing, the", err)
+    assert {path.name for path in own.iterdir()} == {
+        "nvidia-h200-quick.json", "nvidia-h200-quick.json.journal",
+    }  # fmt: skip
+    assert (own / "nvidia-h200-quick.json").read_bytes() == good
+    gpu.dies_after = None
+    code, _, err = sim("calibrate", "--quick")
+    assert (code, f"goes on: 100 of {done} points are there from" in err) == (0, True)
+
+
+def test_a_faulty_profile_says_so_and_stands_behind_a_good_one(gpu, sim, own):
+    assert sim("calibrate", "--quick")[0] == 0
+    gpu.slow = "composed"
+    code, out, err = sim("calibrate", "--quick")
+    assert code == 3
+    assert "written to" in out
+    assert re.fullmatch(
+        r"faulty: composed steps are \d+.\d% off on average, more than 5%\n", err.splitlines(True)[-1]
+    )
+    faulty = read_profile(own / "nvidia-h200-quick.json")
+    assert faulty.faults
+    assert not find_profile("h200").faults
+    assert find_profile("h200").path != faulty.path
 
 
 def test_a_profile_that_cannot_be_written_loses_nothing(gpu, sim, own, monkeypatch):

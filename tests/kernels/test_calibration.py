@@ -13,17 +13,24 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
 from support.paged_case import DEVICE, random, relative_error
-from support.synthetic_gpu import H200, SyntheticGpu
+from support.synthetic_gpu import DEAD, H200, SyntheticGpu
 
+from kvsim.kernels import launch
 from kvsim.kernels.calibration import launches, layer, steps
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
 from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
-from kvsim.kernels.calibration.errors import CalibrationError, JournalError, NoGpuError
+from kvsim.kernels.calibration.errors import (
+    CalibrationError,
+    DeviceLostError,
+    IncompleteError,
+    JournalError,
+    NoGpuError,
+)
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan, plan
-from kvsim.kernels.calibration.points import Point, components
+from kvsim.kernels.calibration.points import Point, Sample, components
 from kvsim.kernels.calibration.room import Room
 
 pytestmark = pytest.mark.slow
@@ -98,6 +105,22 @@ def test_a_journal_of_another_device_or_version_or_plan_is_refused(quick, tmp_pa
     assert len(fresh.asked) == len(quick.points)
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("PROGRAMS_PER_MULTIPROCESSOR", 3), ("LEAST_CHUNK_TOKENS", 128),
+        ("DECODE", launch.DECODE | {(128, 2): launch.Tiling(128, 8, 2)}),
+        ("PREFILL", launch.PREFILL | {(128, 2): launch.Tiling(32, 8, 3, rows=128)}),
+    ],
+)  # fmt: skip
+def test_a_journal_of_other_launches_is_refused(quick, tmp_path, monkeypatch, name, other):
+    journal = tmp_path / "j"
+    fixed(quick, SyntheticGpu(stop_after=None), journal)
+    monkeypatch.setattr(launch, name, other)
+    with pytest.raises(JournalError, match="another plan"):
+        fixed(quick, SyntheticGpu(), journal)
+
+
 def test_a_file_that_is_no_journal_is_refused_and_kept(quick, tmp_path):
     for text in ("", "{}\n", "[1]\n", "a diary\n"):
         path = tmp_path / "diary"
@@ -117,6 +140,116 @@ def test_progress_ends_with_nothing_left(quick):
     assert (told[0].done, told[-1].done, told[-1].left_s, told[-1].part) == (0, len(quick.points), 0, "")
     assert told[0].left_s == pytest.approx(quick.estimated_s())
     assert [one.part for one in told[:2]] == ["ceilings", "launch"]
+
+
+# -- a GPU that dies ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies_after", [0, 3, 100, 150])
+def test_where_points_fail_from_some_point_on_there_is_no_profile_and_they_are_tried_again(
+    quick, tmp_path, dies_after
+):
+    journal = tmp_path / "j"
+    whole = fixed(quick, SyntheticGpu())
+    assert dies_after < len(quick.points) - 3
+    dying = SyntheticGpu(dies_after=dies_after)
+    with pytest.raises(IncompleteError, match=r"no profile without the part .* unspecified launch failure"):
+        fixed(quick, dying, journal)
+    again = SyntheticGpu()
+    found = fixed(quick, again, journal)
+    for one in (found, whole):
+        del one["measured"]["clocks"]  # read once more
+    assert found == whole
+    assert again.asked == dying.asked[dies_after:]
+
+
+def test_a_few_points_that_fail_are_left_out_with_their_reason(quick, tmp_path):
+    class Flawed(SyntheticGpu):
+        def sample(self, point):
+            return DEAD if point.part == "decode" and point.x["block_size"] == 256 else super().sample(point)
+
+    found = fixed(quick, Flawed())
+    assert [(one["part"], one["reason"], one["fits"]) for one in found["refused"]] == [
+        ("decode", DEAD.failure, True)
+    ]
+
+
+def test_what_does_not_fit_the_memory_is_no_failure(quick):
+    """A third of the decode points: a GPU that others use."""
+
+    class Small(SyntheticGpu):
+        def sample(self, point):
+            large = point.part == "decode" and point.x["batch"] * point.x["context"] > 10_000
+            return Sample((), 0, "MemoryError", fits=False) if large else super().sample(point)
+
+    found = fixed(quick, Small())
+    assert len(found["refused"]) > len([point for point in quick.points if point.part == "decode"]) / 4
+
+
+@needs_interpreter
+@pytest.mark.parametrize("where", ["captured", "timed", "cleaned"])
+def test_a_broken_context_ends_the_calibration_with_an_error(monkeypatch, where):
+    """Whether capturing, timing or cleaning up breaks it: one line, and no point after it is tried."""
+    broken = torch.AcceleratorError if hasattr(torch, "AcceleratorError") else RuntimeError
+
+    def fails(*_, **__):
+        raise broken("CUDA error: an illegal memory access was encountered\nmore")
+
+    bench = Bench(rehearsal=True)
+    some = [Point("launch", {"what": what}) for what in ("graph", "replay")]
+    if where == "captured":
+        monkeypatch.setattr(bench, "_replay", fails)
+    elif where == "timed":
+        monkeypatch.setattr(bench, "_replay", lambda point, room: (fails, 1))
+    else:
+        monkeypatch.setattr(torch.cuda, "empty_cache", fails)
+        monkeypatch.setattr(bench, "_replay", lambda point, room: (lambda: 1.0, 1))
+        bench._room, bench.rehearsal = Room(rehearsal=True), False
+    if where != "cleaned":
+        bench._room = Room(rehearsal=True)
+        monkeypatch.setattr(torch, "ones", fails)
+    with pytest.raises(DeviceLostError, match=r"illegal memory access was encountered$"):
+        bench.seconds(some)
+
+
+@needs_interpreter
+def test_what_fails_on_a_living_device_is_its_own_reason_and_the_others_go_on(monkeypatch):
+    bench, turns = Bench(rehearsal=True), []
+
+    def fails():
+        turns.append(1)
+        if len(turns) > 1:
+            raise RuntimeError("CUDA error: too many resources requested for launch")
+        return 1.0
+
+    replays = {"graph": fails, "replay": lambda: 2.0}
+    monkeypatch.setattr(bench, "_replay", lambda point, room: (replays[point.x["what"]], 1))
+    failed, well = bench.seconds([Point("launch", {"what": what}) for what in ("graph", "replay")])
+    assert (failed.seconds, failed.fits) == ((), True)
+    assert failed.failure == "RuntimeError: CUDA error: too many resources requested for launch"
+    assert well.seconds == (2.0, 2.0)
+    assert len(turns) == 2  # no more turns for it
+
+
+def test_a_program_that_finds_a_dead_gpu_keeps_what_it_measured(quick, tmp_path):
+    class Lost(SyntheticGpu):
+        def seconds(self, points):
+            if len(self.asked) > 30:
+                raise DeviceLostError("the GPU answers no more")
+            return super().seconds(points)
+
+    journal, gpu = tmp_path / "j", Lost()
+    with pytest.raises(DeviceLostError, match=rf"no more; \d+ of {len(quick.points)} points are kept: "):
+        fixed(quick, gpu, journal)
+    again = SyntheticGpu()
+    fixed(quick, again, journal)
+    assert len(again.asked) == len(quick.points) - len(gpu.asked)
+
+
+def test_composed_steps_that_are_not_the_sum_of_their_parts_are_a_fault(quick):
+    (fault,) = fixed(quick, SyntheticGpu(slow="composed"))["measured"]["faults"]
+    assert fault.startswith("composed steps are 1")
+    assert fixed(quick, SyntheticGpu())["measured"]["faults"] == []
 
 
 # -- messages -------------------------------------------------------------------------------
@@ -256,18 +389,6 @@ def test_a_point_that_does_not_fit_has_a_reason_and_the_others_go_on():
 
 
 @needs_interpreter
-def test_a_failure_while_points_take_turns_is_each_ones_reason(monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
-
-    monkeypatch.setattr("kvsim.kernels.calibration.bench.interleaved", broken)
-    some = [Point("launch", {"what": what}) for what in ("graph", "replay")]
-    found = Bench(rehearsal=True).seconds(some)
-    words = "one of 2: RuntimeError: CUDA error: an illegal memory access was encountered"
-    assert [(each.seconds, each.failure) for each in found] == [((), words)] * 2
-
-
-@needs_interpreter
 def test_sums_over_two_processes():
     asked = [Point("all_reduce", {"gpus": 2, "bytes": size}) for size in (256, 1024)]
     found = all_reduce_seconds(asked, repeats=3, rehearsal=True)
@@ -324,14 +445,3 @@ def test_sampling_draws_by_probability():
     logits = torch.tensor([0.7, 0.2, 0.1]).log().repeat(4000, 1).half().to(DEVICE)
     shares = launches.sample(logits).bincount(minlength=3).float() / 4000
     assert shares.tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
-
-
-@needs_interpreter
-def test_the_benchmark_of_kernels_rehearses(tmp_path):
-    out = tmp_path / "rows.json"
-    command = [sys.executable, str(ROOT / "benchmarks/kernels.py"), "--dry-run", "--parts", "moves", "--out"]
-    found = subprocess.run([*command, str(out)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr[-2000:]
-    report = json.loads(out.read_text())
-    assert not report["measurement"]
-    assert {row["part"] for row in report["rows"]} == {"ceilings", "moves"}

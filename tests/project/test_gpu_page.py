@@ -58,6 +58,12 @@ def test_the_page_names_its_packages_and_three_steps():
     ]  # fmt: skip
 
 
+def test_a_journal_lies_where_no_results_are_emptied_and_git_does_not_see_it():
+    (journal,) = re.findall(r"--journal (\S+)", PAGE)
+    assert "$OUT" not in journal
+    assert subprocess.run(["git", "check-ignore", "-q", journal], cwd=ROOT, check=False).returncode == 0
+
+
 def test_step_1_tests_all_kernels(bare):
     said, _ = bare(commands()[0])
     passed = re.search(r"(\d+) passed", said)

@@ -98,22 +98,34 @@ def true_s(point):
     return own[point.part](point.x) if point.part in own else bytes_s(point)
 
 
-class SyntheticGpu:
-    """A Stopwatch: noise of 1 % on every turn, the same for the same point; counts what it was asked."""
+DEAD = Sample((), 0, "AcceleratorError: CUDA error: unspecified launch failure")
 
-    def __init__(self, turns=9, noise=0.01, stop_after=None, impossible=()):
+
+class SyntheticGpu:
+    """A Stopwatch: noise of 1 % on every turn, the same for the same point; counts what it was asked.
+
+    From `dies_after` points on every one fails, as on a GPU whose context is broken; those of the part `slow`
+    take a fifth longer.
+    """
+
+    def __init__(self, turns=9, noise=0.01, stop_after=None, impossible=(), dies_after=None, slow=None):
         self.turns, self.noise, self.stop_after, self.impossible = turns, noise, stop_after, set(impossible)
-        self.asked = []
+        self.dies_after, self.slow, self.asked = dies_after, slow, []
 
     def seconds(self, points):
         if self.stop_after is not None and len(self.asked) >= self.stop_after:
             raise KeyboardInterrupt
-        self.asked += [point.key for point in points]
-        return [self.sample(point) for point in points]
+        found = []
+        for point in points:
+            self.asked.append(point.key)
+            dead = self.dies_after is not None and len(self.asked) > self.dies_after
+            found.append(DEAD if dead else self.sample(point))
+        return found
 
     def sample(self, point):
         random = Random(point.key)
         true = true_s(point) / (100 if point.key in self.impossible else 1)
+        true *= 1.2 if point.part == self.slow else 1
         return Sample(tuple(true * (1 + random.gauss(0, self.noise)) for _ in range(self.turns)), 16)
 
 

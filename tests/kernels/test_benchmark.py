@@ -1,0 +1,116 @@
+"""benchmarks/kernels.py: whom a failure takes along, and what is written down of it."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
+pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
+
+from support.paged_case import DEVICE
+
+from kvsim.kernels.calibration.errors import DeviceLostError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(DEVICE.type != "cpu", reason="a rehearsal is for machines without a GPU"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "benchmarks/kernels.py"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The program as a module."""
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # it replaces the first entry
+    spec = importlib.util.spec_from_file_location("benchmarks_kernels", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rehearsed(bench, monkeypatch, tmp_path, parts):
+    """(what `main` exits with, the report)."""
+    out = tmp_path / "rows.json"
+    monkeypatch.setattr(sys, "argv", ["kernels.py", "--dry-run", "--parts", parts, "--out", str(out)])
+    try:
+        code = bench.main()
+    except SystemExit as stop:
+        code = stop.code
+    return code, json.loads(out.read_text())
+
+
+def failing_from(turn, error):
+    """A call that fails from its so-manieth turn on."""
+    turns = []
+
+    def call(*_):
+        turns.append(1)
+        if len(turns) >= turn:
+            raise error
+        return torch.ones(2)
+
+    return call
+
+
+@pytest.mark.parametrize("turn", [1, 2, 4])
+def test_a_contestant_that_fails_while_it_is_timed_takes_nobody_along(bench, turn):
+    stage = bench.Stage(dry=True, repeats=2)
+    bad = failing_from(turn, RuntimeError("CUDA error: misaligned\nmore"))
+    times, wrong = stage.time({"one": [list], "bad": [bad], "two": [dict]})
+    assert wrong == {"bad": "RuntimeError: CUDA error: misaligned"}
+    assert {name: len(seconds) for name, seconds in times.items()} == {"one": 2, "two": 2}
+
+
+def test_of_a_contest_the_others_have_rows_and_it_has_its_reason(bench, monkeypatch, tmp_path):
+    """The third call: right when it is checked, broken when it is timed."""
+    calls = []
+    ours = bench.copy_blocks
+
+    def copy_blocks(*arguments):
+        calls.append(1)
+        if len(calls) > 2:
+            raise RuntimeError("no")
+        return ours(*arguments)
+
+    monkeypatch.setattr(bench, "copy_blocks", copy_blocks)
+    code, report = rehearsed(bench, monkeypatch, tmp_path, "moves")
+    assert code is None
+    rows = {row["name"]: row for row in report["rows"] if row["part"] == "moves"}
+    assert rows["copy 2 blocks"]["refused"] == "RuntimeError: no"
+    assert rows["gather 2 blocks"]["us"] > 0 and rows["write 8 tokens"]["us"] > 0
+
+
+def test_a_part_that_fails_as_a_whole_keeps_its_rows_and_the_others_go_on(bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "gather_blocks", failing_from(1, RuntimeError("no")))
+    code, report = rehearsed(bench, monkeypatch, tmp_path, "moves,prefill")
+    assert code == "error: moves: RuntimeError: no"
+    assert report["failed"] == ["moves: RuntimeError: no"]
+    assert {row["part"] for row in report["rows"]} == {"ceilings", "moves", "prefill"}
+
+
+def test_a_dead_gpu_ends_it_with_what_there_is(bench, monkeypatch, tmp_path):
+    def dead(error, device):
+        raise DeviceLostError("the GPU answers no more")
+
+    monkeypatch.setattr(bench, "expect_alive", dead)
+    monkeypatch.setattr(bench, "copy_blocks", failing_from(1, RuntimeError("no")))
+    code, report = rehearsed(bench, monkeypatch, tmp_path, "moves,prefill")
+    assert code == "error: moves: the GPU answers no more"
+    assert {row["name"] for row in report["rows"] if row["part"] != "ceilings"} == {"write 8 tokens"}
+
+
+def test_it_needs_nothing_but_its_checkout(tmp_path):
+    out = tmp_path / "rows.json"
+    command = [sys.executable, str(SCRIPT), "--dry-run", "--parts", "moves", "--out", str(out)]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    report = json.loads(out.read_text())
+    assert not report["measurement"]
+    assert {row["part"] for row in report["rows"]} == {"ceilings", "moves"}
