@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvsim.reports.rundir.formats import plain
+from kvsim.reports.sweeps.assumed import assumed
 from kvsim.reports.sweeps.search import Found, Tried, search
 from kvsim.reports.sweeps.steady import everything, window
 from kvsim.reports.sweeps.table import FAILED, FINISHED
@@ -34,6 +35,8 @@ LOADS = {"rate": "request_rate", "clients": "clients", "rate-scale": "rate_scale
 FINER = 10
 """How many times finer a search is that is compared with another of the same seed."""
 
+CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share")
+"""What is told of the clock, of the section `cost` of a summary."""
 MOST_CLIENTS = 100_000
 LEAST_SPEED = 1e-3
 AT_ONCE_S = 1e-3
@@ -154,6 +157,7 @@ def _tried(settings: dict[str, Any], seed: int, goals: Goals, load: float, *, re
     about = _about(summary, verdict, overloaded, steady.growth)
     about["requests"] = len(simulation.engine.workload)
     about["requests_from"] = _from(simulation)
+    about["assumed"] = assumed(simulation)
     return Tried(load, within, max(ratios), about)
 
 
@@ -193,6 +197,7 @@ def _about(
         "mean_running": summary["engine"]["mean_running"],
         "recomputed_share": summary["engine"]["preemptions_recompute"] / finished,
         "held_back_share": {name: summary["load"]["held_back_share"][name] for name in LIMITS},
+        "cost": {name: summary["cost"][name] for name in CLOCK},
     }
 
 

@@ -171,13 +171,13 @@ def _write(
     if draw:
         from kvsim.reports.figures.swept.capacity import draw_capacity
         from kvsim.reports.rundir.writing import write_figures
-        from kvsim.reports.sweeps.capacity_words import WORDS, answer
+        from kvsim.reports.sweeps.capacity_words import WORDS, answer, beside
 
         find, slo = search.sought.find, search.sweep.goals.limits
         assert slo is not None
         headline = answer(rows, labels, find, slo, search.for_rate)
         axis = (UNITS[find], WORDS[find])
-        write_figures(path, lambda part: draw_capacity(rows, labels, axis, headline, part))
+        write_figures(path, lambda part: draw_capacity(rows, labels, axis, headline, beside(rows), part))
 
 
 # -- Python -------------------------------------------------------------------------------------

@@ -72,10 +72,23 @@ class Capacity:
         return fmean(known) if known and len(known) == len(values) else None
 
     @property
+    def told(self) -> list[Row]:
+        """Of each seed what is known of the largest load within, or of the one that came closest."""
+        return [row.get("at_load") or row["closest"] for row in self.rows]
+
+    @property
     def requests_from(self) -> str:
         """Where a run needs more requests than the trace has, or fewer: which those are."""
-        told = [str((row.get("at_load") or row["closest"]).get("requests_from", "")) for row in self.rows]
-        return max(told, key=len, default="")
+        return max((str(each.get("requests_from", "")) for each in self.told), key=len, default="")
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What the answer takes for granted, and its clock; empty where no search ended."""
+        if not self.told:
+            return {}
+        first = self.told[0]
+        cost = {f"cost.{name}": value for name, value in first.get("cost", {}).items()}
+        return {**{n: v for n, v in first.get("assumed", {}).items() if n not in self.settings}, **cost}
 
     @property
     def speed(self) -> float | None:
@@ -200,6 +213,7 @@ def table_rows(  # noqa: PLR0917 - what was asked
             "requests_per_run": system.at_load("requests"),
             "requests_from": system.requests_from,
             "limited_by": limited_by(system, slo),
+            **system.beside,
         }
         if per_hour is not None:
             row["price_per_million_output_tokens"] = (

@@ -6,9 +6,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kvsim.reports.clocks import cost_in, differ, told
 from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.sweeps.assumed import assumed_words
 from kvsim.reports.sweeps.capacity import MET, UNITS
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
 from kvsim.reports.terminal import ruled_table
@@ -86,8 +88,17 @@ def capacity_words(
             parts.append(
                 Text(f"  one server, {row['more_kv_gib_per_gpu']:g} GiB more KV per GPU: {_gain(row)}")
             )
-    parts += ["", Text(f"{_how(rows)}.", style="dim")]
+    parts.append("")
+    different = differ((label, cost_in(row)) for row, label in zip(rows, labels, strict=True) if row["seeds"])
+    parts += [Text(different, style="yellow"), ""] if different else []
+    parts += [Text(f"{line}.", style="dim") for line in (*beside(rows), _how(rows))]
     return Group(*parts)
+
+
+def beside(rows: Sequence[Row]) -> list[str]:
+    """What stands beside an answer, in text and picture: what it assumes, and its clock."""
+    ended = [row for row in rows if row["seeds"]]
+    return [assumed_words(ended), f"Clock: {told([cost_in(row) for row in ended])}"] if ended else []
 
 
 def _how(rows: Sequence[Row]) -> str:

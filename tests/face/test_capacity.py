@@ -8,6 +8,9 @@ import pytest
 
 import kvsim
 from kvsim.cli import main
+from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.swept.capacity import capacity
+from kvsim.reports.sweeps.capacity_words import beside
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +41,20 @@ def test_the_command_says_the_same(found, tmp_path, capsys):
     before = (tmp_path / "out/runs.jsonl").read_bytes()
     assert main(["capacity", *flags]) == 0
     assert (tmp_path / "out/runs.jsonl").read_bytes() == before, "nothing is sought twice"
+
+
+def test_an_answer_says_what_it_assumes_in_text_table_and_picture(found, tmp_path, capsys):
+    row = found.iloc[1]
+    assert (row.trace, row.arrivals, row.max_num_seqs) == ("sharegpt", "Poisson arrivals", 256)
+    assert row.kv_tokens == kvsim.simulate(num_prompts=10).config["kv_capacity"]["tokens"]
+    flags = ["--max-num-seqs", "64,128", "--slo", SLO, *FLAGS[:-1], "--out", str(tmp_path / "out")]
+    assert main(["capacity", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Assumed: sharegpt, prompts of .*, Poisson arrivals; .*, 64 or 128 seats, ", said)
+    assert "no prefix cache" in said and "Clock: " in said and "not validated" in said
+    rows, labels = pd.read_parquet(tmp_path / "out/table.parquet").to_dict("records"), ["a", "b"]
+    figure = capacity(rows, labels, ("requests_per_s", "requests/s"), "", beside(rows), SCREEN)
+    assert figure.get_supxlabel().startswith("Assumed: sharegpt") and "Clock: " in figure.get_supxlabel()
 
 
 def test_the_answer_holds_when_it_is_simulated(found):

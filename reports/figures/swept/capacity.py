@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -18,19 +19,24 @@ Axis = tuple[str, str]
 """The column that is drawn, and what it is in words."""
 
 
-def draw_capacity(rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, part: Path) -> Path:
+def draw_capacity(  # noqa: PLR0917 - the parts of a picture
+    rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], part: Path
+) -> Path:
     """Draw into a directory; returns the file."""
     path = part / "capacity.png"
-    save(path, SCREEN, lambda: capacity(rows, labels, axis, headline, SCREEN))
+    save(path, SCREEN, lambda: capacity(rows, labels, axis, headline, beside, SCREEN))
     return path
 
 
-def capacity(rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, style: Style) -> Figure:
-    """Bars, the largest first; a line for the interval, beside it the limit."""
+def capacity(  # noqa: PLR0917 - the parts of a picture
+    rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], style: Style
+) -> Figure:
+    """Bars, the largest first; a line for the interval, beside it the limit; below what is assumed."""
     unit, words = axis
+    below = [line for text in beside for line in wrap(f"{text}.", 140)]
     order = sorted(range(len(rows)), key=lambda place: -(rows[place][f"{unit}_per_gpu"] or 0.0))
     crowded = len(rows) > 12
-    figure = new_sheet(style, 1.6 + (0.22 if crowded else 0.5) * len(rows), headline)
+    figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * len(rows), headline)
     axes = figure.subplots()
     most = max((rows[place][f"{unit}_high"] or 0.0) / (rows[place]["gpus"] or 1) for place in order) or 1.0
     for at, place in enumerate(order):
@@ -44,13 +50,14 @@ def capacity(rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: s
             ends = [0.0, 0.0]
         said = figures(value) if value is not None else "none"
         why = f"{said}   {short(str(row['limited_by']), 72)}" if not crowded else said
-        beside: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
-        axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **beside)
+        how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
+        axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **how)
     names = [short(labels[place], 34) for place in order]
     axes.set_yticks(range(len(order)), names, color=style.ink, fontsize=style.small_pt if crowded else None)
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.set_xlim(0, most * (1.15 if crowded else 2.25))
     axes.set_xlabel(f"{words} per GPU")
+    figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return figure
