@@ -19,6 +19,7 @@ block, which then is a multiple of what the kernel scans at a time: 394 tokens i
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
+from operator import itemgetter
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.kv_types import TURBO_BITS, check_kv_type, is_fp8, token_bytes
@@ -141,8 +142,13 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
     _check_split(model, kept, settings.tensor_parallel_size)
     attention = [each for each in kept if each.kind != "mamba"]
     recurrent = [each for each in kept if each.state is not None]
-    block = settings.block_size or _kernel_block(model, attention, settings)
-    least = 64 if _is_sparse(attention) else KERNEL_TOKENS
+    block, sparse = settings.block_size or _kernel_block(attention, settings), _is_sparse(attention)
+    if settings.kv_cache_dtype == "fp8_ds_mla" and not sparse:
+        raise KvsimError(
+            f"kv_cache_dtype fp8_ds_mla is for latents that an index reads, as in DeepSeek-V3.2, not for "
+            f"{model.name}"
+        )
+    least = 64 if sparse else KERNEL_TOKENS
     if settings.block_size is not None and attention and block % least:
         raise KvsimError(f"block_size must be a multiple of {least} for {model.name}, got {block}")
     empty = Paged((), block)
@@ -157,6 +163,8 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
             else _state_pages(model, each, each.state, empty, settings)
         )
     ]
+    if sparse:  # a layer builds its latent's cache and its index's together
+        layers.sort(key=itemgetter(0))
     return replace(empty, layers=tuple(layers))
 
 
@@ -164,7 +172,7 @@ def native_pages(model: ModelSpec, settings: KvSettings) -> list[tuple[int, Page
     """The same in pages of each layer's own size: the kernels' least blocks, and states without padding."""
     found = paged(model, settings)
     attention = [each for each in kv_layers_of_model(model) if each.kind != "mamba"]
-    block = settings.block_size or _kernel_block(model, attention, settings)
+    block = settings.block_size or _kernel_block(attention, settings)
     return [
         (
             number,
@@ -204,7 +212,7 @@ def _check_split(model: ModelSpec, kept: Sequence[KvLayers], tp: int) -> None:
             raise KvsimError(refusal)
 
 
-def _kernel_block(model: ModelSpec, attention: Sequence[KvLayers], settings: KvSettings) -> int:
+def _kernel_block(attention: Sequence[KvLayers], settings: KvSettings) -> int:
     """The smallest block that the layers' kernels all take."""
     latent = any(each.kind == "mla_attention" for each in attention)
     sparse = _is_sparse(attention)
@@ -214,7 +222,7 @@ def _kernel_block(model: ModelSpec, attention: Sequence[KvLayers], settings: KvS
         if any(each.kind != "full_attention" for each in attention):
             raise KvsimError(f"kv_cache_dtype {settings.kv_cache_dtype} has kernels for full attention only")
         return 32  # twice the kernel's, as the layers that are not packed take twice the bytes
-    wide = model.head_dim == 512 and not latent
+    wide = not latent and any(each.head_dim == 512 for each in attention)
     if wide and is_fp8(settings.kv_cache_dtype) and settings.compute_capability == 90:
         return 64  # FlashAttention 4 reads fp8 in tiles of 64 tokens
     return KERNEL_TOKENS

@@ -2,11 +2,12 @@
 
     auto, bfloat16, float16       2 bytes
     fp8, fp8_e4m3, fp8_e5m2       1 byte, one scale for all
+    fp8_ds_mla                    1 byte with scales of its own: latents that an index reads, and those only
     *_per_token_head              8 or 4 bits, and a scale of 4 bytes for each key and value
     turboquant_*                  packed codes; the first and last two layers stay as they are
 
 MLA caches one latent; in fp8 DeepSeek-V3.2's sparse kernels store it as 656 bytes (512 in fp8, scales, and
-the 64 rotated numbers in 16 bit).
+the 64 rotated numbers in 16 bit): `fp8_ds_mla`, which any fp8 means there.
 """
 
 from kvsim.sim.errors import KvsimError
@@ -14,7 +15,7 @@ from kvsim.sim.models.kv_layers import KvLayers
 
 PLAIN_BYTES = {
     **{"auto": None, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp32": 4, "float32": 4},
-    **{"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1},
+    **{"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_ds_mla": 1},
 }
 PER_HEAD_BITS = {"int8_per_token_head": 8, "fp8_per_token_head": 8, "int4_per_token_head": 4}
 TURBO_BITS = {
