@@ -97,7 +97,8 @@ def compare(
     traffic : Traffic, optional
         The requests; None: the options make some.
     seeds : int
-        So many runs of each, with seeds from that of the traffic on; figures show means and intervals.
+        So many runs of each, with seeds from that of the traffic on, which draw other rows of the trace too
+        unless `shuffle` is False; figures show means and intervals.
     step_log, record_map
         See `simulate`.
     **options
@@ -127,8 +128,10 @@ def compare(
     runs = []
     for system in systems:
         scenario, own = _system(system)
+        server, requests, goals = described(scenario, traffic, {**options, **own})
+        if seeds > 1:
+            requests = opened(requests).drawn_anew().traffic
         for number in range(seeds):
-            server, requests, goals = described(scenario, traffic, {**options, **own})
             seeded = replace(requests, seed=requests.seed + number)
             asked = {"step_log": step_log, "record_map": record_map, **vars(goals)}
             runs.append(simulate(server, seeded, **asked))

@@ -24,7 +24,7 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.attainment import judged
 from kvsim.sim.run import Outcome, Simulation
 from kvsim.sim.workload import PS_PER_S
-from kvsim.sweep_runs import prepared, replays
+from kvsim.sweep_runs import drawn_anew, prepared, replays
 from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
 USUAL_REQUESTS = 1000
@@ -85,7 +85,7 @@ def searched(
 def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought) -> dict[str, Any]:
     option = load_of(settings, sought.find)
     settings, load = _replayed(settings, seed, sought.find) if option == "rate_scale" else (
-        _drawn(settings, seed, goals, option), Load(option, replayed=False))  # fmt: skip
+        _drawn(settings, option), Load(option, replayed=False))  # fmt: skip
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
     found, gpus = _search(settings, seed, goals, load, fine)
     row = {"status": FINISHED, "reason": "", "gpus": gpus, **_told(found, load)}
@@ -234,17 +234,11 @@ def _span_s(simulation: Simulation) -> float:
     return int(arrival_ps.max() - arrival_ps.min()) / PS_PER_S
 
 
-def _drawn(settings: dict[str, Any], seed: int, goals: Goals, load: str) -> dict[str, Any]:
+def _drawn(settings: dict[str, Any], option: str) -> dict[str, Any]:
     """The settings with requests that each seed draws anew, where the trace allows it."""
     settings = {**settings, "num_prompts": settings.get("num_prompts") or USUAL_REQUESTS}
-    if "shuffle" in settings:
-        return settings
-    drawn = {**settings, "shuffle": True}
-    try:
-        prepared({**drawn, load: 1}, seed, goals)
-    except KvsimError:
-        return settings
-    return drawn
+    drawn = drawn_anew({**settings, option: 1})
+    return {name: value for name, value in drawn.items() if name != option}
 
 
 def _with_more_kv(settings: dict[str, Any], seed: int, goals: Goals, gib: float) -> dict[str, Any]:

@@ -267,10 +267,11 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
 
     if output.live:
         raise KvsimError(f"live must be left out with seeds {seeds.seeds}, which run side by side")
+    source, alone = source.drawn_anew(), source
     first = source.traffic.seed
     numbers = range(first, first + seeds.seeds)
     name = "compare" if compared else label(resolved(deployments[0]).engine)
-    named = run_name(source.name, name, resolved(deployments[0]), fleet, source.differing())
+    named = run_name(source.name, name, resolved(deployments[0]), fleet, alone.differing())
     with place(output, f"{named}-{seeds.seeds}-seeds") as held:
         runs = carry_out_seeds(
             held,

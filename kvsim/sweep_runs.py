@@ -96,6 +96,13 @@ def replays(settings: Settings) -> bool:
     return _source(described(None, None, dict(settings))[1]).replays
 
 
+def drawn_anew(settings: Settings) -> dict[str, Any]:
+    """The settings with rows of the trace that every seed draws anew, unless told otherwise."""
+    traffic = described(None, None, dict(settings))[1]
+    drawn = _source(traffic).drawn_anew().traffic.shuffle
+    return {**settings, **({"shuffle": True} if drawn else {})}
+
+
 def seeds_differ(settings: Settings) -> bool:
     """Whether another seed may give another run: not where a trace tells all, and nothing else is drawn."""
     server, traffic, _ = described(None, None, dict(settings))

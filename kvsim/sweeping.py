@@ -96,6 +96,10 @@ class Sweep:
                 found.setdefault(run.key, run)
         return found
 
+    def work_of(self, run: Run) -> tuple[dict[str, Any], int]:
+        """What is simulated: the settings, of several seeds with rows drawn anew, and the seed."""
+        return _asked(run.point, self.plan.seeds), run.seed
+
     def settings_of(self, run: Run) -> dict[str, Any]:
         """What it has of the settings that vary, by name, as the table shows it."""
         point = run.point
@@ -126,7 +130,7 @@ def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) ->
     for point in points:
         first = sweep_runs.first_seed(point.settings)
         try:
-            digest, reason = sweep_runs.checked({**point.settings, **(tried or {})}, goals), ""
+            digest, reason = sweep_runs.checked({**_asked(point, plan.seeds), **(tried or {})}, goals), ""
         except KvsimError as error:
             digest, reason = "", str(error)
         runs += [
@@ -135,13 +139,18 @@ def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) ->
     return Sweep(plan, points, runs, goals)
 
 
+def _asked(point: Point, seeds: int) -> dict[str, Any]:
+    """The settings of a point that is simulated with so many seeds."""
+    return sweep_runs.drawn_anew(point.settings) if seeds > 1 else dict(point.settings)
+
+
 def carry_out(
     sweep: Sweep, journal: Journal, where: Where, heard: Callable[[int], None] = lambda left: None
 ) -> None:
     """Compute what the journal lacks, the longest first; every run is kept as soon as it is done."""
     todo = [(key, run) for key, run in sweep.keys.items() if key not in journal.done]
     todo.sort(key=lambda each: -_effort(each[1].point))
-    work = {key: (dict(run.point.settings), run.seed, sweep.goals) for key, run in todo}
+    work = {key: (*sweep.work_of(run), sweep.goals) for key, run in todo}
     hand_out(sweep_runs.carried_out, work, journal, where, ("sweep", "runs"), heard=heard)
 
 

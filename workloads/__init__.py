@@ -246,6 +246,7 @@ def usual(lengths: Lengths, choices: Mapping[str, Any]) -> dict[str, int | float
     prompt, output = USUAL_LENGTHS if lengths.endless else (None, None)
     return {
         "num_prompts": None if part else rows,
+        "shuffle": False,
         "input_len": prompt,
         "output_len": output,
         **when.usual(lengths),

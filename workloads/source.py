@@ -36,10 +36,24 @@ class Source:
         return replace(self, traffic=replace(self.traffic, seed=seed))
 
     @property
+    def when(self) -> When:
+        """The choices of when requests come."""
+        return When(**{each.name: getattr(self.traffic, each.name) for each in fields(When)})
+
+    @property
     def replays(self) -> bool:
         """Whether requests come at times that a trace tells, this one or another."""
-        chosen = {each.name: getattr(self.traffic, each.name) for each in fields(When)}
-        return When(**chosen).replays(self.lengths)
+        return self.when.replays(self.lengths)
+
+    def drawn_anew(self) -> "Source":
+        """The same with rows that every seed draws anew, unless told otherwise.
+
+        Where the order of the rows means something, or nothing, it is the same.
+        """
+        ordered = (self.replays and self.when.others is None) or "session" in self.lengths.labels
+        if self.traffic.shuffle is not None or ordered or self.lengths.endless:
+            return self
+        return replace(self, traffic=replace(self.traffic, shuffle=True))
 
     def as_json(self) -> dict[str, Any]:
         """All options, also those that were left open; None where there is nothing to choose."""

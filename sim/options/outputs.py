@@ -118,7 +118,8 @@ class Seeds:
         panel="Workload",
         default=1,
         value="K",
-        doc="K runs, with the seeds N, N + 1, ...: [means and 95 % intervals](output.md#several-seeds)",
+        doc="K runs, with the seeds N, N + 1, ..., which draw other rows of the trace too "
+        "(`--no-shuffle`: the first ones): [means and 95 % intervals](output.md#several-seeds)",
     )
     jobs: int | None = option(
         "Processes at once, of several seeds.",

@@ -55,7 +55,8 @@ class Swept:
         panel=PANEL,
         default=1,
         value="K",
-        doc="K runs of each point, with the seeds N, N + 1, ...",
+        doc="K runs of each point, with the seeds N, N + 1, ..., which draw other rows of the trace too "
+        "(`--shuffle off`: the first ones)",
     )
     zip: str | None = option(
         "Lists that go together, first with first, not in all combinations.",

@@ -33,12 +33,13 @@ class Traffic:
         value="N",
         shown="1000; all of FILE",
     )
-    shuffle: bool = option(
+    shuffle: bool | None = option(
         "Any rows of the trace, drawn by the seed, not the first.",
         panel=WORKLOAD,
-        default=False,
+        default=None,
+        shown="with several seeds",
         doc="any rows of the trace, drawn by the seed, instead of the first ones; "
-        "not where requests come at the trace's own times",
+        "not where requests come at the trace's own times; `--no-shuffle`: the first ones with every seed",
     )
     tokenizer: str | None = option(
         "Counts the tokens of a trace of texts: a tokenizer.json.",

@@ -35,7 +35,7 @@ def test_a_row_has_every_setting_that_varies_and_every_number(tmp_path, capsys):
     table = pd.read_parquet(tmp_path / "out/table.parquet")
     assert list(table.columns[:6]) == ["request_rate", "allocator", "seed", "status", "reason", "gpus"]
     assert len(table) == 8 and set(table.status) == {"finished"}
-    one = kvsim.simulate(num_prompts=40, request_rate=4.0, allocator="contiguous", seed=1)
+    one = kvsim.simulate(num_prompts=40, request_rate=4.0, allocator="contiguous", seed=1, shuffle=True)
     (row,) = table[(table.request_rate == 4) & (table.allocator == "contiguous") & (table.seed == 1)].to_dict(
         "records"
     )

@@ -10,6 +10,7 @@ import pytest
 from support.contents import contents, timeless
 from support.summaries import BUDDY, CONTIGUOUS, PAGED, plain
 
+import kvsim
 from kvsim import cli
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.seeds.intervals import (
@@ -25,6 +26,8 @@ from kvsim.reports.seeds.intervals import (
 from kvsim.reports.seeds.tables import seeds_table, with_spread
 from kvsim.reports.seeds.words import difference_lines, differences
 from kvsim.reports.terminal import count, figures, percent_text, run_table, seconds
+from kvsim.sim.options.traffic import Traffic
+from kvsim.workloads.source import opened
 
 pytestmark = pytest.mark.slow
 
@@ -310,7 +313,7 @@ def sim(*arguments):
 def test_each_seed_is_what_the_command_writes_with_it_alone():
     sim("run", *SMALL, "--quiet", "--seed", "7", "--seeds", "2", "--jobs", "1", "--out", "both")
     for seed in (7, 8):
-        sim("run", *SMALL, "--quiet", "--seed", str(seed), "--out", f"alone-{seed}")
+        sim("run", *SMALL, "--quiet", "--shuffle", "--seed", str(seed), "--out", f"alone-{seed}")
         assert contents(f"both/seed-{seed}") == contents(f"alone-{seed}")
     assert {path.name for path in Path("both").iterdir()} == {
         ".kvsim.json",
@@ -336,12 +339,41 @@ def test_each_seed_is_what_the_command_writes_with_it_alone():
     assert [config["runs"][f"seed-{seed}"]["workload"]["seed"] for seed in (7, 8)] == [7, 8]
 
 
+def prompts_of(directory):
+    """The prompt lengths of each seed's run."""
+    return [run.requests.prompt_tokens.tolist() for run in kvsim.load(directory)]
+
+
+def test_several_seeds_draw_the_rows_anew_unless_told_otherwise():
+    several = ("run", *SMALL, "--quiet", "--seeds", "2", "--jobs", "1")
+    sim(*several, "--out", "drawn")
+    sim(*several, "--no-shuffle", "--out", "first")
+    first, second = prompts_of("drawn")
+    assert sum(first) != sum(second), "the traffic is part of the interval"
+    rows = kvsim.simulate(num_prompts=len(first)).requests.prompt_tokens.tolist()
+    assert prompts_of("first") == [rows, rows]
+    both = kvsim.compare(["paged"], seeds=2, num_prompts=len(first))
+    assert [run.requests.prompt_tokens.tolist() for run in both] == [first, second]
+    at_once = {"num_prompts": 20, "request_rate": float("inf"), "seeds": 2, "jobs": 1}
+    assert kvsim.sweep(**at_once).duration_s.nunique() == 2
+    assert kvsim.sweep(**at_once, shuffle=False).duration_s.nunique() == 1
+
+
+def test_rows_whose_order_means_something_are_not_drawn_anew(tmp_path):
+    own = tmp_path / "own.csv"
+    own.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{k},{20 + k},9\n" for k in range(9)))
+    sim("run", "--trace", str(own), "--no-plots", "--quiet", "--seeds", "2", "--jobs", "1", "--out", "own")
+    assert prompts_of("own") == [[20 + k for k in range(9)]] * 2
+    assert opened(Traffic(trace=str(own), request_rate=2.0, arrivals="gamma")).drawn_anew().traffic.shuffle
+    assert opened(Traffic(trace="synthetic")).drawn_anew().traffic.shuffle is None
+
+
 def test_a_comparison_with_seeds_is_a_comparison_per_seed_whatever_the_jobs():
     chosen = ("compare", *SMALL, "--allocator", "contiguous,paged", "--request-rate", "inf", "--quiet")
     sim(*chosen, "--input-len", "uniform:10:500", "--seeds", "3", "--jobs", "1", "--out", "one")
     sim(*chosen, "--input-len", "uniform:10:500", "--seeds", "3", "--jobs", "2", "--out", "two")
     assert contents("one") == contents("two")
-    sim(*chosen, "--input-len", "uniform:10:500", "--seed", "1", "--out", "alone")
+    sim(*chosen, "--input-len", "uniform:10:500", "--seed", "1", "--shuffle", "--out", "alone")
     assert contents("one/seed-1") == contents("alone")
     labels = [run.label for run in read_runs(Path("one"))]
     assert labels == [f"{name}, seed {seed}" for name in ("contiguous", "paged") for seed in range(3)]
