@@ -11,11 +11,13 @@ step by step, with the memory recounted from scratch at every step. The rules:
    and nothing at the end.
 3. What is swapped and copied costs time: whatever the allocator moved was in the work of some step.
 4. Late tokens are late: the gaps between the tokens of all requests add up to the time that they took.
-5. Decisions depend on the state alone: spans and single steps give the same run.
+5. Decisions depend on the state alone: spans and single steps give the same run. If not, the first step in
+   which they part is named.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import zip_longest
 from random import Random
 
 import numpy as np
@@ -26,6 +28,7 @@ from kvsim.sim.build import build_allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.events import Events
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
@@ -41,6 +44,9 @@ WORKLOADS = 40
 REQUESTS = 30
 LONGEST = 64
 MOST_DECISIONS = 20_000
+SPANS = (1, 1 << 20)
+"""most steps taken at once: one by one, and as many as may be"""
+Event = tuple[int, str, int]
 
 
 class CountedCost(CostModel):
@@ -120,10 +126,14 @@ def check_scheduler(
         rng = Random(f"{seed}-{number}")
         scenario, work = _scenario(scheduler, version, rng), _workload(scheduler, rng)
         try:
-            slow, fast = (_served(scheduler, scenario, work, max_span) for max_span in (1, 1 << 20))
-            same = _differences(slow, fast)
-            if same:
-                raise InvariantError(f"decisions_depend_on_state_alone: in spans and in steps differ: {same}")
+            slow, fast = (_served(scheduler, scenario, work, max_span) for max_span in SPANS)
+            differing = _differences(slow, fast)
+            if differing:
+                first = _first_difference(*(_events(scheduler, scenario, work, span) for span in SPANS))
+                raise InvariantError(
+                    f"decisions_depend_on_state_alone: {first or 'step by step and in spans'}; "
+                    f"there differ: {differing}"
+                )
         except InvariantError as error:
             raise InvariantError(f"workload {number} of seed {seed}: {error}") from error
 
@@ -153,14 +163,46 @@ def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
     return Workload("check", arrival_ps, prompts, answers, samples=samples)
 
 
-def _served(scheduler: type[Scheduler], scenario: Deployment, work: Workload, max_span: int) -> Result:
+def _events(scheduler: type[Scheduler], scenario: Deployment, work: Workload, max_span: int) -> list[Event]:
+    """What happens to whom in the same run: (step, what, to which request)."""
+    events = Events()
+    _served(scheduler, scenario, work, max_span, events)
+    numbers, texts = events.table()
+    what = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
+    return list(zip(numbers["step"].tolist(), what, numbers["request"].tolist(), strict=True))
+
+
+def _first_difference(slow: Sequence[Event], fast: Sequence[Event]) -> str:
+    """Where two lists of events part, in words; "" where they are alike."""
+    for one, other in zip_longest(slow, fast):
+        if one != other:
+            step = min(event[0] for event in (one, other) if event is not None)
+            return f"in step {step}, step by step {_told(one, step)}, but in spans {_told(other, step)}"
+    return ""
+
+
+def _told(event: Event | None, step: int) -> str:
+    if event is None or event[0] != step:
+        return "nothing happens"
+    return f"request {event[2]}: {event[1]}"
+
+
+def _served(
+    scheduler: type[Scheduler],
+    scenario: Deployment,
+    work: Workload,
+    max_span: int,
+    events: Events | None = None,
+) -> Result:
     """The run, if it keeps the first four rules."""
     chosen = scheduler(scenario.engine, LONGEST)
     allocator = build_allocator(scenario, chosen)
     server = chosen.new_server(allocator, reservation("max", LONGEST))
     cost, log = CountedCost(), RequestLog(work)
     rows = 8  # of the timeline: each ends a span
-    replica = Replica(server, chosen, cost, log, max_span=max_span, timeline_rows=rows, check=True)
+    replica = Replica(
+        server, chosen, cost, log, max_span=max_span, timeline_rows=rows, check=True, events=events
+    )
     _limit(replica)
     try:
         result = Engine(work, log, [replica], LONGEST).run()

@@ -48,6 +48,10 @@ class Scheduler:
     """Whether it counts on a request's reservation, whatever the allocator makes of it."""
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
     """Orders of the queue that it knows."""
+    serves_in_turn: ClassVar[tuple[str, ...]] = ()
+    """Policies under which only the head of the queue is looked at, and who comes stands behind all others:
+    then an arrival changes nothing while anybody waits, and spans go on over it. A class says so for itself
+    alone: a subclass, which may look at others, must say it again."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait one by one."""
     publishes_late: ClassVar[bool] = False
@@ -88,6 +92,11 @@ class Scheduler:
         if config.policy not in self.policies:
             known = ", ".join(self.policies)
             raise KvsimError(f"policy must be one of {known} for scheduler {name}, got {config.policy!r}")
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether it serves in turn under the policy that was chosen."""
+        return self.config.policy in type(self).__dict__.get("serves_in_turn", ())
 
     def settings(self) -> frozenset[str]:
         """Which of the settings in `SOME_KNOW` its release has a use for."""

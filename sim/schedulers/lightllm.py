@@ -31,6 +31,7 @@ RATIO, USUAL_ANSWER, WAIT = 0.0, 1024, 6
 class LightLLM(Scheduler):
     """Admission by future peak, prompts in steps of their own."""
 
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     uses: ClassVar[frozenset[str]] = frozenset(
         {"policy", "router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"}
     )

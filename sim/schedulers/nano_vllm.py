@@ -27,6 +27,7 @@ from kvsim.sim.serving.server import Server
 class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching"})
     publishes_late: ClassVar[bool] = True
     limits_length: ClassVar[bool] = False

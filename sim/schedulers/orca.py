@@ -28,6 +28,7 @@ class Orca(Scheduler):
     """First come first served, whole prompts, reservations held to the end."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = ("sosp23", "osdi22")
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

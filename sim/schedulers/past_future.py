@@ -14,6 +14,7 @@ It admits more than `lightllm` does, which expects the longest of all, and pause
 
 from bisect import bisect_right, insort
 from collections import deque
+from typing import ClassVar
 
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.lightllm import LightLLM
@@ -35,6 +36,7 @@ def drawn(number: int) -> int:
 class PastFuture(LightLLM):
     """Admission by future peak, with answers drawn from the past."""
 
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     uses = frozenset({"policy", "router_max_wait_tokens"})
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:

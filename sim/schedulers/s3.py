@@ -24,7 +24,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.server import Rules, Server
+from kvsim.sim.serving.server import Server
 
 
 class Pool:
@@ -73,8 +73,6 @@ class S3(Scheduler):
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server, whose queue is a pool."""
         server = super().new_server(allocator, bound)
-        # not "fcfs": who comes may enter before those that wait
-        server.rules = Rules("largest", self.publishes_late, known_late=False)
         server.waiting = Pool(lambda request: allocator.slots_needed(request.known_tokens, bound(request)))
         return server
 

@@ -57,6 +57,7 @@ class Sglang(Scheduler):
         }
     )
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
+    serves_in_turn: ClassVar[tuple[str, ...]] = policies  # it looks at nobody while the batch is full
     publishes_late = True
     order = Order.QUEUE
 
@@ -116,9 +117,7 @@ class Sglang(Scheduler):
         if isinstance(memory, SglangWindowed):
             empty = memory.pool.pages * self._page, memory.pairs.windowed.pages * self._page
             budget, most_new = self._budget(memory, empty, 0, 0), self.most_new(request)
-            after = max(
-                most_new - request.output_tokens, 0
-            )  # tokens to come, when it is retracted at its end
+            after = max(most_new - request.output_tokens, 0)  # when it is retracted at its end
             lengths = ((request.prompt_tokens, most_new), (request.final_tokens, after))
             if not all(budget.admit(0, known, min(left, MOST_ESTIMATED)) for known, left in lengths):
                 return f"does not fit an empty windowed pool of {empty[1]:,} tokens"

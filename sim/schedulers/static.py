@@ -5,6 +5,8 @@ length; prefill them together and run until the *longest* is done. Who finishes 
 memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
 """
 
+from typing import ClassVar
+
 from mypy_extensions import mypyc_attr
 
 from kvsim.sim.schedulers.base import Scheduler
@@ -15,6 +17,8 @@ from kvsim.sim.serving.server import Server
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Static(Scheduler):
     """Batches of whole requests, closed until the longest ends."""
+
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def schedule(self, server: Server) -> None:
         """Form a batch when nobody runs."""

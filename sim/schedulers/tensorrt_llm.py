@@ -34,6 +34,7 @@ NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = CAPACITY_POLICIES
 class TensorRTLLM(Scheduler):
     """Inflight batching under a capacity policy."""
 
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching", "capacity_policy"})
     reserves = True
     publishes_late = True

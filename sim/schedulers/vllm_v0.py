@@ -46,6 +46,7 @@ class VllmV0(Scheduler):
     """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.0", "0.1.7", "0.4.2")
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     uses: ClassVar[frozenset[str]] = frozenset(
         {"policy", "enable_prefix_caching", "watermark", "num_cpu_blocks", "preemption"}
     )

@@ -79,6 +79,7 @@ class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
+    serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     uses: ClassVar[frozenset[str]] = frozenset(
         {"policy", "enable_prefix_caching", "watermark", "reserve_full_prompt", "async_scheduling"}
     )

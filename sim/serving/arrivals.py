@@ -16,7 +16,6 @@ import simpy
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Group, Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Chain, Clients
@@ -72,7 +71,7 @@ class Arrivals:
         self.next_ps = NEVER_PS
         self.now_ps = 0
         self.wait_for_answers = log.workload.waits is not None
-        self._plain: Queue | None = None  # where requests can go at once, for which there is nothing to check
+        self._plain = False  # can requests be queued at once, as there is nothing to check?
         self._rows: Iterator[Row] = iter(())
         self._next_row: Row = NOBODY
         self._doors: Sequence[Door] = ()
@@ -91,8 +90,8 @@ class Arrivals:
             self.next_ps = self._next_row[1]
             plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
             plain = plain and door.scheduler.longest_answer(door.server, 1, longest) == longest - 1
-            if len(doors) == 1 and plain and door.server.allocator.fits(longest, longest):
-                self._plain = door.server.waiting
+            plain = plain and type(door.scheduler).refusal is Scheduler.refusal
+            self._plain = len(doors) == 1 and plain and door.server.allocator.fits(longest, longest)
             if len(doors) > 1:
                 self.env.process(self._announce())
         elif isinstance(waits, Clients):
@@ -150,7 +149,8 @@ class Arrivals:
 
     def bring(self, until_ps: int) -> None:
         """Put those into queues who come by that time, in order."""
-        rows, longest, plain, contents = self._rows, self.longest, self._plain, self.workload.content
+        rows, longest, contents = self._rows, self.longest, self.workload.content
+        plain = self._doors[0].server.waiting if self._plain else None
         index, arrival_ps, prompt, output = self._next_row
         while arrival_ps <= until_ps:
             self.now_ps = arrival_ps

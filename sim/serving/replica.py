@@ -95,6 +95,7 @@ class Replica:
         self.check: Callable[[], None] | None = server.check if check else None
         self._wait: Callable[[int], None] | None = None
         self._hears = cost.flags
+        self._in_turn = scheduler.in_turn
         self._linear = server.progress.linear
         # may it have slots that are external, cached, idle or shared?
         self._rests = server.own.external_slots or server.allocator.idles
@@ -329,7 +330,7 @@ class Replica:
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
         seats = progress.size + server.seats.count
         limit_ps = self.recorder.next_sample_ps
-        if not server.waiting or server.rules.policy != "fcfs":  # else who comes only joins the queue
+        if not (server.waiting and self._in_turn):  # else who comes only joins the queue
             if not self._alone:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:

@@ -116,7 +116,8 @@ def workplace(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     Path("mine.py").write_text(blocks(README.read_text(encoding="utf-8"), "python")[0], encoding="utf-8")
     Path("pages.py").write_text(blocks(named("allocators"), "python")[0], encoding="utf-8")
-    Path("careful.py").write_text(blocks(named("own-scheduler"), "python")[0], encoding="utf-8")
+    for name, block in zip(("careful", "shortest"), blocks(named("own-scheduler"), "python"), strict=True):
+        Path(f"{name}.py").write_text(block, encoding="utf-8")
     Path("chat.jsonl").write_text(blocks(named("traces"), "json")[0], encoding="utf-8")
     Path("steps.jsonl").write_text(blocks(named("schedulers"), "json")[0], encoding="utf-8")
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
@@ -127,7 +128,7 @@ def workplace(tmp_path, monkeypatch):
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
-    for name in ("careful", "mine", "pages"):
+    for name in ("careful", "shortest", "mine", "pages"):
         sys.modules.pop(name, None)
 
 

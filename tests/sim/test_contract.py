@@ -1,15 +1,25 @@
 """Every built-in scheduler keeps the rules of sim/contract.py; broken ones are caught, each by its rule."""
 
+from collections import deque
+
+import numpy as np
 import pytest
 
 from kvsim.allocators.base import InvariantError
+from kvsim.allocators.paged import Paged
 from kvsim.sim.classes import class_named
-from kvsim.sim.contract import check_scheduler
+from kvsim.sim.contract import CountedCost, check_scheduler
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.vllm_v0 import VllmV0
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.reservation import reservation
+from kvsim.sim.workload import PS_PER_S, Workload
 
 
 @pytest.mark.parametrize("workloads", [3, pytest.param(12, marks=pytest.mark.slow)])
@@ -37,6 +47,69 @@ class AsksTheClock(Orca):
             super().schedule(server)
         else:
             server.grow_due()
+
+
+class ShortestFirst(Scheduler):
+    """The page of the documents, `docs/own-scheduler.md`, in short: it sorts what waits."""
+
+    def schedule(self, server):
+        server.grow_due()
+        server.waiting = deque(sorted(server.waiting, key=lambda request: request.known_tokens))
+        while server.waiting and len(server.running) < self.config.max_num_seqs:
+            if server.step.evictions or not server.admit_head(server.waiting[0].known_tokens):
+                return
+
+
+class ShortestFirstInTurn(ShortestFirst):
+    """The same, and it says what is not so."""
+
+    serves_in_turn = ("fcfs",)
+
+
+class FirstThatFits(Scheduler):
+    """Looks at everybody who waits, not at the head alone."""
+
+    def schedule(self, server):
+        server.grow_due()
+        for _ in range(len(server.waiting)):
+            if len(server.running) == self.config.max_num_seqs or server.step.evictions:
+                return
+            if not server.admit_head(server.waiting[0].known_tokens):
+                server.waiting.append(server.waiting.popleft())
+        server.waiting = deque(sorted(server.waiting, key=lambda request: request.index))
+
+
+class OrcaOfTheShortest(Orca):
+    """A built-in one whose queue somebody has sorted."""
+
+    def schedule(self, server):
+        server.waiting = deque(sorted(server.waiting, key=lambda request: request.known_tokens))
+        super().schedule(server)
+
+
+@pytest.mark.parametrize("own", [ShortestFirst, FirstThatFits, OrcaOfTheShortest])
+def test_who_looks_at_others_than_the_head_decides_alike_in_spans_and_in_steps(own):
+    check_scheduler(own, workloads=25)
+
+
+class TurnsAwayLongPrompts(Orca):
+    """Whoever asks with more than 30 tokens can never be served."""
+
+    def refusal(self, server, request, sequences):
+        too_long = request.prompt_tokens > 30
+        return "too long" if too_long else super().refusal(server, request, sequences)
+
+
+@pytest.mark.parametrize("max_span", [1, 1 << 20])
+def test_who_can_never_be_served_is_turned_away_by_the_schedulers_own_rule(max_span):
+    row = np.arange(10)
+    work = Workload("long and short", row * PS_PER_S, np.where(row % 2, 40, 20), np.full(10, 5))
+    chosen = TurnsAwayLongPrompts(EngineConfig(scheduler="own", max_num_batched_tokens=256), 256)
+    server = chosen.new_server(Paged(4096, 16), reservation("max", 256))
+    log = RequestLog(work)
+    result = Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=max_span)], 256).run()
+    assert result.rejected == {"too long": 5}
+    assert result.finished.tolist() == [True, False] * 5
 
 
 class NeverReleases(Orca):
@@ -75,7 +148,8 @@ class Starves(Orca):
     ("broken", "rule"),
     [
         (SwapsWithoutPaying, "what_is_moved_costs_time: .* swapped out, 0 paid for"),
-        (AsksTheClock, "decisions_depend_on_state_alone"),
+        (AsksTheClock, "decisions_depend_on_state_alone: in step 26, step by step .*; there differ"),
+        (ShortestFirstInTurn, r"in step \d+, step by step request \d+: admit, but in spans nothing happens"),
         (NeverReleases, "nobody runs|every_request_ends"),
         (WritesTokensWithoutRoom, "tokens|negative|holds|promised"),
         (LosesTime, "late_tokens_are_late|decisions_depend"),
