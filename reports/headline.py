@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kvsim.reports import palette
 from kvsim.reports.palette import Summary, count, figures, number, seconds
+from kvsim.reports.ranked import different_clocks, left_out, ranked, why_rejected
 from kvsim.reports.waiting import all_at_once, rounded_share
 
 ALIKE = 1.02
@@ -20,6 +21,7 @@ def headline(summary: Summary) -> str:
     finished, submitted = requests["finished"], requests["submitted"]
     share = count(finished) if finished == submitted else f"{count(finished)} of {count(submitted)}"
     served = f"{summary['label']} served {share} request{'' if submitted == 1 else 's'}"
+    served += why_rejected([summary])
     if not finished:
         return f"{served}."
     if all_at_once(summary) and submitted > 1:
@@ -46,11 +48,22 @@ def memory(summary: Summary) -> str:
 def verdict(summaries: Sequence[Summary]) -> str:
     """One sentence on the best run against the worst: requests at once, rate or latency, waste.
 
-    For runs that had the same traffic: of others the one with more requests would win.
+    For runs that had the same traffic: of others the one with more requests would win. Those that rejected
+    what others served are not ranked, nor is any where clocks differ.
     """
-    served = [summary for summary in summaries if summary["requests"]["finished"]]
+    systems = [[summary] for summary in summaries]
+    apart = different_clocks(systems)
+    if apart:
+        return apart
+    served = [
+        summary
+        for summary, may in zip(summaries, ranked(systems), strict=True)
+        if may and summary["requests"]["finished"]
+    ]
+    rest = left_out(systems)
     if len(served) < 2:
-        return headline(served[0]) if served else "No request finished in any run."
+        said = headline(served[0]) if served else "No request finished in any run."
+        return f"{said} N{rest[1:]}." if rest and served else said
     served.sort(key=_rate)
     if _rate(served[-1]) < ALIKE * _rate(served[0]):
         served.sort(key=_latency, reverse=True)
@@ -60,7 +73,7 @@ def verdict(summaries: Sequence[Summary]) -> str:
     found, waiting = palette.shares_of_all((served[-1], served[0]))
     best, worst = (f"{palette.waste(percent):.1f} %" for percent in found)
     when = "while requests waited" if waiting else "over the whole run"
-    return f"{speed}; waste {best} against {worst} {when}."
+    return f"{speed}; waste {best} against {worst} {when}{f'; {rest}' if rest else ''}."
 
 
 def _verdict_on_rate(best: Summary, worst: Summary) -> str:

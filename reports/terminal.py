@@ -20,6 +20,7 @@ from kvsim.reports.goals import NUMBERS, goal, in_words
 from kvsim.reports.goals import percent as percent_of_share
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
+from kvsim.reports.ranked import by_scheduler, different_clocks, ranked, rejections, schedulers
 from kvsim.reports.waiting import (
     LATENCIES_GROW,
     SHORT_LIMITS,
@@ -63,7 +64,7 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
 
     Above them which are overloaded, below them a verdict, cost and notes.
     """
-    parts: list[RenderableType] = overload_lines(overloads([[summary] for summary in summaries]))
+    parts: list[RenderableType] = first_lines([[summary] for summary in summaries])
     table = Ranking(summaries) if len(summaries) > MANY else Comparison(summaries)
     parts += [table, "", Text(verdict(summaries), style="bold"), ""]
     parts += clock_lines(summaries)
@@ -76,6 +77,13 @@ def overload_lines(lines: Sequence[str]) -> list[RenderableType]:
     return [*said, ""] if said else []
 
 
+def first_lines(systems: Sequence[Sequence[Summary]]) -> list[RenderableType]:
+    """What is said first of systems beside each other: clocks that differ, what was rejected, overloads."""
+    found = overload_lines([different_clocks(systems), rejections(systems), *overloads(systems)])
+    differ = by_scheduler(systems)
+    return [*found, *([Text(differ, style="bold"), ""] if differ else [])]
+
+
 def goal_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     """Whether the goals of a run were met, with all of its seeds; nothing where it had none."""
     words = in_words(summaries)
@@ -84,9 +92,18 @@ def goal_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
 
 def clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     """Where the step times of a comparison come from, and how far they may be trusted."""
-    costs = [summary["cost"] for summary in summaries]
-    sources = dict.fromkeys(str(cost["source"]) for cost in costs)
-    return [Text(f"clock: {'; '.join(sources)}; {clocks.beside(costs)}", style="dim")]
+    whose: dict[str, dict[str, None]] = {}
+    for summary in summaries:
+        whose.setdefault(str(summary["cost"]["source"]), {})[str(summary["label"])] = None
+    trust = clocks.beside([summary["cost"] for summary in summaries])
+    if len(whose) == 1:
+        lines = [f"clock: {next(iter(whose))}; {trust}"]
+    else:
+        lines = [
+            *(f"clock of {', '.join(names)}: {source}" for source, names in whose.items()),
+            f"clock: {trust}",
+        ]
+    return [Text(line, style="dim") for line in lines]
 
 
 @dataclass(frozen=True)
@@ -121,10 +138,13 @@ class Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The tables; a star marks the best of all runs, not only of its table."""
         rows = [(row, self.cells(row)) for row in _ROWS if not row.optional or self.occurs(row)]
+        names = schedulers(self.systems)
         for chosen in self._side_by_side(rows, options.max_width):
             table = ruled_table("")
             for summary in self.summaries[chosen]:
                 table.add_column(Text(str(summary["label"])), justify="right", overflow="fold")
+            if names:
+                table.add_row("scheduler", *(marked(name, best=False) for name in names[chosen]))
             for row, cells in rows:
                 if row.begins_section:
                     table.add_section()
@@ -134,17 +154,33 @@ class Comparison:
 
     starred: ClassVar[str] = "best of its row"
 
+    @property
+    def systems(self) -> Sequence[Sequence[Summary]]:
+        """Each with all of its seeds."""
+        return [[summary] for summary in self.summaries]
+
+    def may_win(self, row: "Row") -> list[bool]:
+        """Which may have the row's star: those that are ranked; of finished requests, all on one clock."""
+        return (
+            ranked(self.systems)
+            if not row.of_all
+            else [not different_clocks(self.systems)] * len(self.summaries)
+        )
+
     def occurs(self, row: "Row") -> bool:
         """Whether a row holds anything but zeros."""
         return any(row.value(summary) for summary in self.summaries)
 
     def cells(self, row: "Row") -> list[Text]:
         """A row's numbers; those that read like the best get a star, unless all read alike."""
-        values = [row.value(summary) for summary in self.summaries]
-        known = [value for value in values if value is not None]
+        values, may_win = [row.value(summary) for summary in self.summaries], self.may_win(row)
+        known = [value for value, may in zip(values, may_win, strict=True) if may and value is not None]
         texts = [row.text(value) for value in values]
         best = row.text(row.best(known)) if row.best and known and len(set(texts)) > 1 else None
-        return [marked(text, text == best) for text in texts]
+        alone = sum(may_win) < 2
+        return [
+            marked(text, may and not alone and text == best) for text, may in zip(texts, may_win, strict=True)
+        ]
 
     def _side_by_side(self, rows: Sequence[tuple["Row", Sequence[Text]]], width: int) -> Iterator[slice]:
         """The runs of each table: as many as fit the width, at least one."""
@@ -170,6 +206,7 @@ class Row:
     best: Callable[[list[float]], float] | None = None
     begins_section: bool = False
     optional: bool = False  # left out where it is zero in all runs
+    of_all: bool = False  # also those that are not ranked may be best
 
 
 def percent_text(value: float | None) -> str:
@@ -238,7 +275,7 @@ def goal_rows() -> list[Row]:
 
 
 _ROWS = (
-    Row("requests finished", _of("requests", "finished"), count, max),
+    Row("requests finished", _of("requests", "finished"), count, max, of_all=True),
     Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
     Row("output tokens/s", _of("throughput", "output_tokens_per_s"), figures, max),
     Row("requests at once, mean", _of("engine", "mean_running"), figures),
@@ -287,7 +324,11 @@ class Ranking:
             Row("TTFT p50", _point("ttft_s", "p50"), seconds, min),
             Row("preempted", _preemptions, count, min),
         )
-        ordered = sorted(self.summaries, key=lambda summary: -(speed(summary) or 0.0))
+        fit = ranked([[summary] for summary in self.summaries])
+        places = sorted(
+            range(len(fit)), key=lambda place: (not fit[place], -(speed(self.summaries[place]) or 0.0))
+        )
+        ordered = [self.summaries[place] for place in places]
         table, cells = ruled_table(""), Comparison(ordered).cells
         for column in columns:
             table.add_column(column.name, justify="right", no_wrap=True)

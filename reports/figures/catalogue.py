@@ -20,8 +20,8 @@ from kvsim.reports.figures import (
     sweeps,
 )
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.sheet import check_format, save
-from kvsim.reports.figures.systems import System, systems
+from kvsim.reports.figures.sheet import check_format, save, sign
+from kvsim.reports.figures.systems import System, first_words, last_words, systems
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError, unknown
 
@@ -74,8 +74,15 @@ def check(fmt: str | None, names: Sequence[str] | None) -> None:
 def picture(runs: Sequence[Run], name: str, choices: Choices) -> Figure:
     """One figure of these runs, for a notebook or to be saved; KvsimError if they lack what it needs."""
     with matplotlib.rc_context(choices.style.settings):
-        figure = FIGURES[name].draw(systems(runs), choices)
+        figure = _signed(FIGURES[name], systems(runs), choices)
         figure.draw_without_rendering()  # lays it out while the style holds
+    return figure
+
+
+def _signed(entry: Entry, found: Sequence[System], choices: Choices) -> Figure:
+    """The figure, with what was rejected in its headline and the clock at its foot."""
+    figure = entry.draw(found, choices)
+    sign(figure, choices.style, first_words(found), last_words(found))
     return figure
 
 
@@ -115,7 +122,7 @@ def draw(
         if names is None or name in names:
             path = directory / f"{name}.{fmt}"
             try:
-                save(path, choices.style, partial(entry.draw, found, choices))
+                save(path, choices.style, partial(_signed, entry, found, choices))
                 drawn[name] = path
             except CannotDraw as error:
                 if names is not None:

@@ -85,12 +85,34 @@ def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
     """An empty figure of the style's width; the height is that at type of 10 points, less if narrow."""
     size = (style.width_in, height_in * style.scale * (0.85 if style.narrow else 1))
     figure = Sheet(figsize=size, dpi=style.dpi, layout=Layout())
+    _say_above(figure, style, headline)
+    return figure
+
+
+def sign(figure: Figure, style: Style, first: str, last: str) -> None:
+    """Put words before the headline, and words at the foot, below all else; paper leaves both to captions."""
+    if not style.headlines:
+        return
+    if first:
+        _say_above(figure, style, f"{first} {figure.get_label()}")
+    if last:
+        text = wrapped(last, int(style.width_in * 72 / (0.56 * style.small_pt)))
+        foot_in = (1.35 * (text.count("\n") + 1) + 0.9) * style.small_pt / 72
+        height_in = figure.get_figheight() + foot_in
+        figure.set_figheight(height_in)
+        figure.set_layout_engine(Layout(rect=(0, foot_in / height_in, 1, 1 - foot_in / height_in)))
+        for legend in figure.legends:  # it keeps its distance from the edge, in its own letters
+            legend.borderaxespad += 72 * foot_in / legend.prop.get_size_in_points()
+        place: Any = {"ha": "left", "va": "bottom", "in_layout": False}
+        figure.text(0.012, 0.1 / height_in, text, color=style.muted, fontsize=style.small_pt, **place)
+
+
+def _say_above(figure: Figure, style: Style, headline: str) -> None:
     figure.set_label(headline)
     if style.headlines:
         pt = 1.15 * style.type_pt
         text = wrapped(_UNITS.sub("\u00a0", headline), int(style.width_in * 72 / (0.63 * pt)))
         figure.suptitle(text, x=0.012, ha="left", fontsize=pt, fontweight="bold")
-    return figure
 
 
 def draw_picture(path: Path, headline: str, height_in: float, paint: Callable[[Figure], None]) -> None:

@@ -6,8 +6,9 @@ from os.path import commonprefix
 from statistics import fmean
 from typing import Any
 
-from kvsim.reports import palette
+from kvsim.reports import clocks, palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
+from kvsim.reports.ranked import by_scheduler, different_clocks, ranked, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, alike, spread
 
@@ -43,13 +44,35 @@ class System:
 
 
 def under_loads(systems: Sequence[System]) -> str:
-    """For a headline with everybody's numbers: that their loads differ, if they do."""
-    return "" if rankable(systems) else ", under different loads"
+    """For a headline with everybody's numbers: what sets their runs apart, if anything does."""
+    if not one_traffic([run for system in systems for run in system.runs]):
+        return ", under different loads"
+    if different_clocks(_summaries(systems)):
+        return ", on different clocks"
+    return "" if all(ranked(_summaries(systems))) else ", over those served"
 
 
 def rankable(systems: Sequence[System]) -> bool:
-    """Whether all had the same traffic, so that one may be called better than another."""
-    return one_traffic([run for system in systems for run in system.runs])
+    """Whether all had the same traffic and clock and served the same, so that one may be called better."""
+    return not under_loads(systems)
+
+
+def first_words(systems: Sequence[System]) -> str:
+    """What every headline begins with: clocks that differ, requests that were rejected; mostly nothing."""
+    found = _summaries(systems)
+    return " ".join(filter(None, [different_clocks(found), rejections(found)]))
+
+
+def last_words(systems: Sequence[System]) -> str:
+    """What stands at the foot of every figure: the clock, its trust, schedulers that differ."""
+    found = _summaries(systems)
+    said = f"clock: {clocks.told([each.get('cost', {}) for system in found for each in system])}"
+    return " ".join(filter(None, [f"{said}.", by_scheduler(found)]))
+
+
+def _summaries(systems: Sequence[System]) -> list[list[Summary]]:
+    """Those of each system, under its name."""
+    return [[{**run.summary, "label": system.name} for run in system.runs] for system in systems]
 
 
 def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], list[Interval], bool]:

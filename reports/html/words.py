@@ -10,6 +10,7 @@ from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import count, figures, number
+from kvsim.reports.ranked import by_scheduler, different_clocks, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.tables import memory_of_seeds
@@ -57,7 +58,7 @@ def answer(runs: Sequence[Run]) -> str:
     Runs are ranked only against those that had the same traffic.
     """
     groups = grouped(runs)
-    said = _overloads(groups)
+    said = [*_rejections(groups), *_overloads(groups)]
     if one_traffic(runs):
         return " ".join([*said, _outcome(groups)])
     by_traffic: dict[str, list[list[Run]]] = {}
@@ -71,6 +72,14 @@ def answer(runs: Sequence[Run]) -> str:
             where = f"At {load}" if "requests/s" in load else f"{load[:1].upper()}{load[1:]}"
             said.append(f"{where}: {_outcome(each)}")
     return " ".join(said)
+
+
+def _rejections(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Of several systems, clocks or schedulers that differ, and what some of them rejected."""
+    named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
+    if len(named) < 2:
+        return []
+    return [each for each in (different_clocks(named), rejections(named), by_scheduler(named)) if each]
 
 
 def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from kvsim.reports import clocks, palette
 from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
+from kvsim.reports.ranked import why_rejected
 from kvsim.reports.seeds.intervals import Interval, difference, equal, interval
 from kvsim.reports.seeds.words import Shown, difference_lines, half_width, with_spread
 from kvsim.reports.terminal import (
@@ -25,6 +26,7 @@ from kvsim.reports.terminal import (
     Row,
     clock_lines,
     compare_table,
+    first_lines,
     goal_lines,
     marked,
     notes_of_all,
@@ -33,7 +35,7 @@ from kvsim.reports.terminal import (
     ruled_table,
     run_table,
 )
-from kvsim.reports.waiting import held_back, overload_of_seeds, overloads
+from kvsim.reports.waiting import held_back, overload_of_seeds
 
 
 def seeds_table(runs: Sequence[Sequence[Summary]], compared: bool) -> RenderableType:
@@ -51,7 +53,7 @@ def _compare_table(allocators: Sequence[Sequence[Summary]]) -> RenderableType:
     flat = [summary for each in allocators for summary in each]
     seeds = len(allocators[0])
     lines = difference_lines(allocators)
-    parts: list[RenderableType] = overload_lines(overloads(allocators))
+    parts: list[RenderableType] = first_lines(allocators)
     parts += [SeedComparison([each[0] for each in allocators], allocators), ""]
     if lines:
         told = f"Of {seeds} seeds, paired, with 95 % confidence:"
@@ -68,6 +70,12 @@ class SeedComparison(Comparison):
     """The rows of a comparison, each number with its spread; `summaries` are those of the first seed."""
 
     allocators: Sequence[Sequence[Summary]]
+
+    @property
+    def systems(self) -> Sequence[Sequence[Summary]]:
+        """Each with all of its seeds."""
+        return self.allocators
+
     starred: ClassVar[str] = "best of its row, or no different from it beyond the seeds' spread"
 
     def occurs(self, row: Row) -> bool:
@@ -78,16 +86,19 @@ class SeedComparison(Comparison):
         """A row's numbers; a star where nothing better can be told from them, unless that is everywhere."""
         columns = [[row.value(summary) for summary in each] for each in self.allocators]
         found = [interval(column) for column in columns]
-        known = [each.mean for each in found if each is not None]
+        may_win = self.may_win(row)
+        known = [each.mean for each, may in zip(found, may_win, strict=True) if each is not None and may]
         starred = [False] * len(columns)
-        if row.best and known:
+        if row.best and len(known) > 1:
             best = next(
                 column
-                for column, each in zip(columns, found, strict=True)
-                if each is not None and each.mean == row.best(known)
+                for column, each, may in zip(columns, found, may_win, strict=True)
+                if each is not None and may and each.mean == row.best(known)
             )
             apart = [difference(column, best) for column in columns]
-            starred = [each is not None and each.holds(0.0) for each in apart]
+            starred = [
+                each is not None and may and each.holds(0.0) for each, may in zip(apart, may_win, strict=True)
+            ]
         return [
             marked(with_spread(row.text, each), star and not all(starred))
             for each, star in zip(found, starred, strict=True)
@@ -128,7 +139,7 @@ def _headline(summaries: Sequence[Summary]) -> str:
     first = summaries[0]
     served = f"{first['label']} served {_told(summaries, count, 'requests', 'finished')} requests"
     if any(s["requests"]["finished"] != s["requests"]["submitted"] for s in summaries):
-        served += f" of {_told(summaries, count, 'requests', 'submitted')}"
+        served += f" of {_told(summaries, count, 'requests', 'submitted')}{why_rejected(summaries)}"
     of = f"(mean ±95 % confidence of {len(summaries)} seeds)"
     if not any(summary["requests"]["finished"] for summary in summaries):
         return f"{served} {of}."

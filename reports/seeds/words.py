@@ -12,6 +12,7 @@ from typing import Any
 
 from kvsim.reports import palette
 from kvsim.reports.palette import count, figures, number
+from kvsim.reports.ranked import left_out, ranked
 from kvsim.reports.seeds.intervals import Interval, alike, difference, ratio
 
 Summary = Mapping[str, Any]
@@ -121,12 +122,14 @@ def difference_lines(allocators: Sequence[Sequence[Summary]]) -> list[str]:
     when = "while requests waited" if waiting else "over the whole run"
     if lines[-1] and not lines[-1].endswith(NO_DIFFERENCE):
         lines[-1] = f"{when}, {lines[-1]}"
-    return [line for line in lines if line]
+    lines = [line for line in lines if line]
+    return [*lines, rest] if lines and (rest := left_out(allocators)) else lines
 
 
 def _comparable(allocators: Sequence[Sequence[Summary]]) -> list[list[Summary]]:
-    """Those of which something finished with every seed, all by one part of their runs."""
-    served = [each for each in allocators if all(summary["requests"]["finished"] for summary in each)]
+    """Those that are ranked and finished something with every seed, all by one part of their runs."""
+    fit = [each for each, may in zip(allocators, ranked(allocators), strict=True) if may]
+    served = [each for each in fit if all(summary["requests"]["finished"] for summary in each)]
     together = iter(alike([summary for each in served for summary in each]))
     return [[next(together) for _ in each] for each in served]
 

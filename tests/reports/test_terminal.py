@@ -205,6 +205,6 @@ def test_a_note_of_some_runs_names_them():
 
 
 def test_a_verdict_needs_two_runs_that_finished_something():
-    empty = fake_run(requests=0)["summary"]
+    empty = {**fake_run(requests=0)["summary"], "label": "none"}
     assert verdict([empty]) == "No request finished in any run."
-    assert verdict([empty, PAGED]) == headline(PAGED)
+    assert verdict([empty, PAGED]) == f"{headline(PAGED)} Not ranked, with fewer requests served: none."

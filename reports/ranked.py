@@ -1,0 +1,107 @@
+"""Which systems may be ranked against each other, what the others served, and what else differs.
+
+Ranked are those on one clock that served the most requests: who rejects what is hard to serve wastes little
+and is fast. A system is its summaries, one of each seed.
+"""
+
+from collections.abc import Sequence
+
+from kvsim.reports import clocks
+from kvsim.reports.palette import Summary, count
+
+System = Sequence[Summary]
+_MOST = 4
+"""Systems that a line tells one by one."""
+
+
+def ranked(systems: Sequence[System]) -> list[bool]:
+    """Those that may be: none where clocks differ, else those that served the most requests."""
+    if different_clocks(systems):
+        return [False] * len(systems)
+    most = max(map(_served, systems), default=())
+    return [_served(system) == most for system in systems]
+
+
+def different_clocks(systems: Sequence[System]) -> str:
+    """That their clocks differ, and the remedy; nothing where they share one."""
+    return clocks.differ((str(each[0]["label"]), each[0].get("cost", {})) for each in systems)
+
+
+def rejections(systems: Sequence[System]) -> str:
+    """`Served: paged 7 of 100 requests, contiguous none of 100; ...`, or nothing where all were served."""
+    if all(
+        finished == submitted
+        for system in systems
+        for finished, submitted in zip(*_counts(system), strict=True)
+    ):
+        return ""
+    said = dict.fromkeys(served_words(system) for system in systems)
+    if len(said) == 1:
+        words = f"Served: {next(iter(said))}"
+    else:
+        by_count: dict[str, list[str]] = {}
+        for system in sorted(systems, key=_served, reverse=True):
+            by_count.setdefault(served_words(system), []).append(str(system[0]["label"]))
+        words = "Served: " + ", ".join(f"{_listed(names)} {served}" for served, names in by_count.items())
+    reasons = _reasons([summary for system in systems for summary in system])
+    return f"{words}; rejected: {reasons}." if reasons else f"{words}."
+
+
+def why_rejected(system: System) -> str:
+    """` (rejected: does not fit an empty arena of 64 slots)`, or nothing."""
+    reasons = _reasons(system)
+    return f" (rejected: {reasons})" if reasons else ""
+
+
+def served_words(system: System) -> str:
+    """`7 of 100 requests`, over all seeds; `all 100 requests`."""
+    finished, submitted = (sum(each) for each in _counts(system))
+    of = f"{count(submitted)} request{'s' * (submitted != 1)}"
+    if finished == submitted:
+        return f"all {of}" if finished > 1 else of
+    return f"{count(finished) if finished else 'none'} of {of}"
+
+
+def left_out(systems: Sequence[System]) -> str:
+    """Which served fewer requests and are not ranked; nothing where all are, or none is."""
+    kept = ranked(systems)
+    names = [str(system[0]["label"]) for system, each in zip(systems, kept, strict=True) if not each]
+    if not names or len(names) == len(systems):
+        return ""
+    return f"not ranked, with fewer requests served: {_listed(names)}"
+
+
+def schedulers(systems: Sequence[System]) -> list[str]:
+    """The scheduler of each, where they differ; an allocator brings its own unless one is given."""
+    names = [str(system[0]["engine"].get("scheduler") or "") for system in systems]
+    return names if len(set(names)) > 1 and all(names) else []
+
+
+def by_scheduler(systems: Sequence[System]) -> str:
+    """`Schedulers: orca (contiguous, buddy), vllm-v1 (paged)`, where they differ."""
+    found: dict[str, list[str]] = {}
+    for name, system in zip(schedulers(systems), systems, strict=False):
+        found.setdefault(name, []).append(str(system[0]["label"]))
+    said = ", ".join(f"{name} ({_listed(labels)})" for name, labels in found.items())
+    return f"Schedulers differ: {said}." if said else ""
+
+
+def _reasons(summaries: Sequence[Summary]) -> str:
+    """Why requests were rejected, each reason once."""
+    found = (each["requests"].get("rejected_reasons") or {} for each in summaries)
+    return ", ".join(dict.fromkeys(reason for reasons in found for reason in reasons))
+
+
+def _counts(system: System) -> tuple[list[int], list[int]]:
+    """(finished, submitted) requests of each seed."""
+    each = [summary["requests"] for summary in system]
+    finished = [int(one["finished"]) for one in each]
+    return finished, [int(one.get("submitted", one["finished"])) for one in each]
+
+
+def _served(system: System) -> tuple[int, ...]:
+    return tuple(_counts(system)[0])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST else f"{len(names)} systems"
