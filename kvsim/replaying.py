@@ -11,19 +11,21 @@ replay.plot("requests")
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.fitting import Fitted, fitted
+from kvsim.sim.bench.hits import prefix_of
 from kvsim.sim.bench.measured import Key, MeasuredRun
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.replay import Simulated, compared, pairs, simulated
 from kvsim.sim.bench.server import Server, server_of
 from kvsim.sim.bench.what_if import changed, in_words, parsed, split
 from kvsim.sim.bench.why import Term, terms
+from kvsim.sim.bench.workload import Load
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
 from kvsim.sim.options.scenario import Scenario
@@ -183,6 +185,7 @@ def replay(
     run: int | None = None,
     fit: str | None = None,
     what_if: str | Mapping[str, Any] | None = None,
+    shared_prefix: str | None = None,
     server: Scenario | None = None,
     **options: Any,  # noqa: ANN401 - those of a Scenario
 ) -> Replay:
@@ -200,6 +203,9 @@ def replay(
         One factor that is fitted to the measured TPOT, see sim/bench/fitting.py.
     what_if : str or mapping, optional
         Other settings of the server, as in `block_size=32`, or another load, as in `rate_scale=2`.
+    shared_prefix : str, optional
+        What prompts begin with, as in `6x256`: one of 6 texts of 256 tokens; `none`: nothing; None: what
+        gives the hits that the log tells.
     server : Scenario, optional
         The server; the options below change it.
     **options
@@ -223,30 +229,35 @@ def replay(
 
     if server is None and not {"model", "gpu"} <= options.keys():
         raise KvsimError("replay needs model and gpu, the server that was measured")
-    logged = None if log is None else Path(log)
+    options_asked = ReplayOptions(
+        log=None if log is None else Path(log), run=run, fit=fit, shared_prefix=shared_prefix
+    )
     changes = parsed(what_if) if isinstance(what_if, str) else dict(what_if or {})
-    return _replay(Path(result), described_server(server, options), logged, run, fit, changes)
+    return _replay(Path(result), described_server(server, options), options_asked, changes)
 
 
-def _replay(  # noqa: PLR0917 - as `replay` has them
+def _replay(
     result: Path,
     asked: Scenario,
-    log: Path | None,
-    run: int | None,
-    fit: str | None,
+    options: ReplayOptions,
     changes: Mapping[str, Any],
     tried: Callable[[float], None] = lambda factor: None,
 ) -> Replay:
     """Read, simulate, fit and change; `tried` is called after each try of a fit."""
-    measured = read_result(result, run)
-    found = server_of(asked, measured, None if log is None else read_log(log))
-    first = simulated(measured, found.scenario)
-    factor = None if fit is None else fitted(measured, found.scenario, fit, tried)
+    measured = read_result(result, options.run)
+    found = server_of(asked, measured, None if options.log is None else read_log(options.log))
+    prefix, said = prefix_of(measured, found.scenario, options.shared_prefix, options.log)
+    found = replace(found, told=(*found.told, *said))
+    load = Load(shared_prefix=prefix)
+    first = simulated(measured, found.scenario, load)
+    factor = None if options.fit is None else fitted(measured, found.scenario, options.fit, tried, load)
     other = None
     if changes:
-        settings, load = split(changes)
+        settings, other_load = split(changes)
         start = found.scenario if factor is None else factor.scenario
-        other = simulated(measured, changed(start, settings, found.asked), load)
+        other = simulated(
+            measured, changed(start, settings, found.asked), replace(other_load, shared_prefix=prefix)
+        )
     return Replay(measured, found, first, terms(measured, first), factor, changes, other)
 
 
@@ -258,7 +269,7 @@ def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
     tries: list[float] = []
     changes = {} if asked.what_if is None else parsed(asked.what_if)
     with progress(f"replay {result.name}", 0, lambda: len(tries), "tries"):
-        found = _replay(result, server, asked.log, asked.run, asked.fit, changes, tries.append)
+        found = _replay(result, server, asked, changes, tries.append)
     for note in found.run.notes:
         if " is cut in line " in note:
             print(f"warning: {result}: {note}", file=sys.stderr)

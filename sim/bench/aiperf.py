@@ -83,6 +83,7 @@ def aiperf_run(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]], not
     requests, others = answered.requests(where), cut.requests(where)
     if requests.start_s is not None and others.start_s is not None and len(requests):
         others = replace(others, start_s=others.start_s - requests.start_s.min())
+    began = None if requests.start_s is None else float(requests.start_s.min(initial=inf))
     requests = requests.sorted()
     return MeasuredRun(
         path.stem,
@@ -92,6 +93,7 @@ def aiperf_run(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]], not
         failed=failed,
         cut=others if len(others) else None,
         cut_count=len(others),
+        began_s=began,
         notes=tuple(notes),
     )
 

@@ -26,6 +26,13 @@ class ReplayOptions:
         value="N",
         shown="the last",
     )
+    shared_prefix: str | None = option(
+        "What prompts begin with: one of G texts of T tokens; none.",
+        panel=PANEL,
+        default=None,
+        value="GxT|none",
+        shown="what gives the log's hits",
+    )
     fit: str | None = None
     what_if: str | None = option(
         "The same on another server or load: block_size=32, scheduler=sglang, rate_scale=2, clients=32.",

@@ -18,6 +18,7 @@ import numpy as np
 
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs, simulated
+from kvsim.sim.bench.workload import AS_MEASURED, Load
 from kvsim.sim.cost.host import HOSTS
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
@@ -68,9 +69,13 @@ class Fitted:
 
 
 def fitted(
-    run: MeasuredRun, server: Scenario, kind: str, tried: Callable[[float], None] = lambda factor: None
+    run: MeasuredRun,
+    server: Scenario,
+    kind: str,
+    tried: Callable[[float], None] = lambda factor: None,
+    load: Load = AS_MEASURED,
 ) -> Fitted:
-    """The factor of that kind; `tried` is called after each try.
+    """The factor of that kind, for the run as a load has it; `tried` is called after each try.
 
     Raises
     ------
@@ -84,7 +89,7 @@ def fitted(
     def error(factor: float) -> float:
         if factor not in seen:
             scenario = with_factor(server, kind, factor)
-            found = simulated(run, scenario)
+            found = simulated(run, scenario, load)
             seen[factor] = scenario, found, _error(run, found)
             tried(factor)
         return seen[factor][2]

@@ -65,11 +65,12 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
         raise KvsimError(f"{where}: must be an object, got {shown(one)}")
     by_status, metrics = inside(where, one, "requests"), inside(where, one, "metrics")
     listed = {status: rows(where, by_status, status) for status in ("successful", "errored", "incomplete")}
+    began = None
     requests = _requests(f"{where}, request", listed["successful"])
     cut = _requests(f"{where}, incomplete request", listed["incomplete"], least=0)
     if requests is not None and requests.start_s is not None:
-        begun = float(requests.start_s.min(initial=inf))
-        requests, cut = (_counting_from(begun, each) for each in (requests, cut))
+        began = float(requests.start_s.min(initial=inf))
+        requests, cut = (_counting_from(began, each) for each in (requests, cut))
     told = _told(where, metrics)
     strategy = inside(where, inside(where, one, "config") or inside(where, one, "args"), "strategy")
     kind = str(strategy.get("type_", ""))
@@ -98,6 +99,7 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
         input_tokens=lengths[0],
         output_tokens=lengths[1],
         duration_s=number(where, one, "duration"),
+        began_s=began,
         clients=int(clients) if clients else None,
         request_rate=inf if kind in _AT_ONCE else number(where, strategy, "rate"),
         notes=tuple(notes),

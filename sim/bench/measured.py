@@ -179,6 +179,8 @@ class MeasuredRun:
         Means.
     duration_s : float or None
         Of the whole run.
+    began_s : float or None
+        When the first request was sent, since 1970; of clocks that write no zone, as if they were in UTC.
     clients : int or None
         Most requests that the tool had under way; None: no limit.
     request_rate : float or None
@@ -202,6 +204,7 @@ class MeasuredRun:
     input_tokens: float = 0.0
     output_tokens: float = 0.0
     duration_s: float | None = None
+    began_s: float | None = None
     clients: int | None = None
     request_rate: float | None = None
     burstiness: float = 1.0
@@ -216,6 +219,19 @@ class MeasuredRun:
         reached = self.requests.most_at_once if self.requests is not None else None
         paced = self.request_rate is not None and np.isfinite(self.request_rate)
         return not paced or (reached is not None and reached >= self.clients)
+
+    @property
+    def span_s(self) -> float | None:
+        """From the first request sent to the last token, else as the tool says."""
+        requests = self.requests
+        if (
+            requests is None
+            or requests.start_s is None
+            or not len(requests)
+            or np.isnan(requests.e2e_s).all()
+        ):
+            return self.duration_s
+        return float(np.nanmax(requests.start_s + requests.e2e_s) - requests.start_s.min())
 
     def numbers(self) -> dict[Key, float]:
         """Every number that the run has, by one definition where its requests are known."""

@@ -13,7 +13,9 @@ server tells (`--enable-prompt-tokens-details`). Without that, a turn has all of
 first prompts found is taken to be one text in front of them.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import gcd
 
@@ -21,6 +23,7 @@ import numpy as np
 
 from kvsim.sim.bench.measured import Floats, Requests
 from kvsim.sim.content import Texts
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Chain, Int64Column
 
 Runs = list[tuple[int, int, int]]
@@ -74,14 +77,41 @@ def _take_turns(
         heapreplace(places, (float(end[turns[-1]]) + later, turns[-1]))
 
 
-def texts_of(requests: Requests) -> Texts | None:
-    """What prompts have in common; None where nothing is known of it."""
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Each first prompt begins with one of so many texts of so many tokens, as likely each."""
+
+    groups: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.groups}x{self.tokens}"
+
+    @classmethod
+    def parsed(cls, text: str) -> "SharedPrefix":
+        """Of `GROUPSxTOKENS`; KvsimError for anything else."""
+        found = re.fullmatch(r"(\d{1,7})x(\d{1,9})", text, re.ASCII)
+        if not found or not int(found[1]) or not int(found[2]):
+            raise KvsimError(f"shared_prefix must be GROUPSxTOKENS, as in 6x256, or none, got {text!r}")
+        return cls(int(found[1]), int(found[2]))
+
+
+def texts_of(requests: Requests, shared: SharedPrefix | None = None) -> Texts | None:
+    """What prompts have in common; None where nothing is known of it.
+
+    Parameters
+    ----------
+    shared : SharedPrefix or None
+        What first prompts begin with; None: as the server found.
+    """
     found, session = requests.cached_tokens, requests.session
     turns = has_turns(requests)
-    if not turns and (found is None or not found.any()):
+    if not turns and shared is None and (found is None or not found.any()):
         return None
     block = gcd(*found.tolist()) if found is not None else 1
-    in_front = _Front(found, session if turns else None)
+    in_front: _Front | _Drawn = _Front(found, session if turns else None)
+    if shared is not None:
+        in_front = _Drawn(shared, len(requests))
     last: dict[str, tuple[int, Runs]] = {}
     offsets, columns = [0], ([], [], [])  # type: tuple[list[int], tuple[list[int], list[int], list[int]]]
     for row in range(len(requests)):
@@ -134,6 +164,18 @@ class _Front:
             tokens = self._longest
         tokens = min(tokens, prompt)
         return [(0, 0, tokens)] if tokens else []
+
+
+class _Drawn:
+    """One of several texts in front of each first prompt, drawn."""
+
+    def __init__(self, shared: SharedPrefix, n: int) -> None:
+        self._which = np.random.default_rng(0).integers(shared.groups, size=n) + n + 1
+        self._tokens = shared.tokens
+
+    def text(self, row: int, prompt: int) -> Runs:
+        """What a first prompt begins with."""
+        return [(int(self._which[row]), 0, min(self._tokens, prompt))]
 
 
 def _cut(text: Runs, tokens: int) -> Runs:

@@ -9,6 +9,8 @@ With `--append-result` a file holds a run a line. Failed requests have an output
 Written from vllm/benchmarks/serve.py as of 009e6d4.
 """
 
+import calendar
+import time
 from collections.abc import Mapping
 from math import inf
 from typing import Any
@@ -43,7 +45,7 @@ def vllm_run(name: str, where: str, record: Mapping[str, Any], notes: list[str])
     requests, failed = _requests(where, record, notes)
     count = len(requests) if requests is not None else int(number(where, record, "completed") or 0)
     sums = [number(where, record, f"total_{kind}_tokens") or 0.0 for kind in ("input", "output")]
-    clients = number(where, record, "max_concurrency")
+    clients, seconds = number(where, record, "max_concurrency"), number(where, record, "duration")
     return MeasuredRun(
         name,
         TOOL,
@@ -53,13 +55,23 @@ def vllm_run(name: str, where: str, record: Mapping[str, Any], notes: list[str])
         failed=failed if requests is not None else int(number(where, record, "failed") or 0),
         input_tokens=sums[0] / count if count else 0.0,
         output_tokens=sums[1] / count if count else 0.0,
-        duration_s=number(where, record, "duration"),
+        duration_s=seconds,
+        began_s=_began(record, seconds),
         clients=int(clients) if clients else None,
         request_rate=_rate(where, record),
         burstiness=number(where, record, "burstiness") or 1.0,
         model=str(record["model_id"]) if record.get("model_id") else None,
         notes=tuple(notes),
     )
+
+
+def _began(record: Mapping[str, Any], seconds: float | None) -> float | None:
+    """`date` is when the run was over, in the client's own time zone: 20261123-154216."""
+    try:
+        ended = calendar.timegm(time.strptime(str(record.get("date")), "%Y%m%d-%H%M%S"))
+    except ValueError:
+        return None
+    return None if seconds is None else ended - seconds
 
 
 def _rate(where: str, record: Mapping[str, Any]) -> float | None:

@@ -8,13 +8,13 @@ numbers only                          so many requests of the mean lengths, at t
 Requests that the tool's time limit cut had a seat and memory until then: they come too, and have no times.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
 
 from kvsim.sim.bench.measured import PER_S, MeasuredRun, Requests
-from kvsim.sim.bench.turns import has_turns, texts_of, turns_of
+from kvsim.sim.bench.turns import SharedPrefix, has_turns, texts_of, turns_of
 from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column, Workload
@@ -26,6 +26,10 @@ MEASURED = "measured"
 """Label of each request: which of the measured ones it is, -1 for those that the tool's time limit cut."""
 
 
+LOAD = ("rate_scale", "request_rate", "burstiness", "clients")
+"""What `--what-if` changes of a load."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """How the requests come where that is not as measured: the options of `sim run` of these names."""
@@ -34,9 +38,10 @@ class Load:
     request_rate: float | None = None
     burstiness: float | None = None
     clients: int | None = None
+    shared_prefix: SharedPrefix | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rate_scale", "request_rate", "burstiness", "clients"):
+        for name in LOAD:
             value = getattr(self, name)
             if value is not None and not (value > 0 and (name == "request_rate" or isfinite(value))):
                 raise KvsimError(f"{name} must be above 0, got {value}")
@@ -57,7 +62,6 @@ class Load:
 
 
 AS_MEASURED = Load()
-LOAD = tuple(each.name for each in fields(Load))
 
 
 def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
@@ -75,6 +79,8 @@ def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
             f"how many ask), got {load.rate_scale:g}"
         )
     if run.requests is None:
+        if load.shared_prefix is not None:
+            raise KvsimError("shared_prefix must be left out: the result holds no requests, only numbers")
         return _of_numbers(run, load, closed)
     requests, measured, notes = asked_of(run)
     clients = load.clients or run.clients or 1
@@ -86,7 +92,7 @@ def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
     elif closed:
         arrivals = np.zeros(len(requests), dtype=np.int64)
         waits = Clients(min(clients, len(requests)), arrivals)
-    texts = texts_of(requests)
+    texts = texts_of(requests, load.shared_prefix)
     return Workload(
         run.name,
         arrivals,

@@ -228,6 +228,7 @@ def test_no_option_is_described_that_is_not_there():
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {"--fuzz"}  # one of pytest's here
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
+    there |= {"--enable-prompt-tokens-details", "--enable-logging-iteration-details"}  # of vllm serve
     there |= {"--defrag-thold"}  # one of llama.cpp's
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))

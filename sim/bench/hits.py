@@ -1,0 +1,94 @@
+"""What a server's log says of its prefix cache during a run, and a shared prefix that gives as many hits.
+
+    prompt tokens of the run        48,018      from the result
+    computed, by the log            11,570      context tokens of its steps, or its prompt throughput
+    found in the cache              36,448      75.9 %
+    in blocks of 32                  1,139      of 150 prompts: at least 8 blocks each, all but for 8 prompts
+    --shared-prefix                  8x256
+
+Which prompts have what in common neither says. So the shortest prefix of whole blocks is taken that can give
+these hits, and as many different ones as leave the first prompts with each without a hit.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kvsim.sim.bench.measured import MeasuredRun
+from kvsim.sim.bench.turns import SharedPrefix, texts_of
+from kvsim.sim.fit.running import RunningLog, read_running
+from kvsim.sim.options.scenario import Scenario
+
+FEWEST = 0.05
+"""Share of the prompts' tokens below which hits are left out."""
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Tokens of a run's prompts, and how many of them the server did not compute."""
+
+    prompt_tokens: int
+    hit_tokens: int
+
+    @property
+    def share(self) -> float:
+        """Of all tokens."""
+        return self.hit_tokens / self.prompt_tokens
+
+
+def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
+    """What the log says of this run; None where it does not hold it, or does not say when it was."""
+    requests, began = run.requests, run.began_s
+    if requests is None or began is None or not len(requests) or run.cut is not None:
+        return None
+    seconds = run.span_s
+    part = None if seconds is None else log.of_run(began, seconds, float(requests.output_tokens.sum()))
+    if part is None:
+        return None
+    asked = int(requests.input_tokens.sum())
+    return Hits(asked, max(asked - round(part.prompt_tokens), 0))
+
+
+def shared_prefix(run: MeasuredRun, hits: Hits, block_size: int) -> SharedPrefix | None:
+    """The shortest prefix that gives these hits; None where they are too few to matter."""
+    requests = run.requests
+    if requests is None or hits.share < FEWEST or len(requests) < 2:
+        return None
+    n, blocks = len(requests), hits.hit_tokens / block_size
+    each = max(-int(-blocks // (n - 1)), 1)
+    return SharedPrefix(min(max(round(n - blocks / each), 1), n), each * block_size)
+
+
+NONE = "none"
+
+
+def prefix_of(
+    run: MeasuredRun, server: Scenario, asked: str | None, log: Path | None
+) -> tuple[SharedPrefix | None, tuple[str, ...]]:
+    """What prompts begin with: as asked, else as gives the hits that a log tells; and what to say of it."""
+    if asked is not None:
+        return None if asked == NONE else SharedPrefix.parsed(asked), ()
+    if log is None or not server.enable_prefix_caching or run.requests is None or texts_of(run.requests):
+        return None, ()
+    lines = read_running(log)
+    hits = hits_of(run, lines)
+    if hits is None:
+        rates = lines.statistics[:, 6]
+        highest = float(np.nanmax(rates, initial=0.0)) if len(rates) else 0.0
+        if highest < FEWEST:
+            return None, ()
+        said = (
+            f"The log's prefix cache hit rate is up to {100 * highest:.1f} %, and which part of it is this "
+            "run's is not known: prompts are simulated without hits; give --shared-prefix GxT, one of G "
+            "texts of T tokens."
+        )
+        return None, (said,)
+    found = shared_prefix(run, hits, server.block_size or 16)
+    if found is None:
+        return None, ()
+    return found, (
+        f"By the log {hits.hit_tokens:,} of {hits.prompt_tokens:,} prompt tokens, {100 * hits.share:.1f} %, "
+        f"were found in the prefix cache: prompts begin with one of {found.groups:,} texts of "
+        f"{found.tokens:,} tokens, which gives about as many (--shared-prefix {found}; none: no hits).",
+    )
