@@ -83,7 +83,10 @@ def changed(server: Scenario, changes: dict[str, Any], asked: Scenario | None = 
     found = replace(server, **changes)
     if not any(getattr(server, name) for name in GIVEN):
         return found
-    before, after = (_formula(replace(each, kv_tokens=None, num_gpu_blocks=None)) for each in (server, found))
+    before, after = (
+        _formula(replace(each, kv_tokens=None, num_gpu_blocks=None, block_size=None))
+        for each in (server, found)
+    )
     known = _formula(server)
     if before == after:
         return replace(found, kv_tokens=known, num_gpu_blocks=None)

@@ -26,8 +26,10 @@ from kvsim.sim.kv.blocks import KvSettings, Paged, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
 from kvsim.sim.kv.pages import Group, Request, scheduler_block_sizes
 from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaults, vllm_defaults
+from kvsim.sim.scenario.profile_run import weights_on_gpu
+from kvsim.sim.scenario.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaults, rules_of, vllm_defaults
 
 MOST_GPUS = 64
 """The largest split that is tried when a model does not fit."""
@@ -69,8 +71,12 @@ class Fit:
     @property
     def weights_bytes(self) -> int:
         """Bytes of the weights on one GPU."""
-        options = self.options
-        return -(-self.model.weight_bytes // (options.tensor_parallel_size * options.pipeline_parallel_size))
+        for line in self.lines:
+            if line.name == "weights":
+                return line.bytes
+        options, rules = self.options, rules_of(self.engine.release)
+        tp, stages = options.tensor_parallel_size, options.pipeline_parallel_size
+        return weights_on_gpu(self.model, self.gpu, rules, tp=tp, stages=stages)
 
     @property
     def gpus_in_words(self) -> str:
@@ -176,6 +182,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
 
 def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions, *, kv_memory_bytes: int | None = None) -> Fit:
     """The answer to a whole question; `kv_memory_bytes` where an engine said what it has for the cache."""
+    model = quantized(model, options.quantization)
     answer = _answered(model, gpu, options, kv_memory_bytes)
     numbers = Numbers(answer.engine, answer.paged, answer.groups, answer.capacity, answer.request)
     notes = [f"{model.name}: {note}" for note in model.notes]

@@ -22,6 +22,9 @@ class FitOptions:
 
     tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
     pipeline_parallel_size: int = _asked(1, "GPUs, or groups of them, that hold a stage of layers each.")
+    quantization: str | None = _asked(
+        None, "Weights of other bits.", metavar="fp8|awq|gptq|mxfp4|nvfp4|none", show_default="the model's"
+    )
     kv_cache_dtype: str = _asked("auto", "Type of a cached number.", metavar="auto|fp8|bf16|...")
     block_size: int | None = _asked(None, "Tokens of a block.", show_default="the engine's")
     max_model_len: int | None = _asked(None, "Most tokens of a request.", show_default="the model's")

@@ -11,11 +11,10 @@ states, and a log of a start says how far off they are (`--log`).
 from dataclasses import dataclass
 
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.vllm_defaults import VllmDefaults
+from kvsim.sim.scenario.profile_run import profiled
+from kvsim.sim.scenario.vllm_defaults import VllmDefaults, rules_of
 
 GIB = 2**30
-RUNTIME_BYTES = 3 * GIB // 10
-GRAPH_BYTES = GIB // 2
 
 
 @dataclass(frozen=True)
@@ -32,46 +31,40 @@ def budget(
     model: ModelSpec, gpu: GpuSpec, tp: int, engine: VllmDefaults, *, eager: bool = False, stages: int = 1
 ) -> tuple[MemoryLine, ...]:
     """The lines of one GPU's memory; the cache gets what is left, which may be less than nothing."""
-    usable = int(gpu.memory_bytes * engine.gpu_memory_utilization)
     tokens, seats = engine.max_num_batched_tokens, engine.max_num_seqs
-    width = max(2, model.dtype_bytes)
-    activations = int(
-        width * tokens * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
-        + 10 * seats * model.vocab_size
-    )
+    rules = rules_of(engine.release)
+    found = profiled(model, gpu, rules, tp=tp, stages=stages, tokens=tokens, seats=seats, eager=eager)
+    seen = gpu.memory_bytes - found.driver
+    usable = int(seen * engine.gpu_memory_utilization)
     lines = [
-        MemoryLine(
-            "weights", -(-model.weight_bytes // (tp * stages)), _weights(model, tp, stages), model.source
-        ),
+        MemoryLine("weights", found.weights, _weights(model, tp, stages), model.source),
         MemoryLine(
             "activations",
-            activations,
-            f"{width} x {tokens:,} tokens x (4 x {model.hidden_size:,} + 3 x {model.intermediate_size:,} / "
-            f"{tp}) + 10 x {seats:,} seats x {model.vocab_size:,}",
-            "the peak of vLLM's profile run: residual, norm, attention, MLP; logits of every seat",
+            found.activations,
+            f"{found.activations_words}, of {tokens:,} tokens and {seats:,} seats",
+            f"the peak of the profile run of vLLM {engine.release}",
         ),
     ]
-    if not eager:
-        about = "in the budget" if engine.release != "0.11.0" else "beside the budget, not in it"
+    if found.graphs:
         lines.append(
-            MemoryLine(
-                "CUDA graphs",
-                GRAPH_BYTES if engine.release != "0.11.0" else 0,
-                f"0.5 GiB, {about}",
-                f"assumed; vLLM {engine.release} captures and measures them",
-            )
+            MemoryLine("CUDA graphs", found.graphs, f"{model.layers} layers", "assumed, as logged elsewhere")
         )
-    lines.append(MemoryLine("runtime", RUNTIME_BYTES, "0.3 GiB", "assumed: CUDA context, libraries, NCCL"))
+    elif not eager:
+        lines.append(MemoryLine("CUDA graphs", 0, "beside the budget, not in it", f"vLLM {engine.release}"))
+    lines.append(
+        MemoryLine("runtime", found.runtime, "kernels, libraries, NCCL", "assumed, as logged elsewhere")
+    )
     left = usable - sum(line.bytes for line in lines)
     lines.append(
         MemoryLine(
             "KV cache",
             left,
-            f"{gpu.memory_bytes / GIB:g} GiB x {engine.gpu_memory_utilization:g} less the lines above",
+            f"{seen / GIB:.2f} GiB x {engine.gpu_memory_utilization:g} less the lines above",
             gpu.source,
         )
     )
-    return (*lines, MemoryLine("not used", gpu.memory_bytes - usable, "the rest", "gpu_memory_utilization"))
+    unused = f"{gpu.memory_bytes / GIB:.2f} GiB less {found.driver / GIB:.2f} of the driver, and the rest"
+    return (*lines, MemoryLine("not used", gpu.memory_bytes - usable, unused, "gpu_memory_utilization"))
 
 
 def _weights(model: ModelSpec, tp: int, stages: int) -> str:

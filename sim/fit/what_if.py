@@ -64,6 +64,7 @@ def _changes(base: Fit) -> Iterator[tuple[str, ModelSpec, dict[str, object]]]:
     if model.weight_bits is None and options.kv_memory is None:
         body = max(1, model.body_parameters)
         for name, method, bits in (("fp8 weights", "fp8", 8.0), ("4-bit weights", "awq", 4 + 20 / 128)):
-            yield name, replace(model, quantization=method, weight_bits=bits, quantized_parameters=body), {}
+            other = replace(model, quantization=method, weight_bits=bits, quantized_parameters=body)
+            yield name, other, {"quantization": None}
     if base.capacity.longest and base.capacity.longest < base.request.max_model_len:
         yield f"max-model-len {base.capacity.longest:,}", model, {"max_model_len": base.capacity.longest}

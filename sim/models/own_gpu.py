@@ -1,7 +1,7 @@
 """A GPU in about six numbers: the user's own file for `--gpu FILE`, and every entry of gpus.toml.
 
     name = "my-gpu"              else the file's name
-    memory_gib = 48              what vendors print as 48 GB
+    memory_mib = 46068           as nvidia-smi shows it; or memory_gib = 45
     bandwidth_gb_per_s = 960     device memory
     bf16_tflops = 250            dense matrix products; fp16_tflops where there is no BF16
     pcie_gb_per_s = 32           to the host, in one direction
@@ -24,10 +24,12 @@ from kvsim.sim.models.spec import GpuSpec
 GIB = 2**30
 
 PEAKS = ("bf16_tflops", "fp16_tflops")
-"""A GPU has one of them."""
+MEMORY = ("memory_gib", "memory_mib")
+"""A GPU has one of each."""
 
 FIELDS: dict[str, tuple[float, float, str]] = {
     "memory_gib": (1, 4096, "GiB"),
+    "memory_mib": (1024, 4096 * 1024, "MiB"),
     "bandwidth_gb_per_s": (10, 200_000, "GB/s"),
     "bf16_tflops": (1, 200_000, "TFLOP/s"),
     "fp16_tflops": (1, 200_000, "TFLOP/s"),
@@ -42,7 +44,7 @@ FIELDS: dict[str, tuple[float, float, str]] = {
 }
 """Name of each number -> the least and the most that it may be, to catch slips of the unit, and its unit."""
 
-NEEDED = ("memory_gib", "bandwidth_gb_per_s", "pcie_gb_per_s")
+NEEDED = ("bandwidth_gb_per_s", "pcie_gb_per_s")
 TEXTS = ("name", "source")
 PROFILE_KEYS = frozenset(("kind", "format", "parts"))
 """What a calibrated profile has, and a GPU in numbers has not."""
@@ -63,6 +65,10 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
         if field in TEXTS and not (isinstance(value, str) and value.strip()):
             raise KvsimError(f"{field} must be a text, got {value!r}")
     numbers = {field: _number(field, entry[field]) for field in FIELDS if field in entry}
+    memory = [field for field in MEMORY if field in numbers]
+    if len(memory) != 1:
+        got = "both" if memory else "neither"
+        raise KvsimError(f"memory_gib must be there: {_allowed('memory_gib')}, or memory_mib, got {got}")
     for field in NEEDED:
         if field not in numbers:
             raise KvsimError(f"{field} must be there: {_allowed(field)}")
@@ -78,7 +84,7 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
             shares[f"{field}_s"] = numbers[f"{field}_us"] / 1e6
     return GpuSpec(
         name=str(entry.get("name", name)),
-        memory_bytes=round(numbers["memory_gib"] * GIB),
+        memory_bytes=round(numbers[memory[0]] * (GIB if memory[0] == "memory_gib" else GIB // 1024)),
         bandwidth_bytes_per_s=numbers["bandwidth_gb_per_s"] * 1e9,
         flops_per_s=peaks[0] * 1e12,
         pcie_bytes_per_s=numbers["pcie_gb_per_s"] * 1e9,

@@ -300,6 +300,10 @@ class ModelSpec:
         return self.parameters - self.head_parameters * (1 if self.tie_word_embeddings else 2)
 
 
+HOPPER_OR_LATER = ("h100", "h200", "h20", "h800", "gh200", "b100", "b200", "b300", "gb200", "gb300")
+"""How the names of GPUs with such kernels begin."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
     """One GPU: capacity, datasheet speeds and the share of them that kernels reach.
@@ -350,6 +354,11 @@ class GpuSpec:
             check_number("link_bytes_per_s", self.link_bytes_per_s)
         check_number("bandwidth_efficiency", self.bandwidth_efficiency, most=1)
         check_number("matmul_efficiency", self.matmul_efficiency, most=1)
+
+    @property
+    def is_hopper_or_later(self) -> bool:
+        """Whether its kernels are those of Hopper or Blackwell."""
+        return self.name.lower().startswith(HOPPER_OR_LATER)
 
 
 def can_split(model: ModelSpec, tensor_parallel_size: int) -> bool:

@@ -1,21 +1,14 @@
 """How many tokens of KV cache fit: the arena that allocators share out.
 
-    |<------------------- GPU memory ------------------->|
-    |<------ x gpu_memory_utilization ------>|  not ours |
-    | weights | activations | runtime |  KV  |           |
+    tokens = (what the profile run leaves - states) / KV bytes of a token
 
-    tokens = (memory * utilization - weights / tp - activations - runtime - states) / KV bytes of a token
+What the profile run leaves is the same as for `sim fit` (profile_run.py): the GPU's memory less the driver's,
+x gpu_memory_utilization, less weights, activations, runtime and CUDA graphs, as the scheduler's release of
+vLLM takes them (another scheduler: as its newest). One of vLLM's blocks is the null block, which stays empty.
 
 With pipeline stages a GPU holds its stage's share of the weights, the states and a token's KV. With ranks of
 attention (data parallel) each has a cache of its own, and the experts are spread over all of them; the arena
 is that of all ranks together.
-
-    activations = dtype_bytes * max_num_batched_tokens * (4 * hidden + 3 * intermediate / tp)
-                + 10 * max_num_seqs * vocab
-
-the peak of a profile run as vLLM does one: residual, norm, attention in and out; gate, up and their
-product; logits of every sequence in 16 bit and twice in 32 bit (sampling). The runtime is a fixed
-0.3 GiB: CUDA context, libraries, communication buffers.
 
 A model with recurrent layers (Mamba, gated delta nets) also needs their states: max_num_seqs of them are set
 aside here. (vLLM takes them from the cache as sequences come: `sim fit` counts it so.)
@@ -24,24 +17,27 @@ Where layers are kept in groups (sim/models/kv_groups.py), a slot holds one toke
 a slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
 is a token.
 
-Given counts win, then the PagedAttention paper's own server, then the formula. It ignores fragmentation
-of the weights, CUDA graphs (vLLM takes them from outside its share). Rounding to
-whole blocks is the allocators' work.
+Given counts win, then the PagedAttention paper's own server, then the formula. Rounding to whole blocks is
+the allocators' work.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.kv_groups import KvGroups
 from kvsim.sim.models.spec import can_split
 from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.scenario.profile_run import Profiled, profiled
 from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.scenario.vllm_defaults import FAMILY, NEWEST, known_release, rules_of
 
-RUNTIME_BYTES = 3 * GIB // 10
-
-PAPER_TOKENS = 15_744
-"""KV slots of OPT-13B on one A100-40GB: 984 blocks of 16 (Kwon et al., SOSP 2023, Figure 2)."""
+PAPERS_TOKENS = {
+    ("opt-13b", "a100-40gb", 1): (15_744, "Figure 2; 12 GiB"),
+    ("opt-66b", "a100-40gb", 4): (9_700, "Table 1; 21 GB"),
+    ("opt-175b", "a100-80gb", 8): (60_100, "Table 1; 264 GB"),
+}
+"""KV slots of the PagedAttention paper's servers (Kwon et al., SOSP 2023, Table 1); the first: 984 blocks."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +70,29 @@ class KvCapacity:
 
 @dataclass(frozen=True)
 class _Share:
-    """Bytes of one GPU: what the engine may take, and what it needs before the first token is cached."""
+    """Bytes of one GPU: what the engine may take, what its profile run finds, and what states need."""
 
     available: float
-    weights: float
-    activations: float
+    found: Profiled
     states: int
     per_slot: float
 
     @property
     def kv(self) -> float:
-        return self.available - self.weights - self.activations - RUNTIME_BYTES - self.states
+        return self.available - self.found.taken - self.states
+
+    @property
+    def in_words(self) -> str:
+        """`weights 14.9 GiB + activations 4.8 GiB + runtime 0.2 GiB`."""
+        found = self.found
+        parts = {
+            "weights": found.weights,
+            "activations": found.activations,
+            "runtime": found.runtime,
+            "CUDA graphs": found.graphs,
+            "recurrent states": self.states,
+        }
+        return " + ".join(f"{what} {_gib(count)}" for what, count in parts.items() if count)
 
 
 def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapacity:
@@ -134,44 +142,35 @@ def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapac
 
 def reported_bytes(scenario: Deployment) -> tuple[int, str] | None:
     """Bytes for the cache where a paper says how many its server had, and which; None for all others."""
-    each = scenario.served_model.kv_bytes_per_token
+    each, tp = scenario.served_model.kv_bytes_per_token, scenario.tensor_parallel_size
+    model, gpu = scenario.model, scenario.gpu
+    tokens, where = PAPERS_TOKENS.get((model.name, gpu.name, tp), (0, ""))
     if (
-        scenario.model != model_named("opt-13b")
-        or each != scenario.model.kv_bytes_per_token
-        or scenario.gpu != gpu_named("a100-40gb")
-        or scenario.tensor_parallel_size != 1
+        not tokens
+        or (model, gpu) != (model_named(model.name), gpu_named(gpu.name))
+        or each != model.kv_bytes_per_token
+        or scenario.gpus != tp
         or scenario.gpu_memory_utilization != 0.9
     ):
         return None
-    return PAPER_TOKENS * each, "reported by the PagedAttention paper (Figure 2; 12 GiB)"
+    return tokens * each, f"reported by the PagedAttention paper ({where})"
 
 
 def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:
     """Slots of so many layers by the formula above and the sum in words; raises below `least` tokens."""
     model, gpu, tp = scenario.model, scenario.gpu, scenario.tensor_parallel_size
     share, ranks = _share(scenario, tp, layers), scenario.data_parallel_size
-    slots = int(share.kv // share.per_slot)
-    needs = " + ".join(
-        f"{what} {_gib(count)}"
-        for what, count in (
-            ("weights", share.weights),
-            ("activations", share.activations),
-            ("runtime", RUNTIME_BYTES),
-            *([("recurrent states", share.states)] if share.states else []),
-        )
-    )
-    each = " on each GPU" if scenario.gpus > 1 else ""
-    have = (
-        f"{_gib(share.available)} available{each} "
-        f"({gpu.memory_bytes / GIB:g} GiB x {scenario.gpu_memory_utilization:g})"
-    )
+    block = scenario.engine.block_size if _has_null_block(scenario) else 0
+    slots = int(share.kv // share.per_slot) - block
+    needs, have = share.in_words, _have(scenario, share)
     if slots >= least * per_token:
         in_all = f", {ranks} times" if ranks > 1 else ""
         return ranks * slots, f"{have} - {needs} leaves {_gib(share.kv)}{in_all}"
     if share.kv < 0:
         problem = f"{needs} need {_gib(-share.kv)} more than the {have}"
     else:
-        problem = f"{needs} leave {slots // per_token} tokens of the {have}, at least {least} are needed"
+        left = int(share.kv // share.per_slot) // per_token
+        problem = f"{needs} leave {left} tokens of the {have}, at least {least} are needed"
     raise KvsimError(
         f"model {model.name} does not fit on {scenario.gpus} x {gpu.name}: {problem}; "
         f"{_advice(scenario, layers, least * per_token)}"
@@ -181,25 +180,42 @@ def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> 
 def cache_bytes(scenario: Deployment) -> tuple[float, str]:
     """Bytes of one GPU for a cache that holds the states too, and the sum in words; below 0: too few."""
     share = _share(scenario, scenario.tensor_parallel_size, scenario.model.caching_layers or 1)
-    left = share.kv + share.states
-    needs = {"weights": share.weights, "activations": share.activations, "runtime": RUNTIME_BYTES}
-    words = " + ".join(f"{what} {_gib(count)}" for what, count in needs.items())
-    have = f"{_gib(share.available)} available ({scenario.gpu.memory_bytes / GIB:g} GiB x "
-    return left, f"{have}{scenario.gpu_memory_utilization:g}) - {words} leaves {_gib(left)}"
+    share = replace(share, states=0)
+    return share.kv, f"{_have(scenario, share)} - {share.in_words} leaves {_gib(share.kv)}"
+
+
+def _have(scenario: Deployment, share: _Share) -> str:
+    """What the engine may take, in words."""
+    gpu, each = scenario.gpu, " on each GPU" if scenario.gpus > 1 else ""
+    seen = (gpu.memory_bytes - share.found.driver) / GIB
+    return f"{_gib(share.available)} available{each} ({seen:.1f} GiB x {scenario.gpu_memory_utilization:g})"
+
+
+def _has_null_block(scenario: Deployment) -> bool:
+    """Whether vLLM V1 hands out the blocks, of which one holds no token."""
+    scheduler = scenario.engine.scheduler or allocator_class(scenario.engine.allocator).scheduler or FAMILY
+    return scheduler.startswith(FAMILY) and allocator_class(scenario.engine.allocator).has_blocks
 
 
 def _share(scenario: Deployment, tp: int, layers: int) -> _Share:
     """What one of `tp` GPUs has for slots that hold a token of so many layers."""
     model, gpu, engine = scenario.served_model, scenario.gpu, scenario.engine
-    ranks, stages = scenario.data_parallel_size, scenario.pipeline_parallel_size
-    experts = model.expert_bytes * (1 - 1 / ranks)  # those that the other ranks hold
+    stages = scenario.pipeline_parallel_size
+    name, _, release = (engine.scheduler or "").partition("@")
+    found = profiled(
+        model,
+        gpu,
+        rules_of(known_release(release or None) if name == FAMILY else NEWEST),
+        tp=tp,
+        ranks=scenario.data_parallel_size,
+        stages=stages,
+        tokens=engine.max_num_batched_tokens,
+        seats=engine.max_num_seqs,
+        eager=engine.enforce_eager,
+    )
     return _Share(
-        available=gpu.memory_bytes * scenario.gpu_memory_utilization,
-        weights=(model.weight_bytes - experts) / tp / stages,
-        activations=model.dtype_bytes
-        * engine.max_num_batched_tokens
-        * (4 * model.hidden_size + 3 * model.intermediate_size / tp)
-        + 10 * engine.max_num_seqs * model.vocab_size,
+        available=int((gpu.memory_bytes - found.driver) * scenario.gpu_memory_utilization),
+        found=found,
         states=engine.max_num_seqs * model.state_bytes_per_sequence(tp) // stages,
         per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // max(model.caching_layers, 1) / stages,
     )

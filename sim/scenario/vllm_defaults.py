@@ -8,11 +8,10 @@
 tokens of a step x sequences. Performance mode `throughput` doubles both. Without chunked prefill the budget
 is at least the longest sequence; it never exceeds seats x longest sequence, nor the seats the budget.
 Prefixes are cached, except of models that are recurrent only or have an encoder (whose prompts are not
-chunked either). 0.14 began to schedule asynchronously, 0.21 to take 92 % of the GPU's memory instead of 90,
+chunked either). 0.14 began to schedule asynchronously, 0.20 to take 92 % of the GPU's memory instead of 90,
 and 0.28 to know the class of 160 GiB.
 
 From vLLM's own code: vllm/engine/arg_utils.py (get_batch_defaults, once _set_default_args_v1), vllm/config/.
-0.20 and 0.21 were not seen: what changed between 0.19 and 0.22 is put where its own log says (0.21).
 """
 
 import re
@@ -37,30 +36,70 @@ ANY_OTHER_USE = (2_048, 128)
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What differs between releases."""
+    """What differs between releases.
+
+    Attributes
+    ----------
+    largest_gib : int or None
+        From how much memory on a GPU is of the largest class.
+    spares_a100 : bool
+        Whether an A100 of 80 GB is of the small one.
+    sampler_bytes : int
+        For each seat and word of the vocabulary, at the peak of the profile run.
+    counts_context : bool
+        Whether CUDA's context is taken from the engine's share.
+    hopper_mxfp4 : bool
+        Whether mxfp4 experts have kernels of their own on Hopper; else Marlin's.
+    keeps_workspaces : bool
+        Whether the workspaces of experts stay, of all weights.
+    fuses_allreduces : bool
+        Whether several Hopper GPUs set memory aside for fused all-reduces.
+    graphs_in_budget : bool
+        Whether CUDA graphs are taken from the engine's share.
+    """
 
     gpu_memory_utilization: float
     async_scheduling: bool
     reserve_full_prompt: bool
     largest_gib: int | None
+    sampler_bytes: int = 38
+    counts_context: bool = False
+    spares_a100: bool = True
+    hopper_mxfp4: bool = True
+    keeps_workspaces: bool = False
+    fuses_allreduces: bool = False
+    graphs_in_budget: bool = False
 
 
-_0_8 = Release(
-    gpu_memory_utilization=0.90, async_scheduling=False, reserve_full_prompt=False, largest_gib=None
+_0_7 = Release(
+    gpu_memory_utilization=0.90,
+    async_scheduling=False,
+    reserve_full_prompt=False,
+    largest_gib=None,
+    sampler_bytes=6,
+    counts_context=True,
+    spares_a100=False,
+    hopper_mxfp4=False,
 )
-_0_14 = replace(_0_8, async_scheduling=True)
-_0_19 = replace(_0_14, reserve_full_prompt=True)
-_0_21 = replace(_0_19, gpu_memory_utilization=0.92)
+_0_8 = replace(_0_7, sampler_bytes=38, counts_context=False)
+_0_9 = replace(_0_8, spares_a100=True)
+_0_11 = replace(_0_9, hopper_mxfp4=True)
+_0_14 = replace(_0_11, async_scheduling=True, keeps_workspaces=True)
+_0_17 = replace(_0_14, reserve_full_prompt=True, sampler_bytes=14, fuses_allreduces=True)
+_0_20 = replace(_0_17, gpu_memory_utilization=0.92, graphs_in_budget=True)
 RELEASES: dict[tuple[int, int], Release] = {
+    (0, 7): _0_7,
     (0, 8): _0_8,
+    (0, 9): _0_9,
+    (0, 11): _0_11,
     (0, 14): _0_14,
-    (0, 19): _0_19,
-    (0, 21): _0_21,
-    (0, 28): replace(_0_21, largest_gib=160),
+    (0, 17): _0_17,
+    (0, 20): _0_20,
+    (0, 28): replace(_0_20, largest_gib=160),
 }
 """What holds from a release on."""
-OLDEST, NEWEST = "0.8.0", "0.33.0"
-FIRST, LAST = (0, 8), (0, 33)
+OLDEST, NEWEST = "0.7.0", "0.33.0"
+FIRST, LAST = (0, 7), (0, 33)
 
 
 def rules_of(release: str) -> Release:
@@ -151,7 +190,7 @@ def vllm_defaults(
     Parameters
     ----------
     release : str
-        From 0.8.0 on.
+        From 0.7.0 on.
     gpu, model : GpuSpec, ModelSpec
     use : "server", "llm" or "other"
     mode : "balanced", "interactivity" or "throughput"
@@ -213,7 +252,8 @@ def _memory_class(gpu: GpuSpec, release: Release) -> str:
     gib, name = gpu.memory_bytes / GIB, gpu.name.lower()
     if release.largest_gib is not None and gib >= release.largest_gib:
         return "largest"
-    return "large" if gib >= 70 and "a100" not in name and "gb10" not in name else "other"
+    spared = "gb10" in name or (release.spares_a100 and "a100" in name)
+    return "large" if gib >= 70 and not spared else "other"
 
 
 FAMILY = "vllm-v1"

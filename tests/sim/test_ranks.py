@@ -15,6 +15,7 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.scenario.profile_run import FUSED_ALLREDUCE_BYTES, GRAPH_LAYER_BYTES, RUNTIME_BYTES
 from kvsim.sim.validate import Point, compare_point, workload_of
 
 ENGINE = EngineConfig(max_num_seqs=64, max_num_batched_tokens=1024, max_model_len=4096)
@@ -85,7 +86,7 @@ def test_spread_contexts_are_those_of_a_rank():
 def test_stages_share_weights_and_the_memory_of_a_token():
     one, three = kv_capacity(DENSE).tokens, kv_capacity(SERVERS[0]).tokens
     model = DENSE.model
-    freed = model.weight_bytes / 4 * (1 - 1 / 3)
+    freed = (model.weight_bytes / 4 + GRAPH_LAYER_BYTES * model.layers) * (1 - 1 / 3)
     more = freed / (model.kv_bytes_per_token_per_gpu(4) / 3)
     assert three == pytest.approx(3 * one + more, rel=1e-4)
 
@@ -93,7 +94,7 @@ def test_stages_share_weights_and_the_memory_of_a_token():
 def test_ranks_hold_all_dense_weights_and_a_share_of_the_experts():
     one, four = kv_capacity(EXPERTS).tokens, kv_capacity(SERVERS[1]).tokens
     model = EXPERTS.model
-    freed = model.expert_bytes * 3 / 4
+    freed = model.expert_bytes * 3 / 4 - (FUSED_ALLREDUCE_BYTES - RUNTIME_BYTES)
     assert four == pytest.approx(4 * (one + freed / model.kv_bytes_per_token), rel=1e-4)
     given_blocks = replace(SERVERS[1], num_gpu_blocks=100)
     assert kv_capacity(given_blocks).tokens == 4 * 100 * ENGINE.block_size

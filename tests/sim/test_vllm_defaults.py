@@ -109,8 +109,8 @@ def test_what_is_asked_stays_and_the_rest_follows():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"release": "0.7"}, "vLLM release must be 0.8.0 to 0.33.0, got '0.7'"),
-        ({"release": "new"}, "vLLM release must be 0.8.0 to 0.33.0, got 'new'"),
+        ({"release": "0.6"}, "vLLM release must be 0.7.0 to 0.33.0, got '0.6'"),
+        ({"release": "new"}, "vLLM release must be 0.7.0 to 0.33.0, got 'new'"),
         ({"use": "batch"}, "use must be one of server, llm, other, got 'batch'"),
         ({"mode": "fast"}, "performance_mode must be one of"),
         ({"asked": Asked(max_num_seqs=9000)}, "at least max_num_seqs .9000., got 8192"),
