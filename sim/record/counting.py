@@ -101,6 +101,8 @@ class Counting:
     ----------
     spans : int
         Counted since the sums were given away.
+    tokens : int
+        That came behind another one, since the start.
     max_running, peak_slots : int
         The most that ran in any span, and the most slots that held a token.
     """
@@ -109,6 +111,7 @@ class Counting:
         self.max_running: i64 = 0
         self.peak_slots: i64 = 0
         self.spans: i64 = 0
+        self.tokens: i64 = 0
         self._per_token: i64 = slots_per_token
         self._saturated, self._unsaturated = Sums(), Sums()
         self._held_ps: dict[str, int] = {}
@@ -152,6 +155,7 @@ class Counting:
         token = held * total
         if decoding:
             self._count += decoding * steps
+            self.tokens += decoding * steps
             self._weighted.add(decoding * total)
             token += more * self._add_gaps(ends, decoding, total)
         sums.time_ps.add(total)
@@ -174,6 +178,7 @@ class Counting:
         if gap >= LONGEST_PS and weight >= LARGEST // gap:
             return False
         self._count += weight
+        self.tokens += weight
         self._weighted.add(weight * gap)
         self._add_gaps([gap_ps], weight, gap)
         return True

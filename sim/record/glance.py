@@ -1,9 +1,8 @@
 """What can be seen of a run while it goes on, from another thread, at hardly any cost to it.
 
 Nothing is locked. The engine keeps running between two reads, so numbers of one glance may belong to
-instants a few steps apart; each by itself is right, and a row of the timeline is of one instant. Tokens
-are added up about once in a thousand spans, and the timeline lags behind by its spacing: at most 1/256 of
-the run.
+instants a few steps apart; each by itself is right, and a row of the timeline is of one instant. The
+timeline lags behind by its spacing: at most 1/256 of the run.
 """
 
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ def glance(engine: Engine) -> Glance:
         requests=len(engine.workload),
         finished=finished,
         rejected=sum(sum(list(recorder.rejected.values())) for recorder in recorders),
-        tokens=sum(recorder.token_gaps.count for recorder in recorders) + finished,
+        tokens=sum(recorder.tokens() for recorder in recorders),
         preemptions=sum(server.totals.preemptions + server.totals.swap_outs for server in servers),
         capacity_slots=sum(server.allocator.capacity_slots for server in servers),
         rows=_together([recorder.rows() for recorder in recorders]),

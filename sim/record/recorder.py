@@ -24,8 +24,10 @@ from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE: Final = 1024
+ENDS: Final = 0
+DECODING: Final = 1
 HELD_BY: Final = 6
-"""The place of `held_by` in a row of a span."""
+"""The places of these in a row of a span."""
 
 STEP_COLUMNS = (
     "step",
@@ -159,9 +161,11 @@ class Recorder:
         self.rejected: dict[str, int] = {}
         self.truncated = 0
         self.finished_count = 0
+        self.first_tokens = 0  # tokens that had none before them
         self._rows: list[Row] = []  # of spans that are not counted yet
         self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
+        self._uncounted = self._rows, self._late_gaps, 0  # and the tokens that were counted before them
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
         self._steps: list[tuple[int, ...]] = []
@@ -237,7 +241,16 @@ class Recorder:
         if self._late_gaps and counts_late:
             gaps, counts = zip(*self._late_gaps, strict=True)
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
-            self._late_gaps.clear()
+            self._late_gaps = []
+        counted = self.token_gaps.count - (0 if self._counting is None else int(self._counting.tokens))
+        self._uncounted = self._rows, self._late_gaps, counted
+
+    def tokens(self) -> int:
+        """Tokens generated so far, the last step carried out included; may be asked from another thread."""
+        rows, late, tokens = self._uncounted
+        tokens += sum([len(row[ENDS]) * row[DECODING] for row in rows[:]])
+        tokens += sum([count for _, count in late[:]])
+        return self.first_tokens + tokens + (0 if self._counting is None else int(self._counting.tokens))
 
     def _count(self, rows: list[Row], sums: Integrals) -> None:
         """Count spans that all go to the same sums."""

@@ -487,6 +487,8 @@ class Replica:
             last_ps = server.prompt_done(request)
             if last_ps is not None:
                 self.recorder.late(now_ps - last_ps, 1)
+            else:
+                self.recorder.first_tokens += 1 if request.group is None else request.group.seats
             for done in self.scheduler.start_decode(server, request):
                 self._finish(done)
 

@@ -248,6 +248,36 @@ def test_after_a_run_a_glance_sees_what_the_summary_says(allocator):
     assert seen.first_token_s == pytest.approx(np.quantile(waits, [0.5, 0.99]))
 
 
+@pytest.mark.parametrize(
+    ("allocator", "traffic"),
+    [("paged", {}), ("paged", {"num_prompts": 60, "n": 3, "request_rate": 0.3}), ("buddy:pow2", {})],
+)
+def test_every_token_is_counted_as_soon_as_its_step_is_over(allocator, traffic):
+    run = simulation(allocator, **({"num_prompts": 100} | traffic))
+    replica, finished, found = run.engine.replica, [], []
+    server, finish = replica.server, replica.scheduler.finish
+
+    def note(server, request):
+        finished.append(request.output_tokens)
+        finish(server, request)
+
+    def look(now_ps):
+        running = [
+            server.progress.generated(request) if request.is_decoding else request.generated
+            for request in server.running.values()
+        ]
+        swapped = [each for group in getattr(server, "swapped_groups", ()) for each in group.sequences]
+        told = sum(finished) + sum(running) + sum(each.generated for each in [*server.waiting, *swapped])
+        found.append((glance(run.engine).tokens, told))
+
+    replica.scheduler.finish = note
+    run.engine.wait_before_steps(look, 7)
+    outcome = run.outcome()
+    assert [seen for seen, _ in found] == [told for _, told in found]
+    assert len(found) > 500
+    assert glance(run.engine).tokens == sum(finished) >= int(outcome.requests["output_tokens"].sum())
+
+
 def test_before_a_run_there_is_nothing_to_see():
     seen = glance(simulation().engine)
     assert (seen.finished, seen.rows, seen.first_token_s, seen.simulated_s) == (0, [], None, 0)
@@ -285,8 +315,9 @@ def test_looking_while_it_runs_never_fails_and_changes_nothing(allocator, traffi
         watcher.join()
         sys.setswitchinterval(interval)
     assert not failed and len(found) > 20
-    steps = [(seen.simulated_s, seen.finished, seen.tokens, len(seen.rows) > 0) for seen in found]
-    assert [step[:2] for step in steps] == sorted(step[:2] for step in steps)
+    steps = [(seen.simulated_s, seen.finished, seen.tokens) for seen in found]
+    for course in zip(*steps, strict=True):
+        assert list(course) == sorted(course)
     assert all(sum(each[1:7]) == seen.capacity_slots for seen in found[::7] for each in seen.rows[-3:])
     assert {**outcome.summary, "simulation": 0} == {**alone.summary, "simulation": 0}
 
