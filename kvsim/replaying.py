@@ -157,8 +157,24 @@ class Replay:
                 "option": factor.option,
             },
             "what_if": dict(self.changes),
+            "cost": self.found.summary["cost"],
+            "what_if_cost": None if self.changed is None else self.changed.summary["cost"],
             "notes": self.notes(),
         }
+
+    def clock(self) -> list[str]:
+        """Which clock the simulated server had and its trust; those of a what-if where they differ."""
+        from kvsim.reports.clocks import differ, told
+
+        cost: Any = self.found.summary["cost"]
+        said = [f"Clock: {told([cost])}."]
+        if self.changed is None:
+            return said
+        start: Any = self.found if self.fitted is None else self.fitted.found
+        costs = [start.summary["cost"], self.changed.summary["cost"]]
+        if told(costs[1:]) != told(costs[:1]):
+            said.append(f"Clock of the what-if: {told(costs[1:])}.")
+        return [*said, *filter(None, [differ(zip(("before", "what if"), costs, strict=True))])]
 
     def notes(self) -> list[str]:
         """What was assumed, cut and left out."""
@@ -281,7 +297,7 @@ def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
         show(
             replay_report(
                 found.run, found.compared, found.others(), found.terms, found.fitted,
-                in_words(found.changes), found.notes(),
+                in_words(found.changes), found.clock(), found.notes(),
             )
         )  # fmt: skip
     if asked.out is not None:

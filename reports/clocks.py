@@ -1,6 +1,6 @@
 """Which clock told the step times, in words: beside every answer, and where answers do not share one.
 
-    told(costs)     `measured elsewhere, h100-vllm of 2026-11-21; 3.1 % of the time extrapolated; ...`
+    told(costs)     `measured elsewhere (h100-vllm of 2026-11-21); 3.1 % of the time extrapolated; ...`
     differ(named)   `Not comparable, as their clocks differ ...`, or nothing
 
 A cost is the section `cost` of a summary, see sim/cost/clock.py; older versions wrote less of it.
@@ -67,8 +67,8 @@ def _measured(cost: Cost) -> bool:
 
 
 def _clock(cost: Cost) -> str:
-    """`measured elsewhere, h100-vllm of 2026-11-21`."""
-    of = f", {cost['profile']} of {cost['date']}" if cost.get("profile") else ""
+    """`measured elsewhere (h100-vllm of 2026-11-21)`."""
+    of = f" ({cost['profile']} of {cost['date']})" if cost.get("profile") else ""
     return f"{clock_name(cost)}{of}"
 
 

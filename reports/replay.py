@@ -23,6 +23,7 @@ def replay_report(  # noqa: PLR0917 - the parts of a replay
     terms: Sequence[Term],
     fitted: Fitted | None,
     changes: str,
+    clock: Sequence[str],
     notes: Sequence[str],
 ) -> RenderableType:
     """All of it, for a terminal."""
@@ -33,6 +34,7 @@ def replay_report(  # noqa: PLR0917 - the parts of a replay
     if changes:
         of = "the fitted server" if fitted is not None else "the simulated server"
         parts += [Text(f"What if: {of} with {changes}."), ""]
+    parts += [Text(line) for line in clock]
     parts += [Text(f"- {note}", style="dim") for note in notes]
     return Group(*parts)
 

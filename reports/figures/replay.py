@@ -6,13 +6,15 @@ time       simulated over measured by the time of arrival: a dot a request, and 
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports import clocks
+from kvsim.reports.figures.sheet import new_sheet, save, sign
 from kvsim.reports.figures.style import Style
 from kvsim.sim.bench.measured import Floats, MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs
@@ -37,7 +39,10 @@ def picture(run: MeasuredRun, found: Simulated, name: str, style: Style) -> Figu
     columns = {what: _known(pair) for what, pair in pairs(run, found).items()}
     if not columns:
         raise KvsimError(f"result {run.name} holds no requests, so there is nothing to draw")
-    return _requests(run, columns, style) if name == "requests" else _time(run, found, style)
+    figure = _requests(run, columns, style) if name == "requests" else _time(run, found, style)
+    cost: Any = found.summary["cost"]
+    sign(figure, style, "", f"clock: {clocks.told([cost])}")
+    return figure
 
 
 def _known(pair: Pair) -> Pair:

@@ -12,7 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.palette import figures, seconds
+from kvsim.reports.clocks import Cost, clock_name, cost_in, differ, told
+from kvsim.reports.palette import figures, number, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
@@ -22,6 +23,8 @@ from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]
 MOST_LINES = 60
+MOST_NAMED = 3
+"""Systems that a headline names for what they rejected."""
 _LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale": "x the trace's speed"}
 
 
@@ -64,7 +67,7 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
     found = [system for system in systems(rows, varying) if system.points]
     parts: list[RenderableType] = [Text(headline(found, load, slo), style="bold"), ""] if found else []
     if found:
-        parts += [_table(found, load, slo)]
+        parts += [_table(found, load, slo), "", Text(foot(found), style="dim")]
     for status, words in ((IMPOSSIBLE, "impossible"), (FAILED, "failed")):
         reasons = [str(row["reason"]) for row in rows if row["status"] == status]
         for reason in dict.fromkeys(reasons):
@@ -74,12 +77,67 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
 
 
 def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """Which system carries most within the SLO, or serves most."""
+    """Which system carries most within the SLO, or serves most; none where clocks differ."""
+    return different_clocks(found) or f"{first_words(found)}{_best(ranked(found), found, load, slo)}"
+
+
+def different_clocks(found: Sequence[System]) -> str:
+    """That their clocks differ, and the remedy; nothing where they share one."""
+    return differ((system.name, cost) for system in found for cost in _costs(system))
+
+
+def ranked(found: Sequence[System]) -> list[System]:
+    """Those that rejected the least share of what they were asked."""
+    most = max(map(_served_share, found), default=1.0)
+    return [system for system in found if _served_share(system) == most]
+
+
+def first_words(found: Sequence[System]) -> str:
+    """What a headline begins with: what systems rejected; mostly nothing."""
+    fewer = [system for system in found if _served_share(system) < 1]
+    if not fewer:
+        return ""
+    named = [f"{_called(system, found)}{_served_words(system)}" for system in fewer[:MOST_NAMED]]
+    more = [f"{len(fewer) - MOST_NAMED:,} more less than all"] if len(fewer) > MOST_NAMED else []
+    apart = "" if len(ranked(found)) == len(found) else ", and not ranked beside the others"
+    return f"Served: {', '.join([*named, *more])}{apart}. "
+
+
+def foot(found: Sequence[System]) -> str:
+    """The clocks of all rows, the share of their time that was extrapolated, and their trust."""
+    return f"clock: {told([cost for system in found for cost in _costs(system)])}"
+
+
+def _costs(system: System) -> list[Cost]:
+    return [cost_in(row) for rows in system.points.values() for row in rows]
+
+
+def _counts(system: System) -> tuple[float, float]:
+    """Requests finished and submitted, in all rows."""
+    rows = [row for rows in system.points.values() for row in rows]
+    finished, submitted = (
+        sum(number(row.get(f"requests.{name}")) or 0.0 for row in rows) for name in ("finished", "submitted")
+    )
+    return finished, submitted
+
+
+def _served_share(system: System) -> float:
+    finished, submitted = _counts(system)
+    return finished / submitted if submitted else 1.0
+
+
+def _served_words(system: System) -> str:
+    finished, submitted = _counts(system)
+    return f"{finished:,.0f} of {submitted:,.0f} requests"
+
+
+def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
+    """The best of those that are ranked, among all that were found."""
     if slo is None or load is None:
-        best = max(found, key=lambda system: _most(system, "throughput.requests_per_s") or 0.0)
+        best = max(fit, key=lambda system: _most(system, "throughput.requests_per_s") or 0.0)
         most = figures(_most(best, "throughput.requests_per_s"))
         return f"{_called(best, found)}serves most: {most} requests/s"
-    within = [system for system in found if largest_within(system) is not None]
+    within = [system for system in fit if largest_within(system) is not None]
     if not within:
         return f"No system meets {slo} at any load of the sweep"
     best = max(within, key=rank)
@@ -143,13 +201,19 @@ def _table(found: Sequence[System], load: str | None, slo: Slo | None) -> Table:
         headings.insert(0, "most in SLO" if slo else load.replace("_", " "))
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    ranked = list(found)
-    if slo is not None and load is not None:
-        ranked.sort(key=rank, reverse=True)
-    for system in ranked[:MOST_LINES]:
-        table.add_row(Text(system.name, overflow="fold"), *_cells(system, load, slo))
-    if len(ranked) > MOST_LINES:
-        table.add_row(f"... and {len(ranked) - MOST_LINES} more, see table.csv")
+    ordered, apart = list(found), different_clocks(found)
+    if slo is not None and load is not None and not apart:
+        fit = {id(system) for system in ranked(found)}
+        ordered.sort(key=lambda system: (id(system) in fit, *rank(system)), reverse=True)
+    rejecting = any(_served_share(system) < 1 for system in found)
+    if rejecting:
+        table.add_column("served", justify="right", no_wrap=True)
+    for system in ordered[:MOST_LINES]:
+        clock = f" ({', '.join(dict.fromkeys(map(clock_name, _costs(system))))})" if apart else ""
+        served = [f"{100 * _served_share(system):.4g} %"] * rejecting
+        table.add_row(Text(f"{system.name}{clock}", overflow="fold"), *_cells(system, load, slo), *served)
+    if len(ordered) > MOST_LINES:
+        table.add_row(f"... and {len(ordered) - MOST_LINES} more, see table.csv")
     table.columns[0].no_wrap = False
     return table
 

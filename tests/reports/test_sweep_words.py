@@ -1,9 +1,12 @@
 """What a sweep says: the answer in words, its bound at the grid's edge, and the curves that go with it."""
 
+from support.summaries import plain
+
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.curves import curves
+from kvsim.reports.figures.swept.pareto import pareto
 from kvsim.reports.sweeps.systems import systems
-from kvsim.reports.sweeps.words import headline, rank
+from kvsim.reports.sweeps.words import headline, rank, sweep_words
 from kvsim.sim.record.slo import Slo
 
 NAMES = ["allocator", "request_rate"]
@@ -62,3 +65,79 @@ def test_points_that_some_seeds_alone_meet_are_hollow_and_the_figure_says_so():
     inside = {line.get_xdata()[0]: line.get_markerfacecolor() for line in dots}
     assert inside[3.0] == SCREEN.paper and inside[2.0] == inside[5.0] != SCREEN.paper
     assert "SLO met: with all 2 seeds; hollow: with some only" in figure.axes[0].get_xlabel()
+
+
+def shown(found, slo=None, load="request_rate", width=200):
+    rows = [row for system in found for rows in system.points.values() for row in rows]
+    return plain(sweep_words(rows, NAMES, slo), width=width)
+
+
+def rows_of(cost, finished, name, rate=2.0):
+    counts = {"requests.finished": finished, "requests.submitted": 100}
+    served = {
+        "throughput.requests_per_s": 3.0,
+        "throughput.output_tokens_per_s": 900.0,
+        "gpus": 1,
+        "slo.met": True,
+    }
+    latencies = {"latency.tpot_s.p50": 0.02, "latency.ttft_s.p99": 0.5}
+    settings = {"allocator": name, "request_rate": rate, "status": "finished"}
+    return {
+        **settings,
+        **counts,
+        **served,
+        **latencies,
+        **{f"cost.{key}": value for key, value in cost.items()},
+    }
+
+
+ROOFLINE = {"clock": "roofline", "trust": "not validated", "extrapolated_share": 0.0}
+MEASURED = {
+    "clock": "measured elsewhere",
+    "profile": "h100-vllm",
+    "date": "2026-11-21",
+    "trust": "TPOT 4.0 % off, TTFT 15.0 % (medians of 30 real servers)",
+    "extrapolated_share": 0.03,
+}
+
+
+def test_a_sweep_names_its_clock_the_share_extrapolated_and_the_trust():
+    rows = [rows_of(MEASURED, 100, name, rate) for name in ("one", "two") for rate in (2.0, 4.0)]
+    said = shown(systems(rows, NAMES))
+    foot = "clock: measured elsewhere (h100-vllm of 2026-11-21); 3.0 % of the time extrapolated; "
+    assert f"{foot}{MEASURED['trust']}" in said
+    assert "serves most" in said
+
+
+def test_systems_on_different_clocks_are_not_ranked_and_told_the_remedy():
+    rows = [
+        rows_of(cost, 100, name, rate)
+        for name, cost in (("one", ROOFLINE), ("two", MEASURED))
+        for rate in (2.0, 4.0)
+    ]
+    found = systems(rows, NAMES)
+    apart = "Not comparable, as their clocks differ (roofline: one; measured elsewhere: two): "
+    for slo in (None, SLO):
+        assert headline(found, "request_rate", slo) == f"{apart}--cost roofline times them all alike."
+    table = shown(found, SLO)
+    assert "one (roofline) " in table and "two (measured elsewhere) " in table
+    for figure in (curves, pareto):
+        assert figure(found, "request_rate", SLO, SCREEN).get_label().startswith(apart)
+
+
+def test_who_rejected_requests_is_not_ranked_beside_others():
+    rows = [
+        rows_of(ROOFLINE, {"one": 7, "two": 100}[name], name, rate)
+        for name in ("one", "two")
+        for rate in (2.0, 4.0)
+    ]
+    rows = [{**row, "throughput.requests_per_s": 9.0 if row["allocator"] == "one" else 3.0} for row in rows]
+    found = systems(rows, NAMES)
+    assert headline(found, "request_rate", None) == (
+        "Served: one 14 of 200 requests, and not ranked beside the others. two serves most: 3.00 requests/s"
+    )
+    assert [line.split()[0] for line in shown(found, SLO).splitlines() if line.endswith(" %")] == [
+        "two",
+        "one",
+    ]
+    assert pareto(found, "request_rate", SLO, SCREEN).get_label().startswith("Served: one 14 of 200 requests")

@@ -73,7 +73,7 @@ def test_words_name_the_clock_the_share_extrapolated_and_the_trust():
     }
     one, other = {**measured, "extrapolated_share": 0.012}, {**measured, "extrapolated_share": 0.031}
     assert told([one]) == (
-        "measured elsewhere, h100-vllm of 2026-11-21; 1.2 % of the time extrapolated; not validated"
+        "measured elsewhere (h100-vllm of 2026-11-21); 1.2 % of the time extrapolated; not validated"
     )
     assert extrapolated([one, other]) == "1.2 to 3.1 % of the time extrapolated"
     assert extrapolated([{**measured, "extrapolated_share": 0.0}]) == "nothing extrapolated"

@@ -7,10 +7,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvsim.reports.figures.sheet import save
+from kvsim.reports.figures.sheet import save, sign
 from kvsim.reports.figures.style import SCREEN, Style
 from kvsim.reports.figures.swept import curves, heatmap, pareto
-from kvsim.reports.sweeps.systems import load_of, systems
+from kvsim.reports.sweeps.systems import System, load_of, systems
+from kvsim.reports.sweeps.words import different_clocks, first_words, foot
 from kvsim.sim.record.slo import Slo
 
 FIGURES: dict[str, Callable[..., Figure | None]] = {
@@ -36,6 +37,17 @@ def draw_sweep(
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
             path = part / f"{name}.{style.usual_format}"
-            save(path, style, partial(figure, found, load, slo, style))
+            save(path, style, partial(_signed, figure, found, load, slo, style))
             drawn.append(path)
+    return drawn
+
+
+def _signed(
+    figure: Callable[..., Figure], found: Sequence[System], load: str | None, slo: Slo | None, style: Style
+) -> Figure:
+    """The figure, with what was rejected or is not comparable in its headline, and the clock at its foot."""
+    drawn = figure(found, load, slo, style)
+    first = different_clocks(found) or first_words(found).rstrip()
+    said = str(drawn.get_label())
+    sign(drawn, style, "" if said.startswith(first) else first, foot(found))
     return drawn

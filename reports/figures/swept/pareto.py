@@ -1,7 +1,8 @@
 """pareto: tokens per second of a GPU against those of a user, and the front that nothing dominates.
 
 Every dot is a system at a load. A user's rate is 1 / the median time per output token. Dots outside the SLO
-are hollow, and no part of the front.
+are hollow, and no part of the front; nor are systems that rejected more than others, or any on different
+clocks.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept.pieces import legend, looks
 from kvsim.reports.palette import figures
 from kvsim.reports.sweeps.systems import System, interactivity, tokens_per_gpu
+from kvsim.reports.sweeps.words import different_clocks, first_words, ranked
 from kvsim.sim.record.slo import Slo
 
 
@@ -33,10 +35,11 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     dots = [dot for place, system in enumerate(systems) for dot in _dots(place, system, slo)]
     if len(dots) < 2:
         return None
-    front = front_of(dots)
+    fit = ranked(systems) if not different_clocks(systems) else []
+    front = front_of([dot for dot in dots if systems[dot.system] in fit])
     shares = [sum(dot.system == place for dot in front) for place in range(len(systems))]
-    ranked = sorted(range(len(systems)), key=lambda place: -shares[place])
-    found = looks(style, len(systems), ranked)
+    order = sorted(range(len(systems)), key=lambda place: -shares[place])
+    found = looks(style, len(systems), order)
     figure = new_sheet(style, 4.6, _headline(systems, front, slo))
     axes = figure.subplots()
     for dot in dots:
@@ -82,6 +85,10 @@ def _dots(place: int, system: System, slo: Slo | None) -> list[Dot]:
 
 
 def _headline(systems: Sequence[System], front: Sequence[Dot], slo: Slo | None) -> str:
+    return different_clocks(systems) or f"{first_words(systems)}{_best(systems, front, slo)}"
+
+
+def _best(systems: Sequence[System], front: Sequence[Dot], slo: Slo | None) -> str:
     if not front:
         return f"No system meets {slo} at any load"
     best = max(front, key=lambda dot: dot.gpu)

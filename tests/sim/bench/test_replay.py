@@ -289,3 +289,16 @@ def test_a_run_that_really_was_is_met(gpu, tmp_path):
         assert "KV memory of 41,392 tokens: given." in replay.notes()
         larger = kvsim.replay(result, **server, what_if="num_gpu_blocks=5176")
         assert larger.changed.numbers["E2E", "mean"] < 0.8 * larger.found.numbers["E2E", "mean"]
+
+
+def test_a_replay_and_its_what_if_name_their_clocks(tmp_path):
+    run = measured(tmp_path, slower=1.5)
+    asked = {**SERVER, "max_model_len": 2000, "what_if": "block_size=32"}
+    found = kvsim.replay(run, **asked)
+    assert found.clock() == ["Clock: roofline; not validated."]
+    as_json = found.as_json()
+    assert as_json["cost"]["clock"] == as_json["what_if_cost"]["clock"] == "roofline"
+    fitted = kvsim.replay(run, **asked, fit="scale")  # its what-if starts from the fitted server
+    assert fitted.clock() == ["Clock: roofline; not validated."]
+    assert fitted.as_json()["what_if_cost"]["clock"].startswith("roofline x 1.")
+    assert found.plot("requests").texts[-1].get_text() == "clock: roofline; not validated"
