@@ -1,13 +1,12 @@
 """Fast-forward, step mode and the naive reference agree in every integer, for every pair of parts."""
 
 from dataclasses import asdict
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference import Job, Reference
 from support.serving import engine_of
 
 from kvsim.allocators.base import Allocator
@@ -15,13 +14,14 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
+from kvsim.reference import Continuous, Request, Static
 from kvsim.sim.cost.named import Constant
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
-from kvsim.sim.schedulers.static import Static
+from kvsim.sim.schedulers.static import Static as StaticScheduler
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.serving.server import Server
@@ -37,7 +37,7 @@ ALLOCATORS = {
     "paged-1": lambda slots: Paged(slots, 1),
     "paged-64": lambda slots: Paged(slots, 64),
 }
-SCHEDULERS = {"vllm-v1": VllmV1, "orca": Orca, "static": Static}
+SCHEDULERS = {"vllm-v1": VllmV1, "orca": Orca, "static": StaticScheduler}
 SCALARS = (
     *("end_ps", "step_count", "max_running", "peak_used_tokens"),
     *("preemptions", "fragmented_refusals", "copied_slots"),
@@ -138,6 +138,11 @@ def integers(result) -> dict[str, object]:
     }
 
 
+def gaps_of(requests):
+    """The times between two tokens, of all answers."""
+    return [later - ps for each in requests for ps, later in pairwise(each.token_ps)]
+
+
 def assert_equals_reference(
     work, make, slots, name, reserve, result, log, *, seats=24, budget=128, cost=None
 ):
@@ -145,34 +150,37 @@ def assert_equals_reference(
     rows = zip(
         work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
     )
-    jobs = [Job(i, *row) for i, row in enumerate(rows)]
-    jobs = [job for job, served in zip(jobs, result.finished, strict=True) if served]
+    requests = [Request(i, *row) for i, row in enumerate(rows)]
+    requests = [each for each, served in zip(requests, result.finished, strict=True) if served]
 
-    def bound(job: Job) -> int:
+    def bound(request: Request) -> int:
         return {
             "max": MAX_LEN,
-            "pow2": min(MAX_LEN, job.prompt + 2 ** int(np.ceil(np.log2(job.output)))),
-            "oracle": job.prompt + job.output,
+            "pow2": min(MAX_LEN, request.prompt + 2 ** int(np.ceil(np.log2(request.output)))),
+            "oracle": request.prompt + request.output,
         }[reserve]
 
     if name == "static":  # as many seats as fit at the longest length
         seats = min(seats, max(1, memory.capacity_slots // memory.slots_needed(MAX_LEN, MAX_LEN)))
-    reference = Reference(jobs, memory, name, bound, cost or Uneven(), seats, budget).run()
+    price = (cost or Uneven()).step_ps
+    more = {"budget": budget} if name == "vllm-v1" else {}
+    kind = Static if name == "static" else Continuous
+    told = kind(requests, memory, price, bound=bound, seats=seats, **more).run()
     columns = {key: column[result.finished].tolist() for key, column in result.requests.items()}
-    assert columns["finish_ps"] == [job.finish for job in jobs]
-    assert columns["first_token_ps"] == [job.token_times[0] for job in jobs]
-    assert columns["first_scheduled_step"] == [job.first_step for job in jobs]
-    assert columns["num_preemptions"] == [job.preemptions for job in jobs]
+    assert columns["finish_ps"] == [each.token_ps[-1] for each in requests]
+    assert columns["first_token_ps"] == [each.token_ps[0] for each in requests]
+    assert columns["first_scheduled_step"] == [each.first_step for each in requests]
+    assert columns["num_preemptions"] == [each.preemptions for each in requests]
     assert (result.step_count, result.peak_used_tokens, result.max_running) == (
-        reference.steps,
-        reference.peak,
-        reference.max_running,
+        told.steps,
+        told.peak,
+        told.max_running,
     )
-    assert result.token_gaps.total == sum(gap * n for gap, n in reference.gaps.items())
-    assert result.token_gaps.count == sum(reference.gaps.values())
+    gaps = gaps_of(requests)
+    assert (result.token_gaps.total, result.token_gaps.count) == (sum(gaps), len(gaps))
     for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
         counted = kinds(sums, memory.capacity_slots)
-        assert counted == {kind: reference.kinds[saturated][kind] for kind in counted}
+        assert counted == {kind: told.held[saturated][kind] for kind in counted}
     assert sorted(log) == sorted(reference_log)
     assert log == reference_log
 

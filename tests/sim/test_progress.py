@@ -5,15 +5,16 @@ decoding does. Nothing else in the engine knows of it.
 """
 
 from dataclasses import asdict
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 import pytest
-from support.reference import Job, Reference
 from support.serving import engine_of
 
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.paged import Paged
+from kvsim.reference import Continuous, Request
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.scenario.engine import EngineConfig
@@ -104,32 +105,44 @@ def test_spans_steps_and_the_reference_agree_with_1_to_4_tokens_a_step(allocator
     assert preemptions > 0 or load < 20 or allocator == "buddy"
 
 
+class Speculating(Continuous):
+    """The reference where every step of a sequence that decodes adds as many tokens as were drawn."""
+
+    def advance(self, request, tokens):
+        if not request.decoding:
+            return tokens
+        return min(next(request.draws), request.output - len(request.token_ps))
+
+    def commit(self, request, now_ps):
+        began = not request.decoding
+        super().commit(request, now_ps)
+        if request.decoding and began:
+            request.draws = drawn(request.index, len(request.token_ps))
+
+
 def check_reference(work, make, name, result):
     rows = zip(
         work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
     )
-    jobs = [Job(i, *row) for i, row in enumerate(rows)]
+    requests = [Request(i, *row) for i, row in enumerate(rows)]
 
-    def bound(job):
-        return min(MAX_LEN, job.prompt + 2 ** int(np.ceil(np.log2(job.output))))
+    def bound(request):
+        return min(MAX_LEN, request.prompt + 2 ** int(np.ceil(np.log2(request.output))))
 
     memory = make(1333)
-    told = Reference(
-        jobs, memory, name, bound, Odd(), 24, 128, lambda job: drawn(job.index, job.generated)
-    ).run()
-    assert result.requests["finish_ps"].tolist() == [job.finish for job in jobs]
-    assert result.requests["first_token_ps"].tolist() == [job.token_times[0] for job in jobs]
-    assert result.requests["num_preemptions"].tolist() == [job.preemptions for job in jobs]
+    budget = {"budget": 128} if name == "vllm-v1" else {}
+    told = Speculating(requests, memory, Odd().step_ps, bound=bound, seats=24, **budget).run()
+    assert result.requests["finish_ps"].tolist() == [each.token_ps[-1] for each in requests]
+    assert result.requests["first_token_ps"].tolist() == [each.token_ps[0] for each in requests]
+    assert result.requests["num_preemptions"].tolist() == [each.preemptions for each in requests]
     assert (result.step_count, result.peak_used_tokens) == (told.steps, told.peak)
     gaps = result.token_gaps
-    assert (gaps.count, gaps.total) == (
-        sum(told.gaps.values()),
-        sum(gap * count for gap, count in told.gaps.items()),
-    )
+    between = [later - ps for each in requests for ps, later in pairwise(each.token_ps)]
+    assert (gaps.count, gaps.total) == (len(between), sum(between))
     assert gaps.count == int((work.output_tokens - 1).sum())
     for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
         counted = kinds(sums, memory.capacity_slots)
-        assert counted == {kind: told.kinds[saturated][kind] for kind in counted}
+        assert counted == {kind: told.held[saturated][kind] for kind in counted}
 
 
 def test_a_span_takes_many_steps_at_once():
