@@ -148,6 +148,11 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
             f"kv_cache_dtype fp8_ds_mla is for latents that an index reads, as in DeepSeek-V3.2, not for "
             f"{model.name}"
         )
+    if sparse and settings.compute_capability < 90:
+        raise KvsimError(
+            f"{model.name} needs a GPU of compute capability 9.0 (Hopper) or later: vLLM has no kernel for "
+            "its index before"
+        )
     least = 64 if sparse else KERNEL_TOKENS
     if settings.block_size is not None and attention and block % least:
         raise KvsimError(f"block_size must be a multiple of {least} for {model.name}, got {block}")

@@ -45,3 +45,9 @@ def test_the_packed_latent_is_refused_where_no_index_reads_it():
 @pytest.mark.parametrize(("dtype", "block"), [("auto", 16), ("fp8", 64)])
 def test_fp8_takes_blocks_of_64_tokens_where_any_layer_has_heads_of_512(dtype, block):
     assert paged(model_of(TWO_WIDTHS, "two widths"), KvSettings(kv_cache_dtype=dtype)).block_size == block
+
+
+def test_an_index_has_no_kernel_before_hopper():
+    assert paged(model_of(LATENT, "latent"), KvSettings(compute_capability=80)).block_size == 16
+    with pytest.raises(KvsimError, match="needs a GPU of compute capability"):
+        paged(model_of(SPARSE, "sparse"), KvSettings(compute_capability=80))
