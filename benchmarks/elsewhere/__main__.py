@@ -3,9 +3,9 @@
     python benchmarks/elsewhere ../shared/data/kernel_tables [--out sim/profiles] [--gpu h100 ...]
 
 The fit is that of `sim calibrate` (kernels/calibration/fit.py). One GPU has no tables but a model's layers
-(layers.py). What this adds: the rows of the tables as
-its points (parts.py), which rows are refused (tables.py), how gaps in a table are bridged (fill.py), and what
-the tables lack, from datasheets, marked as such. Errors are those of a fit without 15 of 100 rows, 15 of 100
+(layers.py). What this adds: the rows of the tables as its points (parts.py), which rows are refused
+(tables.py), how gaps in a table are bridged (fill.py), and what the tables lack, from another GPU's
+(scaled.py) or from datasheets, marked as such. Errors are those of a fit without 15 of 100 rows, 15 of 100
 shapes (heads, experts) and every row between the cells of a table; what ships is the same fit with the first
 two as well. The same tables give the same files, byte for byte.
 """
@@ -13,7 +13,7 @@ two as well. The same tables give the same files, byte for byte.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 import layers
 import parts as tabled
 from fill import relaxed
+from scaled import TAKEN, scaled
 from tables import GPUS, Gpu, Sieve, Timed, release
 
 from kvsim.kernels.calibration.fit import Bounds, Measured, error_of, fit_part
@@ -96,8 +97,29 @@ def named(part: str, dtype: str) -> str:
 
 def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
     """The profile of a GPU of the tables."""
-    sieve, found = Sieve(gpu), {}
+    sieve = Sieve(gpu)
+    found = parts_of(gpu, tables, sieve)
+    other, names = TAKEN.get(gpu.name, (None, ()))
+    for there in GPUS:
+        if there.name == other:
+            theirs = parts_of(there, tables, Sieve(there), names)
+            found |= {name: scaled(part, there, gpu) for name, part in theirs.items()}
+    refused = [
+        {"part": part, "x": {}, "median_s": None, "reason": f"{count:,} rows: {reason}"}
+        for part, reasons in sieve.refused.items()
+        for reason, count in reasons.items()
+    ]
+    return whole_profile(gpu, found, (SOURCE, LICENCE), engines(gpu, tables), refused)
+
+
+def parts_of(
+    gpu: Gpu, tables: Path, sieve: Sieve, names: Sequence[str] | None = None
+) -> dict[str, dict[str, object]]:
+    """The parts that the tables have of a GPU, all or those of some names."""
+    found = {}
     for part, name, rows, peak, constants in wanted(gpu, tables):
+        if names is not None and name not in names:
+            continue
         measured = sieve.kept(part, rows, peak)
         memory = part in {"product", "decode", "prefill", "experts"}
         bounds = Bounds(gpu.gb_per_s * 1e9 if memory else None, peak * 1e12 if peak < 1e9 else None)
@@ -106,12 +128,7 @@ def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
             every = [whole_grid(one) for one in measured]
             shipped = fit_part([one.point for one in every], every, constants, bounds, relaxed)
             found[name] = slim(shipped, fitted)
-    refused = [
-        {"part": part, "x": {}, "median_s": None, "reason": f"{count:,} rows: {reason}"}
-        for part, reasons in sieve.refused.items()
-        for reason, count in reasons.items()
-    ]
-    return whole_profile(gpu, found, (SOURCE, LICENCE), engines(gpu, tables), refused)
+    return found
 
 
 def profile_of_layers(tables: Path) -> dict[str, object]:

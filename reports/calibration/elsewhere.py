@@ -43,7 +43,9 @@ def _parts_table(parts: Mapping[str, Any]) -> RenderableType:
         form, errors = shown_form(part), part["error"]
         cells = [duration(form["t0_s"]), rate(form["bandwidth_bytes_per_s"], "B/s")]
         apart, shapes = errors["held_out"], errors.get("new_shapes")
-        if part.get("measured", True):
+        if "scaled_from" in part:
+            cells.append(f"{part['scaled_from']}'s, scaled")
+        elif part.get("measured", True):
             cells += (
                 [f"{apart['points']:,}", percent(apart["median"]), percent(apart["mean"])] if apart else []
             )

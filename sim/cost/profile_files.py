@@ -127,7 +127,7 @@ class ProfileFile:
         named = {key: content[key] for key in ("kind", "name", "gpu", "launch")}
         named |= {key: content[key] for key in ("source", "engine") if key in content}
         measured = {key: content["measured"].get(key) for key in ("date", "driver", "torch", "triton")}
-        kept = ("form", "constants", "tables", "range")
+        kept = ("form", "constants", "tables", "range", "scaled_from")
         return {
             **named,
             "sha256": self.sha256,

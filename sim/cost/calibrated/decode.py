@@ -34,6 +34,7 @@ from typing import Any
 
 from kvsim.sim.cost.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
 from kvsim.sim.cost.step_cost import Spread
+from kvsim.sim.workload import PS_PER_S
 
 ROWS = 64
 """Queries of a tile of FlashAttention 2 where the cache is paged."""
@@ -41,6 +42,9 @@ ROWS = 64
 
 class DecodePart:
     """Decode attention in `layers` layers, on one of the GPUs that share them.
+
+    Ratios between cells, and beyond them, may say that memory is faster than it is: contexts take at least
+    what reading them at `most_bytes_per_s` takes, the datasheet's.
 
     Attributes
     ----------
@@ -62,6 +66,7 @@ class DecodePart:
         head_dim: int,
         element_bytes: int,
         block_size: int,
+        most_bytes_per_s: float,
     ) -> None:
         fixed = {"block_size": block_size, "group": group, "head_dim": head_dim}
         self._part = Part("decode", part, **fixed, element_bytes=element_bytes)
@@ -78,6 +83,7 @@ class DecodePart:
         if self._together and self._least_piece < self.tile:
             self._least_piece = float(self.tile)
         self._token_ps = 2 * kv_heads * head_dim * element_bytes * self._part.byte_ps
+        self._least_token_ps = layers * 2 * kv_heads * head_dim * element_bytes * PS_PER_S / most_bytes_per_s
         weight: float = constants.get("tile_weight", {}).get(padded_head(head_dim), 1.0)
         self._tile_ps = self._part.work_ps / self.tile * weight
         at_once: float = constants["at_once"] if "at_once" in constants else constants["programs"]
@@ -137,7 +143,12 @@ class DecodePart:
         first = part.norm(total * self._token_ps, working if working > throughout else throughout)
         working, throughout = length * self._tile_ps, later * self._round_ps
         last = part.norm((total + further) * self._token_ps, working if working > throughout else throughout)
-        return (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
+        first, last = (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
+        least = total * self._least_token_ps
+        if first < least:
+            first = least
+        least += further * self._least_token_ps
+        return first, last if last > least else least
 
     def beside_prompts_ps(
         self, alone_ps: float, seqs: int, total: int, spread: Spread | None, flop_ps: float

@@ -3,7 +3,9 @@
     dense     QKV, out, up and gate, down: inputs x outputs
     experts   the same attention and a router; what is neither attention nor routed experts (shared experts,
               dense layers) as one more gated MLP, spread over all layers; the experts themselves
-    latent    (MLA) all that is not experts as two products of as many parameters: their shapes are not known
+    latent    (MLA) beside experts and router: the latent, which every GPU computes whole; two products that
+              take queries into it and values out of it; out; what is left (queries, shared experts, dense
+              layers) as four products of as many parameters, whose shapes are not known
 
 The precision chooses the part of the profile: products in 16 bits, in 8 (fp8 weights and inputs) or in 4
 (nvfp4). Weights of 4 bits whose inputs stay 16-bit (awq, gptq, mxfp4), and 8 bits where the GPU has no part
@@ -16,6 +18,8 @@ from kvsim.sim.models.spec import ModelSpec
 
 FP4_BITS = 5.5
 """Weights of more bits are 8-bit ones, scales included."""
+MARLIN = ("_int4_wo", "_w4a16_mxfp4", "")
+"""Experts that unpack their weights as they read them, and compute in 16 bits: of any size, by one kernel."""
 WEIGHT_ONLY = ("awq", "gptq", "mxfp4", "int4", "bitsandbytes", "wna16")
 """Names, or parts of them, of quantizations that compute in 16 bits."""
 
@@ -43,13 +47,10 @@ class Layer:
         Dense products.
     experts : Experts or None
         Routed experts.
-    guessed : str or None
-        What of it is not known, where the shapes are a guess.
     """
 
     products: tuple[tuple[int, int], ...]
     experts: Experts | None = None
-    guessed: str | None = None
 
 
 def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: int = 1) -> Layer | None:
@@ -82,14 +83,25 @@ def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: in
     )
     rest = (model.body_parameters - model.expert_parameters) / model.layers
     if model.kv_latent_dim:
-        width = max(int(rest / 2 / hidden / tp), 1)
-        return Layer(((hidden, width), (width, hidden)), experts, "shapes of latent attention")
+        return Layer(_latent_products(model, tp, rest), experts)
     rest -= 2 * hidden * model.head_dim * (model.heads + model.kv_heads) + hidden * model.experts
     products = [(hidden, qkv), (attention, hidden), (hidden, model.experts)]
     shared = int(rest / 3 / hidden / tp)
     if shared * 16 >= hidden:  # less are biases and norms
         products += [(hidden, 2 * shared), (shared, hidden)]
     return Layer(tuple(products), experts)
+
+
+def _latent_products(model: ModelSpec, tp: int, rest: float) -> tuple[tuple[int, int], ...]:
+    """Those of a layer with latent attention that has `rest` parameters beside its experts."""
+    hidden, values, latent = model.hidden_size, model.latent_values, model.kv_latent_dim or 0
+    heads = model.heads // tp * model.head_dim
+    known = 2 * values * model.heads * model.head_dim + model.heads * model.head_dim * hidden
+    rest -= known + hidden * (latent + model.experts)
+    width = max(int(rest / 4 / hidden / tp), 1)
+    absorbed = (model.head_dim, model.heads // tp * values), (values, heads)
+    left = (hidden, width), (width, hidden)
+    return ((hidden, latent), *absorbed, (heads, hidden), (hidden, model.experts), *left, *left)
 
 
 def _matrices(model: ModelSpec) -> int:
@@ -109,10 +121,13 @@ class Precision:
         What follows the name of a part in a profile, the first that is there: `_fp8`; "" is 16 bits.
     weight_bytes : float
         Of a weight.
+    like : tuple of str
+        Parts of other weights, the first that is there, where none of these is.
     """
 
     parts: tuple[str, ...]
     weight_bytes: float
+    like: tuple[str, ...] = ("",)
 
 
 def dense_precision(model: ModelSpec) -> Precision:
@@ -134,13 +149,13 @@ def expert_precision(model: ModelSpec) -> Precision:
     """
     bits, name = model.weight_bits, (model.quantization or "").lower()
     if bits is None:
-        sizes = ("_fp8_block", "_fp8", "") if model.dtype_bytes == 1 else ("",)
+        sizes = ("_fp8_block", "_fp8") if model.dtype_bytes == 1 else ("",)
         return Precision(sizes, float(model.dtype_bytes))
     if "mxfp4" in name:
-        return Precision(("_w4a8_mxfp4_mxfp8", "_w4a16_mxfp4", ""), bits / 8)
+        return Precision(("_w4a8_mxfp4_mxfp8", "_w4a16_mxfp4"), bits / 8, MARLIN)
     if bits > FP4_BITS:
-        return Precision(("_fp8_block", "_fp8", "") if not weight_only(model) else ("",), bits / 8)
-    return Precision(("_int4_wo", "") if weight_only(model) else ("_nvfp4", ""), bits / 8)
+        return Precision(() if weight_only(model) else ("_fp8_block", "_fp8"), bits / 8, MARLIN)
+    return Precision(("_int4_wo",) if weight_only(model) else ("_nvfp4",), bits / 8, MARLIN)
 
 
 def weight_only(model: ModelSpec) -> bool:

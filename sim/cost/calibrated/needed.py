@@ -53,7 +53,8 @@ def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
         used[REDUCE] = {"gpus": reducing}
     if layer and layer.experts:
         experts = layer.experts
-        used[in_precision(parts, "experts", *expert_precision(model).parts)] = {
+        precision = expert_precision(model)
+        used[in_precision(parts, "experts", *precision.parts, *precision.like)] = {
             "skew": [expert_skew(scenario)],
             "local": [experts.local],
             "matrix": [experts.hidden * experts.inner],

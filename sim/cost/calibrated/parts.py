@@ -89,6 +89,9 @@ class Part:
             else:
                 self._scale *= ratio
         self.outside_always = tuple(self.outside(fixed))
+        if "scaled_from" in part:  # measured on another GPU (benchmarks/elsewhere/scaled.py)
+            whose = f"{name.replace('_', ' ')} of {part['scaled_from']}, scaled"
+            self.outside_always += ((whose, "", 0.0),)
 
     def norm(self, a: float, b: float) -> float:
         """(a^p + b^p)^(1/p) with the p of the form, from 1 to infinity."""
@@ -154,6 +157,10 @@ class Along:
         self._outside = (*part.outside_always, *part.outside(place))
         self._least, self._most = part.covered(axis) if not self._outside else (inf, -inf)
 
+    def ratio(self, value: float) -> float:
+        """Measured over form, at a value of the axis."""
+        return self._line.at(value)
+
     def priced(self, moved: float, work: float, value: float) -> Priced:
         """A launch at a value of the axis."""
         ps = self._part.form_ps(moved, work) * self._line.at(value)
@@ -165,18 +172,17 @@ class Along:
 class Product:
     """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
 
-    `weight_bytes` is given where the weights are smaller than what the part computes with; that was never
-    measured, and counts as outside. Where the constant `real_data` is there, the weights measured were all
-    alike, or never set: computing with real ones takes so many times as long (benchmarks/elsewhere).
+    Where the constant `real_data` is there, the weights measured were all alike, or never set: computing with
+    real ones takes so many times as long (benchmarks/elsewhere). Ratios between cells may say that memory is
+    faster than it is: a product takes at least what moving its bytes at `most_bytes_per_s` takes.
     """
 
-    def __init__(self, part: Part, inputs: int, outputs: int, weight_bytes: float | None = None) -> None:
+    def __init__(self, part: Part, inputs: int, outputs: int, most_bytes_per_s: float = inf) -> None:
         constants = part.constants
-        own: float = constants.get("weight_bytes", 2)
+        self._least_byte_ps = PS_PER_S / most_bytes_per_s
         self._along = Along(part, "tokens", inputs=inputs, outputs=outputs)
-        self._weight_bytes = (weight_bytes or own) * inputs * outputs
+        self._weight_bytes: float = constants.get("weight_bytes", 2) * inputs * outputs
         self._token_bytes: float = constants.get("input_bytes", 2) * inputs + 2 * outputs
-        self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
         self._rows: float = constants["token_tile"]
         self._columns = ceil(outputs / constants["output_tile"])
         self._tile_work: float = 2 * inputs * constants["token_tile"] * constants["output_tile"]
@@ -184,6 +190,10 @@ class Product:
         self._idle: float = constants.get("whole_waves", 0)
         self._least: float = constants.get("least_wave", 0) * self._wave
         self._real_work: float = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # a token
+
+    def ratio(self, tokens: int) -> float:
+        """Measured over form, with so many tokens."""
+        return self._along.ratio(tokens)
 
     def priced(self, tokens: int) -> Priced:
         """The product with so many tokens."""
@@ -194,13 +204,8 @@ class Product:
             tiles = self._least
         moved = self._weight_bytes + tokens * self._token_bytes
         work = tiles * self._tile_work + tokens * self._real_work
-        found = self._along.priced(moved, work, tokens)
-        return Priced.of(found.ps, self._never) if self._never else found
-
-
-def unmeasured_bits(weight_bytes: float | None) -> str:
-    """What is not measured of a product whose weights have so many bytes."""
-    return f"weights of {8 * (weight_bytes or 0):g} bits"
+        found, least_ps = self._along.priced(moved, work, tokens), moved * self._least_byte_ps
+        return found if found.ps >= least_ps else Priced.of(least_ps, [place for place, _ in found.reasons])
 
 
 class ExpertsPart:
@@ -220,7 +225,8 @@ class ExpertsPart:
         self._along = Along(part, "rows", skew=skew, local=layer.local, matrix=layer.hidden * layer.inner)
         self._matrices: float = constants["matrices"] * layer.hidden * layer.inner
         self._weight_bytes, self._tile = weight_bytes or own, float(constants["token_tile"])
-        self._never = () if weight_bytes in (None, own) else ((unmeasured_bits(weight_bytes), "", 0.0),)
+        other = weight_bytes not in (None, own)
+        self._never = ((f"weights of {8 * (weight_bytes or 0):g} bits", "", 0.0),) if other else ()
 
     def priced(self, tokens: int) -> Priced:
         """Both products of the chosen experts, and the rows in and out; `tokens` of one rank."""

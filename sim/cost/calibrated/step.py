@@ -9,12 +9,13 @@ Which products and experts a layer has, and in which precision, says layer.py; a
 each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Beside its price each part tells how much of it
 lies outside what was measured, and on which axes. What a profile lacks is outside throughout, and priced so:
 experts, where it has no part for them, by the form of matrix products, those read that the tokens are
-expected to choose; weights of other bits by the products in 16 bits, with fewer bytes to read; multi-head
+expected to choose; weights of other bits by small_weights.py, or by experts that unpack theirs; multi-head
 latent attention by the bandwidth of the products and their peak; recurrent layers likewise, their states and
 scans as in the roofline; all-reduces and copies to and from the host as in the roofline.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from kvsim.sim.cost.calibrated.all_reduce import AllReduce
@@ -36,6 +37,7 @@ from kvsim.sim.cost.calibrated.parts import (
     total,
 )
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
+from kvsim.sim.cost.calibrated.small_weights import SmallWeights
 from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.host import engine_of
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
@@ -58,6 +60,9 @@ LATENT = ("multi-head latent attention", "", 0.0)
 RECURRENT = ("recurrent layers", "", 0.0)
 
 
+Weights = Product | SmallWeights | ExpertsPart
+
+
 class StepParts:
     """The parts of one scenario's steps.
 
@@ -78,6 +83,8 @@ class StepParts:
         self._ranks = scenario.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
+        elsewhere = scenario.cost == "measured-elsewhere"
+        self._most_bytes_per_s = self._gpu.bandwidth_bytes_per_s if elsewhere else inf
         has_blocks = allocator_class(engine.allocator).has_blocks
         self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
         self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
@@ -113,7 +120,7 @@ class StepParts:
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
         self._products = self._layer_products(parts)
         head = self._part("lm_head", parts) if "lm_head" in parts else self._product
-        self._head = Product(head, model.hidden_size, -(-model.vocab_size // tp))
+        self._head = Product(head, model.hidden_size, -(-model.vocab_size // tp), self._most_bytes_per_s)
         self._tokens: dict[int, Priced] = {}
         self._rows: dict[int, Priced] = {}
         self._prompts: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
@@ -128,7 +135,7 @@ class StepParts:
         if not layers or self._model.kv_latent_dim:
             return None
         name = in_precision(parts, "decode", "_fp8" if self._element == 1 else "")
-        return DecodePart(parts[name], layers=layers, **own)
+        return DecodePart(parts[name], layers=layers, **own, most_bytes_per_s=self._most_bytes_per_s)
 
     # -- all but attention --------------------------------------------------------------------
 
@@ -174,30 +181,33 @@ class StepParts:
     def _by_bytes(self, name: str, moved: float) -> Priced:
         return self._by_size[name].priced(moved, 0.0, moved)
 
-    def _layer_products(self, parts: Mapping[str, Any]) -> list[Product | ExpertsPart] | None:
+    def _layer_products(self, parts: Mapping[str, Any]) -> list[Weights] | None:
         """What a layer computes with its weights; None where this profile cannot say."""
         model, tp = self._model, self._tp
         layer = layer_of(model, tp, self._shares_experts, self._ranks)
         if layer is None:
             return None
-        precision = dense_precision(model)
+        precision, gpu = dense_precision(model), self._gpu
         dense = in_precision(parts, "product", *precision.parts)
-        own = parts[dense].get("constants", {}).get("weight_bytes", 2)
-        small = None if dense != "product" or precision.weight_bytes == own else precision.weight_bytes
         part = self._part(dense, parts)
-        found: list[Product | ExpertsPart] = [Product(part, *shape, small) for shape in layer.products]
+        most = self._most_bytes_per_s
+        found: list[Weights] = [Product(part, *shape, most) for shape in layer.products]
+        if dense == "product" and precision.weight_bytes != part.constants.get("weight_bytes", 2):
+            byte_ps = PS_PER_S / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency)
+            found = [SmallWeights(part, shape, precision.weight_bytes, byte_ps) for shape in layer.products]
         if layer.experts is None:
             return found
         return self._with_experts(parts, layer, found)
 
     def _with_experts(
-        self, parts: Mapping[str, Any], layer: Layer, found: list[Product | ExpertsPart]
-    ) -> list[Product | ExpertsPart] | None:
+        self, parts: Mapping[str, Any], layer: Layer, found: list[Weights]
+    ) -> list[Weights] | None:
         precision = expert_precision(self._model)
-        name = in_precision(parts, "experts", *precision.parts)
+        name = in_precision(parts, "experts", *precision.parts, *precision.like)
         if layer.experts is None or name not in parts:
             return None
-        small = precision.weight_bytes if name == "experts" else None
+        own = name.removeprefix("experts") in precision.parts
+        small = None if own else precision.weight_bytes
         return [*found, ExpertsPart(self._part(name, parts), layer.experts, self._skew, small)]
 
     def _unmeasured_products(self, n: int) -> Priced:

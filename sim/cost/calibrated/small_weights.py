@@ -1,0 +1,33 @@
+"""A product whose weights have fewer bits than it computes with: awq, gptq, and fp8 where the GPU has no fp8.
+
+    read       weights in their own size, inputs and outputs, at the roofline's share of the bandwidth
+    compute    tokens in whole tiles of 16, at the rate and the ratio of the 16-bit product of these tokens
+    product    t0 + pnorm(read, compute), at most what 16-bit weights take
+
+No public table has such a product. Its kernels (Marlin) unpack weights on their way to the tensor cores, and
+take tiles of 16 tokens, the least that these multiply, where those of the 16-bit products take 128: so a few
+tokens cost what reading costs, and many what 16-bit weights cost.
+"""
+
+from kvsim.sim.cost.calibrated.parts import Part, Priced, Product
+
+TILE = 16
+
+
+class SmallWeights:
+    """Weights of so many bytes each, times any number of tokens; `byte_ps` is the roofline's, to read one."""
+
+    def __init__(self, part: Part, shape: tuple[int, int], weight_bytes: float, byte_ps: float) -> None:
+        inputs, outputs = shape
+        self._full = Product(part, inputs, outputs)
+        self._part, self._byte_ps = part, byte_ps
+        self._weights, self._token_bytes = weight_bytes * inputs * outputs, 2 * (inputs + outputs)
+        self._row_ps = 2 * inputs * outputs * part.work_ps * part.constants.get("real_data", 1.0)
+        self._places = ((f"weights of {8 * weight_bytes:g} bits", "", 0.0),)
+
+    def priced(self, tokens: int) -> Priced:
+        """The product with so many tokens."""
+        part, full = self._part, self._full
+        read = (self._weights + tokens * self._token_bytes) * self._byte_ps
+        computed = full.ratio(tokens) * -(-tokens // TILE) * TILE * self._row_ps
+        return Priced.of(min(part.t0_ps + part.norm(read, computed), full.priced(tokens).ps), self._places)
