@@ -143,6 +143,9 @@ class Workload:
     waits : Chain, Clients or None
         Which requests wait for an answer before they come; None: all come at `arrival_ps`, which then never
         decreases. Where they wait, the run finds out when.
+    held_ps : int64 array, shape (n,), or None
+        How long each is held back on its way to the engine (sim/cost/frontend.py), where none waits for an
+        answer; none overtakes another.
     labels : mapping of str to arrays of shape (n,)
         Columns of the trace that the simulation does not need (session, turn, client), kept for the results.
     """
@@ -157,7 +160,13 @@ class Workload:
     content: Sequence[Content] | None = None
     priority: Int64Column | None = None
     waits: Chain | Clients | None = None
+    held_ps: Int64Column | None = None
     labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+
+    @property
+    def heard_ps(self) -> Int64Column:
+        """When the engine hears of each request that comes at a time of its own."""
+        return self.arrival_ps if self.held_ps is None else self.arrival_ps + self.held_ps
 
     @property
     def tokens(self) -> int:
@@ -181,11 +190,17 @@ class Workload:
             if n and values.min() < 1:
                 raise KvsimError(f"{column} must be at least 1, got {values.min()} in row {values.argmin()}")
         ordered = self.waits is not None or not (np.diff(self.arrival_ps) < 0).any()
+        ordered = ordered and (self.held_ps is None or not (np.diff(self.heard_ps) < 0).any())
         if n and (self.arrival_ps.min() < 0 or not ordered):
             raise KvsimError("arrival_ps must be non-negative and never decrease")
         if self.waits is not None:
             self._check_waits(self.waits)
-        optional = {"content": self.content, "priority": self.priority, **self.labels}
+        optional = {
+            "content": self.content,
+            "priority": self.priority,
+            "held_ps": self.held_ps,
+            **self.labels,
+        }
         for name, rows in optional.items():
             if rows is not None and len(rows) != n:
                 raise KvsimError(f"{name} has {len(rows)} rows, arrival_ps has {n}")

@@ -1,15 +1,20 @@
 """What a request spends outside of the engine: in TTFT and E2E, not in TPOT.
 
-    front end = latency + per token x prompt tokens + per stream x requests in flight
+    front end   wait + per token x prompt tokens + latency
+    wait        one process tokenizes prompts one after the other: a prompt waits for those before it
+    clients     of a closed loop, beside that: per client x clients of a server
 
-That is HTTP, tokenizer and detokenizer. The prompt is tokenized before the engine hears of the request. One
-process serves all requests that are in flight, and a new one waits for them at each of its turns: reading,
-tokenizing, the first token, writing. The constants are fitted to measured servers (docs/truth.md says to
-which, and what they miss). They go with GPU times that were measured; the roofline and published figures have
-them only where they are asked for.
+That is HTTP, tokenizer and detokenizer. The engine hears of a request when its turn has come; each
+data-parallel rank and each replica has a process of its own. A closed loop is a benchmark: one process asks
+for all clients and reads all their streams, and each turn of a request (asking, reading, its first token)
+waits for those of the others. Of requests that come at times of their own nothing of the kind was measured.
+
+The constants are fitted to measured servers (docs/truth.md says to which, and what they miss). They go with
+GPU times that were measured; the roofline and published figures have them only where they are asked for.
 """
 
 from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 from math import isfinite
 
 import numpy as np
@@ -25,18 +30,26 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Frontend:
-    """Seconds of a request: once, for each prompt token, for each request in flight, itself too."""
+    """Seconds of a request: once, for each prompt token, for each client of a closed loop.
+
+    Attributes
+    ----------
+    processes : int
+        Of one server, each with prompts and clients of its own.
+    """
 
     latency_s: float = 0.0
     per_token_s: float = 0.0
-    per_stream_s: float = 0.0
+    per_client_s: float = 0.0
+    processes: int = 1
 
     def __bool__(self) -> bool:
-        return bool(self.latency_s or self.per_token_s or self.per_stream_s)
+        return bool(self.latency_s or self.per_token_s or self.per_client_s)
 
-    def seconds(self, prompt_tokens: Int64Column, streams: float | Int64Column) -> Floats:
-        """Of each of these requests."""
-        found: Floats = self.latency_s + self.per_token_s * prompt_tokens + self.per_stream_s * streams
+    def seconds(self, prompt_tokens: Int64Column, clients: float = 0) -> Floats:
+        """Of each of these requests, its wait left out; `clients` are those of a server."""
+        beside = self.per_client_s * clients / self.processes
+        found: Floats = self.latency_s + self.per_token_s * prompt_tokens + beside
         return found
 
 
@@ -52,38 +65,56 @@ def frontend_of(scenario: Deployment) -> Frontend:
     found = usual if latency_s is None else Frontend(latency_s)
     if load != AUTO:
         found = Frontend(found.latency_s, *_load(load))
-    return replace(found, per_stream_s=found.per_stream_s / scenario.data_parallel_size)
+    return replace(found, processes=scenario.data_parallel_size)
 
 
 def _load(text: str) -> tuple[float, float]:
-    """Seconds for a token, and for a request in flight."""
-    token, _, stream = ("0+0" if text == NONE else text).partition("+")
+    """Seconds for a token, and for a client of a closed loop."""
+    token, _, client = ("0+0" if text == NONE else text).partition("+")
     try:
-        numbers = float(token), float(stream or 0)
+        numbers = float(token), float(client or 0)
     except ValueError:
         numbers = (-1.0, -1.0)
     if not all(isfinite(number) and 0 <= number <= MOST_S * 1e6 for number in numbers):
         raise KvsimError(
-            f"frontend_load must be auto, none, or us a prompt token + us a request as in 8+700, got {text!r}"
+            f"frontend_load must be auto, none, or us a prompt token + us a client as in 8+700, got {text!r}"
         )
     return numbers[0] / 1e6, numbers[1] / 1e6
 
 
 def behind_frontend(workload: Workload, frontend: Frontend, servers: int = 1) -> Workload:
-    """The workload as the engine sees it: who waits for an answer gets it so much later.
+    """The workload as the engine sees it: who comes waits for its turn, who waits for an answer asks later.
 
     Who asks in a closed loop has all other clients beside it. A turn of a chat waits for the front end of the
-    turn before; how many others are then in flight is not known, and left out.
+    turn before; whose prompts are then before it is not known, and left out.
     """
     waits, prompts = workload.waits, workload.prompt_tokens
-    if not frontend or waits is None:
+    if not frontend:
         return workload
+    if waits is None:
+        each_ps = np.round(frontend.per_token_s * PS_PER_S * prompts).astype(np.int64)
+        held_ps = waiting_ps(workload.arrival_ps, each_ps, servers * frontend.processes)
+        return replace(workload, held_ps=held_ps) if held_ps.any() else workload
     if isinstance(waits, Clients):
         seconds = frontend.seconds(prompts, waits.clients / servers)
     else:
-        seconds = frontend.seconds(prompts[waits.after], 0)
+        seconds = frontend.seconds(prompts[waits.after])
     later = np.round(seconds * PS_PER_S).astype(np.int64)
     return replace(workload, waits=replace(waits, think_ps=waits.think_ps + later))
+
+
+def waiting_ps(arrival_ps: Int64Column, service_ps: Int64Column, processes: int = 1) -> Int64Column:
+    """How long each waits until one of the processes is free, which serve in the order of arrival."""
+    if processes == 1:
+        done_ps = np.cumsum(service_ps) - service_ps  # work before it, were there no pauses
+        found: Int64Column = np.maximum.accumulate(arrival_ps - done_ps) + done_ps - arrival_ps
+        return found
+    free_ps, begun_ps = [0] * processes, []
+    heapify(free_ps)
+    for now_ps, takes_ps in zip(arrival_ps.tolist(), service_ps.tolist(), strict=True):
+        begun_ps.append(max(now_ps, free_ps[0]))
+        heapreplace(free_ps, begun_ps[-1] + takes_ps)
+    return np.array(begun_ps, dtype=np.int64) - arrival_ps
 
 
 def frontend_words(scenario: Deployment) -> str:
@@ -91,5 +122,5 @@ def frontend_words(scenario: Deployment) -> str:
     front = frontend_of(scenario)
     words = [f"{1e3 * front.latency_s:g} ms"] if front.latency_s else []
     words += [f"{1e6 * front.per_token_s:g} us a prompt token"] if front.per_token_s else []
-    words += [f"{1e3 * front.per_stream_s:g} ms a request in flight"] if front.per_stream_s else []
+    words += [f"{1e3 * front.per_client_s:g} ms a client of a closed loop"] if front.per_client_s else []
     return f"front end {' + '.join(words)}" if words else ""

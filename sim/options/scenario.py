@@ -415,12 +415,12 @@ class Scenario:
         "0: the engine alone",
     )
     frontend_load: str = option(
-        "Front end: us a prompt token + us a request in flight; auto: the engine's.",
+        "Front end: us a prompt token + us a client of a closed loop; auto: the engine's.",
         panel=HARDWARE,
         default=Deployment.frontend_load,
         value="auto|none|US+US",
         doc="what the [front end](cost.md#the-host) takes beside `--frontend-latency`: microseconds for each "
-        "prompt token, and for each request in flight; `auto`: the engine's, unless a latency is given",
+        "prompt token, and for each client of a closed loop; `auto`: the engine's, unless a latency is given",
     )
     quantization: str | None = option(
         "Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",

@@ -51,8 +51,8 @@ class Deployment:
     frontend_latency : float or None
         Seconds that a request spends outside of the engine; None means the engine's, as above.
     frontend_load : str
-        What comes to that: "none", "US+US" (microseconds for each prompt token, and for each request in
-        flight), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
+        What comes to that: "none", "US+US" (microseconds for each prompt token, and for each client of
+        a closed loop), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
     expert_skew : float or None
         How uneven tokens choose their experts, the exponent of a power law; None means even in the
         roofline, 1.2 in measured profiles.

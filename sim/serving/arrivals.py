@@ -166,11 +166,11 @@ class Arrivals:
         self.next_ps = arrival_ps
 
     def _in_order(self) -> Iterator[Row]:
-        """(row, arrival, prompt, output) of all requests."""
-        workload = self.workload
+        """(row, when the engine hears of it, prompt, output) of all requests."""
+        workload, heard_ps = self.workload, self.workload.heard_ps
         for start in range(0, len(workload), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            columns = (workload.arrival_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
+            columns = (heard_ps[part], workload.prompt_tokens[part], workload.output_tokens[part])
             yield from zip(
                 range(start, len(workload)), *(column.tolist() for column in columns), strict=False
             )

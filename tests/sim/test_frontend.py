@@ -1,10 +1,14 @@
-"""The front end of a request: what it adds to TTFT and E2E, by prompt and by requests in flight."""
+"""The front end: what it adds to TTFT and E2E, prompt after prompt, and by clients of a closed loop."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvsim import workloads
-from kvsim.sim.cost.frontend import FRONTENDS, NOTHING, Frontend, frontend_of, frontend_words
+from kvsim.sim.cost.frontend import FRONTENDS, NOTHING, Frontend, frontend_of, frontend_words, waiting_ps
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import model_named
@@ -43,14 +47,15 @@ def test_it_belongs_to_measured_gpu_times_unless_it_is_asked_for():
 def test_words_tell_what_there_is():
     assert frontend_words(scenario()) == ""
     assert frontend_words(scenario(frontend_latency=0.25)) == "front end 250 ms"
-    words = "front end 1 ms + 3 us a prompt token + 0.5 ms a request in flight"
+    words = "front end 1 ms + 3 us a prompt token + 0.5 ms a client of a closed loop"
     assert frontend_words(scenario(frontend_latency=0.001, frontend_load="3+500")) == words
 
 
 def test_ranks_of_a_server_have_a_process_each():
     spread = scenario("measured-elsewhere", model="gpt-oss-120b", data_parallel_size=2)
-    assert frontend_of(spread).per_stream_s == USUAL.per_stream_s / 2
-    assert frontend_of(spread).per_token_s == USUAL.per_token_s
+    assert frontend_of(spread) == replace(USUAL, processes=2)
+    of_two, of_one = (each.seconds(np.array([1000]), 64)[0] for each in (frontend_of(spread), USUAL))
+    assert of_one - of_two == pytest.approx(32 * USUAL.per_client_s)
 
 
 def test_it_is_in_ttft_and_e2e_but_not_in_tpot():
@@ -61,18 +66,61 @@ def test_it_is_in_ttft_and_e2e_but_not_in_tpot():
     assert np.array_equal(behind["finish_s"], bare["finish_s"])
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_request_pays_for_its_prompt_and_for_those_in_flight(replicas):
-    bare = requests_of(scenario(), replicas, request_rate=6.0)
-    behind = requests_of(scenario(frontend_load="40+3000"), replicas, request_rate=6.0)
-    came, left, where = bare["arrival_s"], bare["finish_s"], bare.get("replica", np.zeros(50))
-    beside = [
-        sum((came <= now) & (left > now) & (where == place)) for now, place in zip(came, where, strict=True)
+def test_a_request_pays_for_its_prompt_and_for_those_before_it():
+    """Prompts of 1,000, 3,000 and 500 tokens at 1 ms a token: the second waits 0.6 s, the third 3.4 s."""
+    lengths, arrival_s = np.array([1000, 3000, 500, 100]), np.array([0.0, 0.4, 0.6, 9.0])
+    arrival_ps = np.round(arrival_s * PS_PER_S).astype(np.int64)
+    work = Workload("few", arrival_ps, lengths, np.array([1, 1, 1, 1]))
+    done = prepare(scenario(frontend_load="1000"), work, {}).outcome().requests
+    alone = [
+        prepare(scenario(), Workload("one", none[:1], lengths[i : i + 1], none[:1] + 1), {})
+        .outcome()
+        .requests
+        for i, none in enumerate([np.zeros(1, dtype=np.int64)] * 4)
     ]
-    assert max(beside) > 3
-    added = 40e-6 * bare["prompt_tokens"] + 3e-3 * np.array(beside)
-    assert np.allclose(behind["ttft_s"] - bare["ttft_s"], added)
-    assert np.allclose(behind["e2e_s"] - bare["e2e_s"], added)
+    engine_s = np.array([each["ttft_s"][0] for each in alone])
+    assert np.allclose(done["arrival_s"], arrival_s)
+    assert np.allclose(done["ttft_s"] - engine_s, np.array([0, 0.6, 3.4, 0]) + lengths / 1000)
+    assert np.allclose(done["e2e_s"], done["ttft_s"])
+
+
+def test_who_comes_at_times_of_its_own_pays_nothing_for_streams_in_flight():
+    bare, behind = (
+        requests_of(scenario(frontend_load=load), request_rate=6.0) for load in ("none", "0+3000")
+    )
+    assert np.array_equal(bare["ttft_s"], behind["ttft_s"])
+
+
+waits = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=30)
+
+
+@given(waits, st.integers(1, 4))
+def test_a_prompt_waits_for_the_first_process_that_is_free(gaps_and_services, processes):
+    arrivals = np.cumsum([gap for gap, _ in gaps_and_services])
+    services = np.array([service for _, service in gaps_and_services])
+    free, expected = [0] * processes, []
+    for now, service in zip(arrivals.tolist(), services.tolist(), strict=True):
+        free.sort()
+        expected.append(max(free[0] - now, 0))
+        free[0] = now + expected[-1] + service
+    found = waiting_ps(arrivals, services, processes)
+    assert found.tolist() == expected
+    assert (np.diff(arrivals + found) >= 0).all()
+
+
+@pytest.mark.parametrize("rate", [5.0, 60.0])
+@pytest.mark.parametrize("step_mode", [False, True])
+def test_the_engine_hears_of_a_request_when_its_turn_has_come(rate, step_mode):
+    work = workloads.build("sharegpt", num_prompts=60, seed=1, request_rate=rate, burstiness=None)
+    where = scenario(frontend_load="100")
+    done = prepare(where, work, {}, step_mode=step_mode).outcome().requests
+    service = np.round(1e-4 * PS_PER_S * work.prompt_tokens).astype(np.int64)
+    heard_s = (work.arrival_ps + waiting_ps(work.arrival_ps, service)) / PS_PER_S
+    assert (done["first_scheduled_s"] >= heard_s - 1e-9).all()
+    held = Workload(
+        "held", np.round(heard_s * PS_PER_S).astype(np.int64), work.prompt_tokens, work.output_tokens
+    )
+    assert np.allclose(done["finish_s"], prepare(scenario(), held, {}).outcome().requests["finish_s"])
 
 
 def test_a_client_that_waits_for_its_answer_waits_for_the_front_end_too():
