@@ -48,9 +48,8 @@ class Frontend:
 
     def seconds(self, prompt_tokens: Int64Column, clients: float = 0) -> Floats:
         """Of each of these requests, its wait left out; `clients` are those of a server."""
-        beside = self.per_client_s * clients / self.processes
-        found: Floats = self.latency_s + self.per_token_s * prompt_tokens + beside
-        return found
+        once = self.latency_s + self.per_client_s * clients / self.processes
+        return np.float64(once) + self.per_token_s * prompt_tokens.astype(np.float64)
 
 
 NOTHING = Frontend()
