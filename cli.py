@@ -38,7 +38,7 @@ from kvsim.cli_calibrate import calibrate_app
 from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
-from kvsim.flags import called, flat, given, names_of, shortened
+from kvsim.flags import called, flat, given, names_of, of_parts, shortened
 from kvsim.light import collect_seldom, leave_out, take_plain_values, without_docstrings
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         TrafficTexts,
         Where,
     )
+    from kvsim.sim.option import Named
     from kvsim.sim.scenario.deployment import Deployment
     from kvsim.sim.serving.fleet import FleetConfig
 
@@ -473,7 +474,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 words = completed(words)
             if name in ("run", "compare") and not any(":" in word for word in words):  # no code of a user
                 leave_out()
-            code = command(name)(words, standalone_mode=False) or 0
+            code = _called(name, words)(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -492,10 +493,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- pieces -------------------------------------------------------------------------------------
 
 
+def _called(name: str, words: Sequence[str]) -> Front:
+    """The commands, with what options of schedulers and allocators the words have."""
+    found = command(name)
+    if name not in found.commands:
+        return found
+    parameters = found.commands[name].params
+    parts = of_parts(words, ["--help", *(flag for each in parameters for flag in each.opts)])
+    return command(name, tuple(parts)) if parts else found
+
+
 @cache
-def command(called: str) -> Front:
+def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
     """The commands, with the options of the one that is called; made once, as it takes a while."""
-    found: Front = typer.main.get_command(shortened(app, called))
+    found: Front = typer.main.get_command(shortened(app, called, parts))
     for each in (found, *found.commands.values()):
         take_plain_values(each)
     return found

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Self
 
 from kvsim.allocators.base import Allocator, Region
-from kvsim.allocators.extents import ExtentArena
+from kvsim.allocators.extents import ExtentArena, ExtentOptions
 from kvsim.allocators.options import Options
 
 
@@ -34,11 +34,11 @@ class Contiguous(Allocator):
     source: ClassVar[str] = "PagedAttention, SOSP '23, section 6.1"
 
     reserves: ClassVar[bool] = True
-    chooses_extents: ClassVar[bool] = True
+    declares: ClassVar[type] = ExtentOptions
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        return cls(capacity_slots, options.fit)
+        return cls(capacity_slots, options.chosen(ExtentOptions).fit)
 
     def __init__(self, capacity_slots: int, fit: str = "first") -> None:
         super().__init__(capacity_slots)

@@ -6,11 +6,25 @@ two free extents never touch.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kvsim.allocators.base import Holdings, Region
+from kvsim.allocators.option import option
 
 FITS = ("first", "best", "next", "worst")
 """Which free extent to cut: the lowest address, the smallest, the first behind the last loan, the largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtentOptions:
+    """Of an allocator that chooses among free extents."""
+
+    fit: str = option(
+        "The hole that a reservation takes: first, best, next, worst.",
+        default="first",
+        value="NAME",
+        allowed=FITS,
+    )
 
 
 class ExtentArena:

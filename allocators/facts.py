@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.option import NoOptions
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Facts:
@@ -27,6 +29,8 @@ class Facts:
     note: ClassVar[str] = ""
     """What a reader of every result must know beside the numbers: a sentence"""
 
+    declares: ClassVar[type] = NoOptions
+    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)"""
     scheduler: ClassVar[str] = ""
     """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
     slow: ClassVar[bool] = False
@@ -41,8 +45,6 @@ class Facts:
     """Whether the option `hybrid` has a meaning."""
     own_page_sizes: ClassVar[bool] = False
     """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
-    chooses_extents: ClassVar[bool] = False
-    """Whether the option `fit` has a meaning."""
     idles: ClassVar[bool] = False
     """Whether free slots may be `idle`: results then have one kind more."""
     works_after_steps: ClassVar[bool] = False
@@ -66,19 +68,11 @@ class Facts:
     copies_on_write: ClassVar[bool] = False
     """Whether `fork` copies nothing, and who writes behind a shared last token then copies the tokens of its
     block, but for the last who shares it."""
-    chooses_eviction: ClassVar[bool] = False
-    """Whether the option `eviction` has a meaning."""
-    chooses_compaction: ClassVar[bool] = False
-    """Whether the option `compaction` has a meaning."""
     pools_windows: ClassVar[bool] = False
     """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
-    splits_pools: ClassVar[bool] = False
-    """Whether the options `swa_share` and `swa_interval` have a meaning."""
+    caches_windows: ClassVar[bool] = False
+    """Whether prefixes are kept although windowed layers free what they leave behind (`groups`)"""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` has a meaning."""
-    takes_budget: ClassVar[bool] = False
-    """Whether the option `kv_budget` has a meaning: tokens are dropped."""
-    takes_bits: ClassVar[bool] = False
-    """Whether the option `kv_bits` has a meaning: tokens are quantised."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` has a meaning, or prefixes are kept anyway."""

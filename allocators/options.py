@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
+from kvsim.allocators.option import NoOptions
+
 T = TypeVar("T")
 
 
@@ -76,8 +78,6 @@ class Options(NamedTuple):
 
     block_size: int = 16
     """slots of a block, for those that have blocks"""
-    fit: str = "first"
-    """first, best, next or worst: the free extent to take, for those that choose among extents"""
     order: Order = Order.STACK
     """the free block to lend, for those that have blocks"""
     cache: CacheRules | None = None
@@ -101,18 +101,12 @@ class Options(NamedTuple):
     """that the engine runs at once"""
     max_model_len: int = 8_192
     """tokens of the longest sequence"""
-    eviction: str = "lru"
-    """which leaf of a radix tree goes first (allocators/sglang/eviction.py), for those that have one"""
-    compaction: str = "eager"
-    """eager or lazy: when holes are closed by moving pages, for those that choose"""
-    swa_share: float = 0.8
-    """tokens of the pool of windowed layers, as a share of those of the full ones, for those that split"""
-    swa_interval: int = 128
-    """tokens that must lie behind the window before SGLang frees their pages"""
-    kv_budget: tuple[int, int] | None = None
-    """(tokens, 0) or (0, percent of its prompt) that a sequence keeps, for those that drop tokens"""
-    kv_bits: int = 2
-    """of a quantised element, for those that quantise"""
+    own: object = NoOptions()
+    """what the allocator declares itself (`Facts.declares`)"""
+
+    def chosen(self, kind: type[T]) -> T:
+        """The allocator's own options, of the kind that it declares; its defaults where none were made."""
+        return self.own if isinstance(self.own, kind) else kind()
 
 
 def said_by(kind: type, name: str, otherwise: T) -> T:

@@ -1,21 +1,22 @@
 """The public functions: simulate, compare, load what was saved, try an allocator or a scheduler."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.option import check_kinds, numpydoc
 from kvsim.sim.options.goals import Goals
-from kvsim.sim.options.option import numpydoc
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.parts import KINDS, known_options
 from kvsim.sim.run import prepare
 from kvsim.workloads.source import opened
 
+GROUPS = (Scenario, Traffic, Goals)
 System = str | type | Scenario | Mapping[str, Any]
 
 
@@ -240,10 +241,12 @@ def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0
 
 def described_server(server: Scenario | None, options: Mapping[str, Any]) -> Scenario:
     """The server, with what the options change; options of the traffic are refused."""
-    known = sorted(each.name for each in fields(Scenario))
+    known = {each.name for each in fields(Scenario)}
+    if options.keys() - known:
+        known |= known_options(_chosen_parts(server, options)).keys()
     for name in options:
         if name not in known:
-            raise unknown("option", name, known)
+            raise unknown("option", name, sorted(known))
     return described(server, None, options)[0]
 
 
@@ -253,30 +256,30 @@ def described(
     """The server, the requests and the goals, with what the options change."""
     _check("scenario", scenario, Scenario, "allocator='paged'")
     _check("traffic", traffic, Traffic, "trace='sharegpt'")
-    of_server = {each.name for each in fields(Scenario)}
-    of_traffic = {each.name for each in fields(Traffic)}
-    of_goals = {each.name for each in fields(Goals)}
+    of_server, of_traffic, of_goals = ({each.name for each in fields(group)} for group in GROUPS)
+    others = options.keys() - of_server - of_traffic - of_goals
+    of_parts = known_options(_chosen_parts(scenario, options)) if others else {}
+    known = of_server | of_traffic | of_goals | of_parts.keys()
     for name in options:
-        if name not in of_server | of_traffic | of_goals:
-            raise unknown("option", name, sorted(of_server | of_traffic | of_goals))
+        if name not in known:
+            raise unknown("option", name, sorted(known))
     options = {
         name: os.fspath(value) if isinstance(value, Path) else value for name, value in options.items()
     }
-    kinds = get_type_hints(Scenario) | get_type_hints(Traffic) | get_type_hints(Goals)
-    for name, value in options.items():
-        _check_kind(name, value, get_args(kinds[name]) or (kinds[name],))
-    own = {name: value for name, value in options.items() if name in of_server}
-    others = {name: value for name, value in options.items() if name in of_traffic}
+    kinds = {name: kind for group in GROUPS for name, kind in get_type_hints(group).items()}
+    del kinds["options"]
+    check_kinds({name: value for name, value in options.items() if name in kinds}, kinds)
+    own = {name: value for name, value in options.items() if name in of_server or name in of_parts}
+    of_requests = {name: value for name, value in options.items() if name in of_traffic}
     goals = Goals(**{name: value for name, value in options.items() if name in of_goals})
-    return replace(scenario or Scenario(), **own), replace(traffic or Traffic(), **others), goals
+    server = (scenario or Scenario()).with_settings(own)
+    return server, replace(traffic or Traffic(), **of_requests), goals
 
 
-def _check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
-    """A value of the types that the option takes; any whole number is an int, any real one a float."""
-    wider = tuple({int: Integral, float: Real}.get(kind, kind) for kind in kinds)
-    if not isinstance(value, wider):
-        allowed = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise KvsimError(f"{name} must be {allowed}, got {type(value).__name__}")
+def _chosen_parts(scenario: Scenario | None, options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The scheduler and the allocator that are asked for."""
+    for kind in KINDS:
+        yield kind, options.get(kind, getattr(scenario or Scenario(), kind))
 
 
 def _check(field: str, given: object, kind: type, instead: str) -> None:

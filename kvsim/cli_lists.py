@@ -85,10 +85,17 @@ def try_scheduler(
     show(table_of(("rule", "what it says"), rules), remark)
 
 
-@lists_app.command()
-def schedulers() -> None:
-    """List the schedulers."""
-    from kvsim.reports.listing import names_table, releases
+@lists_app.command(short_help="List the schedulers, or tell of one.")
+def schedulers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
+    ] = None,
+) -> None:
+    """List the schedulers, or tell of one: its options, its rule."""
+    from kvsim.reports.listing import names_table, releases, scheduler_card
     from kvsim.sim.schedulers import SCHEDULERS
 
+    if name is not None:
+        print(scheduler_card(name))
+        return
     show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")

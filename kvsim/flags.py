@@ -3,7 +3,7 @@
     @flat
     def run(*, traffic: Traffic, server: Scenario) -> None: ...
 
-gives a command with an option for every field that sim/options/option.py describes. The dataclasses are those
+gives a command with an option for every field that sim/option.py describes. The dataclasses are those
 of option_groups.py, imported when such a command is called.
 """
 
@@ -19,7 +19,7 @@ import typer
 from typer.models import CommandInfo
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.option import Named, options_of
 
 
 class Flattened:
@@ -29,9 +29,13 @@ class Flattened:
     when it is asked for: most often another command is called.
     """
 
-    def __init__(self, command: Callable[..., None]) -> None:
-        self._command = command
+    def __init__(self, command: Callable[..., None], parts: Sequence[Named] = ()) -> None:
+        self._command, self._parts = command, parts
         self.__name__, self.__doc__ = command.__name__, command.__doc__
+
+    def with_parts(self, parts: Sequence[Named]) -> "Flattened":
+        """The same command with options of schedulers and allocators, too."""
+        return Flattened(self._command, parts)
 
     def __call__(self, **values: Any) -> None:  # noqa: ANN401 - whatever the options hold
         """Put the options back into their dataclasses, and carry out the command."""
@@ -44,7 +48,7 @@ class Flattened:
     @cached_property
     def _written(self) -> dict[str, inspect.Parameter]:
         """The parameters as they are written, with the annotations that the names stand for."""
-        hints = get_type_hints(self._command, localns=_Groups(), include_extras=True)
+        hints = get_type_hints(self._command, localns=_Groups(self._parts), include_extras=True)
         written = inspect.signature(self._command).parameters
         return {name: each.replace(annotation=hints[name]) for name, each in written.items()}
 
@@ -74,12 +78,16 @@ flat = Flattened
 class _Groups(dict[str, Any]):
     """The names of option_groups.py, each found when an annotation has it."""
 
+    def __init__(self, parts: Sequence[Named]) -> None:
+        super().__init__()
+        self._parts = parts
+
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 - a dataclass
         from kvsim import option_groups
 
         if name not in option_groups.__all__:
             raise KeyError(name)  # a name of cli.py's own, or Python's
-        return getattr(option_groups, name)
+        return option_groups.with_parts(name, self._parts)
 
 
 def called(argv: Sequence[str]) -> str:
@@ -87,20 +95,28 @@ def called(argv: Sequence[str]) -> str:
     return next((word for word in argv if not word.startswith("-")), "")
 
 
-def shortened(app: typer.Typer, called: str) -> typer.Typer:
+def shortened(app: typer.Typer, called: str, parts: Sequence[Named] = ()) -> typer.Typer:
     """The same commands, without the options of those that are not called: making them takes long.
+
+    That which is called has the options of these parts, too.
 
     Completion of a command line wants them all.
     """
     found = copy(app)
-    found.registered_commands = [_shortened(each, called) for each in app.registered_commands]
+    found.registered_commands = [_shortened(each, called, parts) for each in app.registered_commands]
     return app if any(name.endswith("_COMPLETE") for name in os.environ) else found
 
 
-def _shortened(command: CommandInfo, called: str) -> CommandInfo:
+def _shortened(command: CommandInfo, called: str, parts: Sequence[Named]) -> CommandInfo:
     whole = command.callback
-    if whole is None or called == (command.name or whole.__name__.replace("_", "-")):
+    if whole is None:
         return command
+    if called == (command.name or whole.__name__.replace("_", "-")):
+        if not (parts and isinstance(whole, Flattened)):
+            return command
+        found = copy(command)
+        found.callback = whole.with_parts(parts)
+        return found
 
     def without_options() -> None: ...
 
@@ -108,6 +124,25 @@ def _shortened(command: CommandInfo, called: str) -> CommandInfo:
     found = copy(command)
     found.callback = without_options
     return found
+
+
+def of_parts(words: Sequence[str], known: Collection[str]) -> list[Named]:
+    """The options of schedulers and allocators that a command line has, beside the flags that are known."""
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")} - {*known}
+    if not flags:
+        return []
+    from kvsim.sim.parts import KINDS, known_options
+
+    chosen = [
+        (kind, each)
+        for kind in KINDS
+        for word, following in zip(words, [*words[1:], ""], strict=True)
+        for name, equals, value in [word.partition("=")]
+        if name == f"--{kind}"
+        for each in (value if equals else following).split(",")
+    ]
+    named = known_options(chosen).values()
+    return [each for each in named if flags & {each.flag, f"--no-{each.flag[2:]}"}]
 
 
 def given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:

@@ -4,12 +4,13 @@ Each is imported when a command is called that has it: the list of commands does
 without the options of a fit.
 """
 
+from collections.abc import Sequence
 from dataclasses import make_dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvsim.sim.options.option import option, options_of
+from kvsim.sim.option import Named, option, options_of
 
 if TYPE_CHECKING:
     from kvsim.sim.bench.asked import ReplayOptions
@@ -61,20 +62,27 @@ def __getattr__(name: str) -> type:
     return found
 
 
-def texts_of(described: type) -> type:
+def with_parts(name: str, parts: Sequence[Named]) -> type:
+    """The options of that name and, beside those of a server, options of parts: open unless they are said."""
+    if not parts or not name.startswith("Scenario"):
+        return __getattr__(name)
+    if name.endswith("Texts"):
+        return texts_of(__getattr__("Scenario"), parts)
+    added = [(each.name, each.type | None, _open(each, each.about.value)) for each in parts]
+    return make_dataclass(name, added, bases=(__getattr__(name),), kw_only=True, frozen=True)
+
+
+def texts_of(described: type, parts: Sequence[Named] = ()) -> type:
     """The options of a dataclass with texts for values: what a sweep takes, see reports/sweeps/values.py.
 
     A field per option, None where nothing is said.
     """
-    parts = []
-    for each in options_of(described):
-        about = each.about
-        value = f"{about.value or 'on|off'},..."
-        parts.append(
-            (
-                each.name,
-                str | None,
-                option(about.help, panel=about.panel, default=None, value=value, shown=each.in_words),
-            )
-        )
-    return make_dataclass(f"{described.__name__}Texts", parts, kw_only=True, frozen=True)
+    named = [*options_of(described), *parts]
+    texts = [(each.name, str | None, _open(each, f"{each.about.value or 'on|off'},...")) for each in named]
+    return make_dataclass(f"{described.__name__}Texts", texts, kw_only=True, frozen=True)
+
+
+def _open(named: Named, value: str) -> Any:  # noqa: ANN401 - as `option`
+    """The field of an option that is None unless it is said."""
+    panel = named.about.panel or "Parts"
+    return option(named.about.help, panel=panel, default=None, value=value, shown=named.in_words)

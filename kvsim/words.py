@@ -6,8 +6,9 @@ sweep --enable-prefix-caching         -> sweep --enable-prefix-caching=on
 
 from collections.abc import Sequence
 
+from kvsim.flags import of_parts
 from kvsim.option_groups import Scenario, Traffic
-from kvsim.sim.options.option import options_of
+from kvsim.sim.option import options_of
 from kvsim.sim.options.outputs import MAP_INSTANTS
 
 SWEEPING = ("sweep", "capacity")
@@ -33,7 +34,14 @@ def with_values(argv: Sequence[str]) -> list[str]:
 
     `--enable-prefix-caching` is on, `--no-enable-prefix-caching` is off, `--zip` pairs all lists.
     """
-    alone = {each.flag for kind in (Traffic, Scenario) for each in options_of(kind) if each.type is bool}
+    common = [each for kind in (Traffic, Scenario) for each in options_of(kind)]
+    words = [
+        word
+        for word, following in zip(argv, [*argv[1:], "--"], strict=True)
+        if following.startswith("--") and "=" not in word
+    ]
+    parts = of_parts(words, [each.flag for each in common])
+    alone = {each.flag for each in (*common, *parts) if each.type is bool}
     found = []
     for word, following in zip(argv, [*argv[1:], "--"], strict=True):
         positive = f"--{word.removeprefix('--no-')}"

@@ -12,6 +12,7 @@ from kvsim.sim.cost.published import profile_names
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.models.spec import ModelSpec
+from kvsim.sim.option import options_of
 
 
 def models_table() -> FittingTable:
@@ -95,6 +96,26 @@ def names_table(registry: Mapping[str, str]) -> FittingTable:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
     modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
     return table_of(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
+
+
+def scheduler_card(name: str) -> str:
+    """One scheduler: its releases and its own options, and what its file says of it."""
+    from kvsim.sim.build import scheduler_class
+
+    found = scheduler_class(name)
+    text = (import_module(found.__module__).__doc__ or "").strip()
+    versions = [f"releases {', '.join(found.VERSIONS)}"] if found.VERSIONS else []
+    return "\n".join([name, *versions, *own_options(found.declares), "", text])
+
+
+def own_options(declared: type) -> list[str]:
+    """The options of one part, a line each: flag, meaning, default."""
+    lines = []
+    for each in options_of(declared):
+        flag = f"{each.flag} {each.about.value}".strip()
+        default = f" Default: {each.in_words}." if each.in_words else ""
+        lines.append(f"{flag}  {each.about.help}{default}")
+    return [f"{'options' if not place else '':9}{line}" for place, line in enumerate(lines)]
 
 
 def releases(registry: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The options of a run as tables of the docs, made from their one description (sim/options/option.py).
+"""The options of a run as tables of the docs, made from their one description (sim/option.py).
 
 `python -m kvsim.reports.options docs/commands.md` writes them anew between the page's markers.
 """
@@ -9,38 +9,52 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
+from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.goals import Goals
-from kvsim.sim.options.option import Named, options_of
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.sweeps import Sought, Swept, Where
 from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.parts import Declared, declared_everywhere, part_named
 from kvsim.sim.schedulers import SCHEDULERS
 
 GROUPS = (Traffic, Seeds, Scenario, Goals, Swept, Where, Sought, Output)
+PARTS = "Parts"
+"""Stands for the options that belong to some schedulers and allocators."""
 LONGEST = 2048
 """The longest sequence for which defaults that depend on it are told."""
 
 
 def option_rows(panel: str) -> list[str]:
     """The rows of a panel: option, default, meaning."""
+    if panel == PARTS:
+        return [_row(each.named, each) for each in declared_everywhere().values()]
     described = (each for group in GROUPS for each in options_of(group))
     rows = {each.name: _row(each) for each in described if each.about.panel == panel}
     return list(rows.values())
 
 
-def _row(named: Named) -> str:
+def _row(named: Named, declared: Declared | None = None) -> str:
     about = named.about
     value = f" {about.value}".replace("|", "\\|") if about.value else ""
     names = [f"`{named.flag}{value}`"]
     names += [f"`{name}`" for name in (about.short, *about.also) if name]
     if named.type is bool and named.optional:
         names.append(f"`--no-{named.flag[2:]}`")
-    return f"| {', '.join(names)} | {'; '.join(_defaults(named))} | {about.doc or _plain(about.help)} |"
+    of = f"{', '.join(f'`{name}`' for name in declared.parts)}: " if declared else ""
+    meaning = about.doc or _plain(about.help)
+    return f"| {', '.join(names)} | {'; '.join(_defaults(named, declared))} | {of}{meaning} |"
 
 
-def _defaults(named: Named) -> list[str]:
+def _defaults(named: Named, declared: Declared | None) -> list[str]:
     """The common default, then the schedulers that have another one."""
+    if declared:
+        found: dict[str, list[str]] = {}
+        for part in declared.parts:
+            options = options_of(part_named(declared.kind, part).declares)
+            own = next(each for each in options if each.name == named.name)
+            found.setdefault(own.in_words, []).append(f"`{part}`")
+        return [f"{', '.join(who)} {value}" if len(found) > 1 else value for value, who in found.items()]
     usual = named.in_words
     common = f"`{usual}`" if named.type is str and usual and not named.about.shown else usual
     return [common, *(f"`{who}` {value}" for who, value in _others(named.name).items())]

@@ -24,6 +24,7 @@ from rich.text import Text
 from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
+from kvsim.reports.listing import own_options
 from kvsim.sim.scenario.registry import allocator_class
 
 OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
@@ -80,7 +81,7 @@ def card(name: str) -> str:
         ("source", found.source),
     )
     facts = [f"{what:9}{text}" for what, text in rows if text]
-    return "\n".join([name, *facts, "", *drawn(found)])
+    return "\n".join([name, *facts, *own_options(found.declares), "", *drawn(found)])
 
 
 def drawn(allocator: type[Allocator]) -> list[str]:

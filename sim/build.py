@@ -15,11 +15,12 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.kv_groups import KvGroups, kv_groups
 from kvsim.sim.models.kv_layers import EVERY_TOKEN
+from kvsim.sim.option import taken
+from kvsim.sim.parts import check_taken
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig, split_budget
 from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.schedulers import SCHEDULERS
@@ -55,6 +56,15 @@ def scheduler_class(name: str) -> type[Scheduler]:
     """The scheduler of that name, with or without a release, or the user's own."""
     base = name if ":" in name else name.partition("@")[0]
     return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+
+
+def own_options(scenario: Deployment) -> dict[str, tuple[str, type]]:
+    """The parts that declare options of their own: kind -> (name, the dataclass of its options)."""
+    scheduler, allocator = scheduler_name(scenario), scenario.engine.allocator
+    return {
+        "allocator": (allocator, allocator_class(allocator).declares),
+        "scheduler": (scheduler, scheduler_class(scheduler).declares),
+    }
 
 
 def build_scheduler(scenario: Deployment) -> Scheduler:
@@ -104,7 +114,7 @@ def _allocator_groups(groups: KvGroups, scenario: Deployment, scheduler: Schedul
         raise KvsimError(
             f"scheduler must be vllm-v1, orca or static for {model}, got {scheduler_name(scenario)}{advice}"
         )
-    if scheduler.cache is not None and not allocator_class(scenario.engine.allocator).splits_pools:
+    if scheduler.cache is not None and not allocator_class(scenario.engine.allocator).caches_windows:
         raise KvsimError(
             f"enable_prefix_caching must be off for {model}, got on "
             f"(scheduler {scheduler_name(scenario)}){advice}"
@@ -119,34 +129,16 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
     found = allocator_class(engine.allocator)
     if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
-    if engine.fit != EngineConfig.fit and not found.chooses_extents:
-        raise KvsimError(
-            f"fit must be left out for allocator {engine.allocator}, which has no extents to choose"
-        )
-    if engine.eviction != EngineConfig.eviction and not found.chooses_eviction:
-        raise KvsimError(
-            f"eviction must be left out for allocator {engine.allocator}, which has one of its own"
-        )
-    if engine.compaction != EngineConfig.compaction and not found.chooses_compaction:
-        raise KvsimError(f"compaction must be left out for allocator {engine.allocator}, which moves nothing")
-    for field in ("swa_full_tokens_ratio", "swa_eviction_interval"):
-        if getattr(engine, field) is not None and not found.splits_pools:
-            raise KvsimError(
-                f"{field} must be left out for allocator {engine.allocator}, which has no second pool"
-            )
-    if engine.kv_budget and not found.takes_budget:
-        raise KvsimError(
-            f"kv_budget must be left out for allocator {engine.allocator}, which keeps all tokens"
-        )
-    if engine.kv_bits and not found.takes_bits:
-        raise KvsimError(
-            f"kv_bits must be left out for allocator {engine.allocator}, which quantises nothing"
-        )
+    parts = {
+        "allocator": (engine.allocator, found.declares),
+        "scheduler": (str(scheduler.config.scheduler), scheduler.declares),
+    }
+    check_taken(engine.options, parts)
     if scheduler.cache and not found.keeps_prefixes:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
         )
-    host_slots = _host_blocks(scenario) * engine.block_size if scheduler.forks else 0
+    host_slots = _host_blocks(scenario, scheduler) * engine.block_size if scheduler.forks else 0
     hybrid = hybrid_groups(scenario)
     groups = None if hybrid else windowed_groups(scenario)
     kept = _allocator_groups(groups, scenario, scheduler) if groups else None
@@ -156,7 +148,6 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         bytes_per_token = bytes_per_token * groups.layers_per_group // model.caching_layers
     options = Options(
         block_size=engine.block_size,
-        fit=engine.fit,
         order=scheduler.order,
         cache=scheduler.cache,
         host_slots=host_slots,
@@ -169,12 +160,7 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
         max_sequences=engine.max_num_seqs,
         max_model_len=scenario.max_model_len,
-        eviction=engine.eviction,
-        compaction=engine.compaction,
-        swa_share=engine.swa_full_tokens_ratio or Options().swa_share,
-        swa_interval=engine.swa_eviction_interval or Options().swa_interval,
-        kv_budget=split_budget(engine.kv_budget) if engine.kv_budget else None,
-        kv_bits=engine.kv_bits or 2,
+        own=taken(found.declares, engine.options),
     )
     try:
         capacity = hybrid.capacity if hybrid else kv_capacity(scenario, groups)
@@ -183,11 +169,10 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
 
 
-def _host_blocks(scenario: Deployment) -> int:
+def _host_blocks(scenario: Deployment, scheduler: Scheduler) -> int:
     """Blocks of the host pool: as given, else as many as fit in vLLM's default swap space."""
-    given = scenario.engine.num_cpu_blocks
-    if given is not None:
-        return given
+    if scheduler.host_blocks is not None:
+        return scheduler.host_blocks
     model, tp = scenario.served_model, scenario.tensor_parallel_size
     return SWAP_SPACE_BYTES // (scenario.engine.block_size * model.kv_bytes_per_token_per_gpu(tp))
 

@@ -9,9 +9,10 @@ summary, which tells how long it took.
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from kvsim.allocators import ALLOCATORS
+from kvsim.allocators.option import declared_by
 from kvsim.sim import __version__
 from kvsim.sim.build import (
     build_allocator,
@@ -19,6 +20,7 @@ from kvsim.sim.build import (
     build_scheduler,
     capacity_of,
     hybrid_groups,
+    own_options,
     scheduler_class,
     scheduler_name,
 )
@@ -33,6 +35,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
+from kvsim.sim.parts import declared_everywhere, defaults_of
 from kvsim.sim.plugins import refuse_code
 from kvsim.sim.record import metrics
 from kvsim.sim.record.attainment import attained
@@ -284,8 +287,15 @@ def resolved(scenario: Deployment) -> Deployment:
     scheduler = build_scheduler(scenario)
     reserve = engine.reserve or ("max" if _reserves(scenario) else None)
     profile = None if scenario.profile is None else needed(scenario.profile, scenario)
+    own: dict[str, object] = {}
+    for _, declared in own_options(scenario).values():
+        own |= defaults_of(declared)
     named = replace(
-        engine, scheduler=scheduler_name(scenario), reserve=reserve, async_scheduling=scheduler.asynchronous
+        engine,
+        scheduler=scheduler_name(scenario),
+        reserve=reserve,
+        async_scheduling=scheduler.asynchronous,
+        options=own | {name: value for name, value in engine.options.items() if value is not None},
     )
     return replace(scenario, engine=named, profile=profile)
 
@@ -303,6 +313,13 @@ def with_allocator(scenario: Deployment, text: str) -> Deployment:
     return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
 
 
+def with_its_options(scenario: Deployment) -> Deployment:
+    """The scenario with those options that its allocator or its scheduler declares, and no others."""
+    known = {name for _, kind in own_options(scenario).values() for name in declared_by(kind)}
+    kept = {name: value for name, value in scenario.engine.options.items() if name in known}
+    return replace(scenario, engine=replace(scenario.engine, options=kept))
+
+
 def fitting(scenario: Deployment) -> dict[str, Deployment]:
     """Each built-in allocator with which the scenario can soon be run -> the scenario with it."""
     return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
@@ -315,14 +332,16 @@ def left_out(scenario: Deployment) -> dict[str, str]:
 
 def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
     """The scenario with each built-in allocator, or why it cannot be run."""
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None, fit=EngineConfig.fit))
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None))
     uncached = replace(bare, engine=replace(bare.engine, enable_prefix_caching=False))
     found: dict[str, Deployment | str] = {}
     for name in ALLOCATORS:
         if allocator_class(name).slow:
             found[name] = f"it is slow; for short runs: {EVERY},{name}"
             continue
-        chosen = with_allocator(bare if allocator_class(name).keeps_prefixes else uncached, name)
+        chosen = with_its_options(
+            with_allocator(bare if allocator_class(name).keeps_prefixes else uncached, name)
+        )
         try:
             found[name] = resolved(chosen)
             build_allocator(resolved(chosen), build_scheduler(chosen))
@@ -334,9 +353,8 @@ def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
 def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
     """The scenario under each allocator; `all` stands for those that are built in and fit it.
 
-    Its `reserve` is for those that reserve and name no own one, its `fit` for those that choose extents, its
-    `kv_budget` and `kv_bits` for those that drop or quantise tokens; its prefix cache is for those that keep
-    prefixes, if any of them does.
+    Its `reserve` is for those that reserve and name no own one, each of its other options for those that
+    declare it; its prefix cache is for those that keep prefixes, if any of them does.
 
     Raises
     ------
@@ -346,39 +364,26 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     if EVERY in allocators:
         named = [name for name in allocators if name != EVERY]
         allocators = [*(name for name in fitting(scenario) if name not in named), *named]
-    reserve, fit = scenario.engine.reserve, scenario.engine.fit
-    budget, bits = scenario.engine.kv_budget, scenario.engine.kv_bits
-    plain = replace(scenario.engine, reserve=None, fit=EngineConfig.fit, kv_budget=None, kv_bits=None)
-    bare = replace(scenario, engine=plain)
+    reserve = scenario.engine.reserve
+    bare = replace(scenario, engine=replace(scenario.engine, reserve=None))
     settings = release_settings(scenario.engine.scheduler, scenario.gpu, scenario.model)
     cached = bool(settings.get("enable_prefix_caching")) or any(
         allocator_class(with_allocator(bare, text).engine.allocator).keeps_prefixes for text in allocators
     )
     scenarios, taken = [], False
     for text in allocators:
-        chosen = with_allocator(bare, text)
+        chosen = with_its_options(with_allocator(bare, text))
         found = allocator_class(chosen.engine.allocator)
         if cached and not found.keeps_prefixes:
             chosen = replace(chosen, engine=replace(chosen.engine, enable_prefix_caching=False))
-        if found.chooses_extents:
-            chosen = replace(chosen, engine=replace(chosen.engine, fit=fit))
-        if found.takes_budget or found.takes_bits:
-            own = replace(
-                chosen.engine,
-                kv_budget=budget if found.takes_budget else None,
-                kv_bits=bits if found.takes_bits else None,
-            )
-            chosen = replace(chosen, engine=own)
         if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
         scenarios.append(resolved(chosen))
     names = ", ".join(allocators)
     if reserve and not taken:
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
-    if fit not in (EngineConfig.fit, *(each.engine.fit for each in scenarios)):
-        raise KvsimError(f"fit must be left out: none of {names} takes it, got {fit!r}")
-    for name, value in (("kv_budget", budget), ("kv_bits", bits)):
-        if value is not None and all(getattr(each.engine, name) is None for each in scenarios):
+    for name, value in scenario.engine.options.items():
+        if not any(name in each.engine.options for each in scenarios):
             raise KvsimError(f"{name} must be left out: none of {names} takes it, got {value!r}")
     labels = [label(each.engine) for each in scenarios]
     twice = [name for name in labels if labels.count(name) > 1]
@@ -472,11 +477,33 @@ def deployment_of(
             {**config["workload"], **parts["engine"], **config.get("fleet", {})},
             None if trusted is None else [*trusted, *handed_over()],
         )
+        parts = {**parts, "engine": _with_options(parts["engine"])}
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Deployment(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
         if scenario.profile is not None:
             check_profile(scenario.profile)
         return scenario, dict(config["workload"])
+
+
+def _with_options(engine: Mapping[str, object]) -> Mapping[str, object]:
+    """The settings of an engine as they are written now: before, each option of a part was a setting.
+
+    Those that say no more than the default are left out; so are those of other parts.
+    """
+    common = {each.name for each in fields(EngineConfig)}
+    known = declared_everywhere() if engine.keys() - common else {}
+    own = {
+        name: value
+        for name, value in engine.items()
+        if name not in common and not (name in known and value in (None, known[name].named.default))
+    }
+    if not own and not known:
+        return engine
+    kept = {name: value for name, value in engine.items() if name in common}
+    before = engine.get("options", {})
+    if not isinstance(before, Mapping):
+        raise KvsimError(f"options must be an object, got {type(before).__name__}")
+    return kept | {"options": {**before, **own}}
 
 
 def fleet_of(config: object, what: str = "config") -> FleetConfig:

@@ -16,11 +16,13 @@ All layers and heads drop the same tokens here. Ignored: forks, prefixes, swappi
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Holdings, Region
 from kvsim.allocators.blocks import Blocks
+from kvsim.allocators.option import option
 from kvsim.allocators.options import Options, Order
 from kvsim.allocators.pool import Pool
 
@@ -32,9 +34,34 @@ class Budget(NamedTuple):
     percent: int = 0
     """used where it is above 0"""
 
+    @classmethod
+    def of_text(cls, text: str) -> "Budget":
+        """That of `1024` or `20%`; ValueError for anything else."""
+        number, share = text.removesuffix("%"), text.endswith("%")
+        if not number.isdecimal() or not (1 <= int(number) <= 100 if share else int(number) >= 2):
+            raise ValueError(f"kv_budget must be a number of tokens from 2 on, or 1% to 100%, got {text!r}")
+        return cls(percent=int(number)) if share else cls(tokens=int(number))
+
     def of(self, prompt: int) -> int:
         """Tokens for a prompt of so many; 2 at least."""
         return max(2, -(-prompt * self.percent // 100) if self.percent else self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """Of a cache that drops tokens."""
+
+    kv_budget: str | None = option(
+        "Tokens that a sequence keeps.",
+        default=None,
+        value="N|P%",
+        shown="1024; h2o 20%",
+        doc="tokens that a sequence keeps, or a share of its prompt; quality is not modelled",
+    )
+
+    def __post_init__(self) -> None:
+        if self.kv_budget is not None:
+            Budget.of_text(self.kv_budget)
 
 
 class Holding:
@@ -83,7 +110,7 @@ class Budgeted(Blocks):
 
     family = "lossy"
     note = "Memory only: what the answers lose in quality is not modelled."
-    takes_budget = True
+    declares = BudgetOptions
 
     windows = True
     usual = Budget(tokens=1_024)
@@ -91,7 +118,8 @@ class Budgeted(Blocks):
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        return cls(capacity_slots, Budget(*options.kv_budget or cls.usual), options.block_size)
+        text = options.chosen(BudgetOptions).kv_budget
+        return cls(capacity_slots, Budget.of_text(text) if text else cls.usual, options.block_size)
 
     def __init__(self, capacity_slots: int, budget: Budget | None = None, block_size: int = 16) -> None:
         super().__init__(capacity_slots, block_size)

@@ -15,10 +15,12 @@ order in which they came. The one layer that is in full during a prefill is left
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import gcd
 from typing import Self
 
 from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.option import option
 from kvsim.allocators.options import Options
 
 RESIDUAL = 128
@@ -27,6 +29,19 @@ GROUP = 32
 """elements with one scale and one zero point"""
 SCALES_BITS = 32
 """of a group: the scale and the zero point"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantisedOptions:
+    """Of a quantised cache."""
+
+    kv_bits: int = option(
+        "Bits of an element of keys and values.",
+        default=2,
+        value="N",
+        allowed=(1, 2, 4, 8),
+        doc="bits of an element of keys and values: 1, 2, 4 or 8; quality is not modelled",
+    )
 
 
 class Kivi(Allocator):
@@ -48,14 +63,14 @@ class Kivi(Allocator):
     wastes = "nothing; quality is not modelled"
     used_by = "transformers (QuantizedCache, nearly)"
     source = "KIVI, ICML '24, arXiv 2402.02750"
-    takes_bits = True
+    declares = QuantisedOptions
 
     windows = True
     grows_by = 1
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        return cls(capacity_slots, 8 * options.dtype_bytes, options.kv_bits)
+        return cls(capacity_slots, 8 * options.dtype_bytes, options.chosen(QuantisedOptions).kv_bits)
 
     def __init__(self, capacity_tokens: int, full_bits: int = 16, bits: int = 2) -> None:
         quantised = bits + SCALES_BITS // GROUP

@@ -22,7 +22,7 @@ from kvsim.allocators.arena import regions_of_tables
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
-from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.allocators.sglang.eviction import STRATEGIES, EvictionOptions
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import UNKNOWN, Row, SglangMatch
 from kvsim.allocators.sglang.tree import SglangTree
@@ -40,11 +40,12 @@ class SglangCached(Allocator):
     pages = True
     has_blocks = True
     keeps_prefixes = True
-    chooses_eviction = True
+    declares = EvictionOptions
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "SglangCached":
-        return cls(capacity_slots, options.block_size, options.cache is not None, options.eviction)
+        eviction = options.chosen(EvictionOptions).eviction
+        return cls(capacity_slots, options.block_size, options.cache is not None, eviction)
 
     def __init__(
         self, capacity_slots: int, page_size: int = 1, caches: bool = True, eviction: str = "lru"

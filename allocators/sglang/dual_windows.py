@@ -8,16 +8,39 @@ Source: SGLang 0.5.23, `mem_cache/allocator/swa.py`.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from kvsim.allocators.base import Allocator
+from kvsim.allocators.option import option
 from kvsim.allocators.options import Groups, Options
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.eviction import EvictionOptions
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.allocators.sglang.windows import INTERVAL, Pages, SglangWindows
 
-SWA_SHARE = Options().swa_share
+SWA_SHARE = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualOptions(EvictionOptions):
+    """Of two pools, each with a tree."""
+
+    swa_full_tokens_ratio: float = option(
+        "Share of the windowed layers' pool of the full one's tokens.",
+        default=SWA_SHARE,
+        value="X",
+        above=0,
+        doc="tokens of the pool of windowed layers, as a share of those of the full ones",
+    )
+    swa_eviction_interval: int = option(
+        "Tokens behind the window before their pages go.",
+        default=INTERVAL,
+        value="N",
+        least=1,
+        doc="tokens that must lie behind the window before their pages are freed",
+    )
 
 
 def split(capacity_slots: int, groups: Groups, page_size: int, swa_share: float) -> tuple[int, int]:
@@ -39,17 +62,19 @@ class SglangDual(SglangWindows):
     idea = "a pool of full and one of windowed layers, split at the start"
     wastes = "less than a page in each layer; what one pool cannot lend"
     source = "SGLang 0.5.23, mem_cache/allocator/swa.py"
-    keeps_prefixes = chooses_eviction = splits_pools = True
+    declares = DualOptions
+    keeps_prefixes = caches_windows = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         groups, page, cache = options.groups, options.block_size, options.cache is not None
+        own = options.chosen(DualOptions)
         if groups is None:
-            return SglangCached(capacity_slots, page, cache, options.eviction)
-        share, interval = options.swa_share, options.swa_interval
+            return SglangCached(capacity_slots, page, cache, own.eviction)
+        share, interval = own.swa_full_tokens_ratio, own.swa_eviction_interval
         if cache:
             pages = split(capacity_slots, groups, page, share)
-            return SglangWindowed(groups, pages, page, interval, eviction=options.eviction)
+            return SglangWindowed(groups, pages, page, interval, eviction=own.eviction)
         return cls(capacity_slots, groups, page, interval, share)
 
     def __init__(

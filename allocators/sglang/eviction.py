@@ -11,7 +11,9 @@ what lies behind goes first (arXiv 2510.15152). Source: SGLang 0.5.23, `mem_cach
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from kvsim.allocators.option import option
 from kvsim.allocators.sglang.nodes import Node
 
 Strategy = Callable[[Node], tuple[int, ...]]
@@ -28,6 +30,18 @@ STRATEGIES: dict[str, Strategy] = {
     "slru": lambda node: (int(node.hits >= PROTECTED_HITS), node.last),
 }
 """By name, as `--eviction` takes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictionOptions:
+    """Of a radix tree that forgets leaves."""
+
+    eviction: str = option(
+        "The leaf of the radix tree that goes first.",
+        default="lru",
+        value="NAME",
+        allowed=tuple(STRATEGIES),
+    )
 
 
 def tail_optimised(threshold: int, estimate: int) -> Strategy:

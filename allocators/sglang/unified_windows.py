@@ -8,13 +8,27 @@ Source: SGLang 0.5.23, `mem_cache/allocator/unified_hybrid_swa.py`; sgl-project/
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.option import option
 from kvsim.allocators.options import Groups, Options
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.ends import End
 from kvsim.allocators.sglang.unified import UnifiedPair
 from kvsim.allocators.sglang.windows import INTERVAL, Pages, SglangWindows
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionOptions:
+    """Of a buffer that is used from both ends."""
+
+    compaction: str = option(
+        "When pages move to close holes: at once, or when room is short.",
+        default="eager",
+        allowed=("eager", "lazy"),
+        doc="when pages move to close holes: at every release, or when room is short",
+    )
 
 
 class SglangUnified(SglangWindows):
@@ -30,13 +44,15 @@ class SglangUnified(SglangWindows):
     wastes = "less than a page in each layer; moved pages"
     source = "SGLang 0.5.23, unified_sub_pool.py; sgl-project/sglang#29678"
 
-    chooses_compaction = moves_on_release = True
+    declares = CompactionOptions
+    moves_on_release = True
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
         if options.groups is None:
             return SglangCached(capacity_slots, options.block_size, options.cache is not None)
-        return cls(capacity_slots, options.groups, options.block_size, lazy=options.compaction == "lazy")
+        lazy = options.chosen(CompactionOptions).compaction == "lazy"
+        return cls(capacity_slots, options.groups, options.block_size, lazy=lazy)
 
     def __init__(
         self,

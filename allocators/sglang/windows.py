@@ -18,9 +18,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
-from kvsim.allocators.options import Groups, Options
+from kvsim.allocators.options import Groups
 
-INTERVAL = Options().swa_interval
+INTERVAL = 128
 
 
 class Pages:

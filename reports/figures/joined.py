@@ -111,7 +111,8 @@ def _choices(run: Run) -> dict[str, Any]:
     if scenario.get("profile") is not None:
         text = json.dumps(scenario["profile"], sort_keys=True)
         scenario["profile"] = sha256(text.encode()).hexdigest()[:8]
-    return {**_flat(config), **_flat(scenario), **engine, **workload}
+    own = engine.pop("options", {})
+    return {**_flat(config), **_flat(scenario), **engine, **own, **workload}
 
 
 def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:

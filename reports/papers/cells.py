@@ -129,7 +129,7 @@ def scenario_of(cell: Cell) -> Deployment:
     return Deployment(
         model=model_named(cell["model"]),
         gpu=gpu_named(cell["gpu"]),
-        engine=EngineConfig(**settings),
+        engine=EngineConfig.of(settings),
         **given,
     )
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
-from kvsim.sim.build import build_scheduler, engine_defaults
+from kvsim.sim.build import build_scheduler, engine_defaults, own_options
+from kvsim.sim.parts import defaults_of
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.registry import allocator_class
@@ -94,10 +95,14 @@ def _of_scenario(scenario: Deployment) -> Iterator[str]:
         yield _plain(str(engine.scheduler))
     for field in fields(EngineConfig):
         value = getattr(engine, field.name)
-        if field.name in ("allocator", "reserve", "scheduler"):
+        if field.name in ("allocator", "reserve", "scheduler", "options"):
             continue
         if value is not None and value != usual.get(field.name, field.default):
             yield _word(field.name, value)
+    declared = [defaults_of(kind) for _, kind in own_options(scenario).values()]
+    for name, value in engine.options.items():
+        if value is not None and value not in [each[name] for each in declared if name in each]:
+            yield _word(name, value)
     for field in fields(Deployment):
         value = getattr(scenario, field.name)
         if field.name not in ("model", "gpu", "engine", "cost", "profile") and value not in (

@@ -27,12 +27,13 @@ from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.files.reading import understood
 from kvsim.sim.files.whole_file import whole_file
-from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.parts import KINDS, known_options
 
 SWEPT: dict[str, Named] = {each.name: each for kind in (Traffic, Scenario) for each in options_of(kind)}
-"""The options that a sweep may vary."""
+"""The options that a sweep may vary, but for those of one scheduler or allocator."""
 
 BESIDE = ("seeds", "slo", "gpu_price", "zip", "case")
 """What else a file may say."""
@@ -49,7 +50,7 @@ class Point:
 
     def label(self, names: Sequence[str]) -> str:
         """For a message: the case, and the settings of these names."""
-        said = [f"{name}={shown(setting(self, name))}" for name in names if name in SWEPT]
+        said = [f"{name}={shown(setting(self, name))}" for name in names if name != "case"]
         return " ".join([*([self.case] if self.case else []), *said]) or "all settings"
 
 
@@ -61,7 +62,7 @@ def labels(points: Sequence[Point], among: Sequence[Point], names: Sequence[str]
     found: list[str] = []
     for case in dict.fromkeys(point.case for point in points):
         some, whole = ([each for each in group if each.case == case] for group in (points, among))
-        differ = [name for name in names if name in SWEPT and len(_values(whole, name)) > 1]
+        differ = [name for name in names if name != "case" and len(_values(whole, name)) > 1]
         only = {name: _values(some, name) for name in differ if _values(some, name) != _values(whole, name)}
         alike = [each for each in whole if all(_value(each, name) in only[name] for name in only)]
         if len(alike) > len(some):
@@ -173,10 +174,16 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 def _settings(given: Mapping[str, Any]) -> dict[str, list[Any]]:
     found = {}
+    known: Mapping[str, Named] = SWEPT
+    if given.keys() - known:
+        parts = [
+            (kind, each) for kind in KINDS for each in values_of(SWEPT[kind], given.get(kind, "default"))
+        ]
+        known = {**known_options(parts), **known}
     for name, value in given.items():
-        if name not in SWEPT:
-            raise unknown("option", name, [*SWEPT, *BESIDE])
-        found[name] = values_of(SWEPT[name], value)
+        if name not in known:
+            raise unknown("option", name, [*known, *BESIDE])
+        found[name] = values_of(known[name], value)
     if len(found.get("seed", ())) > 1:
         raise KvsimError("seed must be one number, the first: seeds says how many")
     return found
@@ -216,7 +223,17 @@ def varying(points: Sequence[Point]) -> list[str]:
 
 def setting(point: Point, name: str) -> Any:  # noqa: ANN401 - of any option
     """The value of an option at a point, its default where nothing is said."""
-    return point.settings.get(name, SWEPT[name].default)
+    if name in point.settings:
+        return point.settings[name]
+    named = _option(name)
+    return named.default if named else None
+
+
+def _option(name: str) -> Named | None:
+    """The option of that name; None: it is none, or one of a user's own class."""
+    if name in SWEPT or name in BESIDE:
+        return SWEPT.get(name)
+    return known_options().get(name)
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import Named
+from kvsim.sim.option import Named
 
 MOST = 100_000
 """Values of one option; more are a mistake."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvsim.sim.options.option import option
+from kvsim.sim.option import option
 
 PANEL = "Replay"
 

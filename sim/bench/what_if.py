@@ -12,19 +12,22 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from kvsim.allocators.option import declared_by
 from kvsim.sim.bench.workload import LOAD, Load
 from kvsim.sim.build import engine_defaults, scheduler_class, windowed_groups
 from kvsim.sim.classes import name_of
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.options.option import Named, options_of
+from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.parts import known_options
 from kvsim.sim.run import resolved
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.schedulers.base import SOME_KNOW
 
+SWITCHES = {"enable_prefix_caching", "async_scheduling"}
+"""Settings of all servers that some schedulers have no use for."""
 GIVEN = ("num_gpu_blocks", "kv_tokens")
 
 
@@ -78,9 +81,10 @@ def changed(server: Scenario, changes: dict[str, Any], asked: Scenario | None = 
     """
     if asked is not None and {"scheduler", "allocator"} & changes.keys():
         changes = _of_itself(server, changes, asked) | changes
+        server = replace(server, options=_kept(server, changes, asked))
     if any(name in changes for name in GIVEN):  # a size that was known before gives way to it
-        return replace(server, **{**dict.fromkeys(GIVEN), **changes})
-    found = replace(server, **changes)
+        return server.with_settings({**dict.fromkeys(GIVEN), **changes})
+    found = server.with_settings(changes)
     if not any(getattr(server, name) for name in GIVEN):
         return found
     before, after = (
@@ -103,20 +107,33 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
         if getattr(asked, name) == getattr(usual, name) and getattr(server, name) != getattr(usual, name)
     }
     if "allocator" in changes and not allocator_class(name_of(changes["allocator"])).has_blocks:
-        return {name: getattr(usual, name) for name in own & {*SOME_KNOW, "scheduler"}}
+        return {name: getattr(usual, name) for name in own & {*SWITCHES, "scheduler"}}
     if "scheduler" not in changes:
         return {}
     name, longest = name_of(changes["scheduler"]), server.deployed().max_model_len
     its_own: dict[str, Any] = dict(engine_defaults(name, longest))
-    used = scheduler_class(name)(EngineConfig(scheduler=name, **its_own), longest).settings()
-    left = own & (its_own.keys() | set(SOME_KNOW) - used)
+    left = own & its_own.keys()
+    for switch in own & SWITCHES:
+        try:
+            scheduler_class(name)(EngineConfig(scheduler=name, **its_own | {switch: True}), longest)
+        except KvsimError:
+            left.add(switch)
     return {name: getattr(usual, name) for name in left}
+
+
+def _kept(server: Scenario, changes: Mapping[str, Any], asked: Scenario) -> dict[str, object]:
+    """The options of parts that are left: those that were asked for, and those that the new parts declare."""
+    chosen = [name_of(changes["allocator"])] if "allocator" in changes else []
+    known = {name for each in chosen for name in declared_by(allocator_class(each).declares)}
+    if changes.get("scheduler") is not None:
+        known |= set(declared_by(scheduler_class(name_of(changes["scheduler"])).declares))
+    return {name: value for name, value in server.options.items() if name in known or name in asked.options}
 
 
 def _known() -> dict[str, Named]:
     """Every setting that can be changed."""
     load = {each.name: each for each in options_of(Traffic) if each.name in LOAD}
-    return {each.name: each for each in options_of(Scenario)} | load
+    return {**known_options(), **{each.name: each for each in options_of(Scenario)}, **load}
 
 
 def in_words(changes: Mapping[str, Any]) -> str:

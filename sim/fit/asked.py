@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kvsim.sim.options.option import option
+from kvsim.sim.option import option
 from kvsim.sim.scenario.vllm_defaults import MODES, USES
 
 ENGINE = "vllm-v1@0.33.0"

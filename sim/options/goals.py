@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import option
+from kvsim.sim.option import option
 from kvsim.sim.record.slo import Slo
 
 PANEL = "Goals"

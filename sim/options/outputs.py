@@ -1,13 +1,13 @@
 """What becomes of a run's results, and how often it is carried out, as its user describes it.
 
-Every field is an option of `sim run` and `sim compare` and a row of docs/commands.md (sim/options/option.py).
+Every field is an option of `sim run` and `sim compare` and a row of docs/commands.md (sim/option.py).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import check_allowed, option
+from kvsim.sim.option import check_allowed, option
 
 PANEL = "Output"
 MAP_INSTANTS = 240

@@ -3,28 +3,19 @@
     Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> sim.config.Deployment
 
 None means: what the engine, the release, the model or the GPU has by default. Every field is an option of
-`sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/options/option.py).
+`sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/option.py).
 """
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from kvsim.allocators.extents import FITS
-from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.options.option import check_allowed, option
+from kvsim.sim.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import (
-    CAPACITY_POLICIES,
-    COMPACTIONS,
-    POLICIES,
-    PREEMPTIONS,
-    EngineConfig,
-    check_reserve,
-    split_reserve,
-)
+from kvsim.sim.scenario.engine import POLICIES, EngineConfig, check_reserve, split_reserve
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.scenario.vllm_defaults import Asked, release_settings
 
@@ -86,41 +77,6 @@ class Scenario:
         allowed=POLICIES,
         doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
     )
-    schedule_conservativeness: float = option(
-        "Factor of what is set aside for running answers (sglang).",
-        panel=ENGINE,
-        default=EngineConfig.schedule_conservativeness,
-        value="X",
-        doc="`sglang`: factor of the share of answers that is set aside for those who run",
-    )
-    enable_mixed_chunk: bool = option(
-        "Decode in steps that compute prompts, too (sglang).",
-        panel=ENGINE,
-        default=EngineConfig.enable_mixed_chunk,
-        doc="`sglang`: decode in the steps that compute prompts, too",
-    )
-    max_tokens: int | None = option(
-        "Longest answer that clients ask for; sglang reckons with it.",
-        panel=ENGINE,
-        default=None,
-        value="N",
-        shown="as long as each will be",
-        doc="`sglang`: the `max_tokens` of every request, of which a share is set aside",
-    )
-    ignore_eos: bool = option(
-        "Answers end at their length only; sglang reckons with all of it.",
-        panel=ENGINE,
-        default=EngineConfig.ignore_eos,
-        doc="`sglang`: answers end at their length only, as in benchmarks: all of it is set aside",
-    )
-    preemption_threshold: int | None = option(
-        "By priority: the difference that preempts others (sglang).",
-        panel=ENGINE,
-        default=None,
-        value="N",
-        shown="never",
-        doc="`sglang`, by priority: a request preempts those that are less urgent by more than this",
-    )
     enable_chunked_prefill: bool | None = option(
         "Split prompts to fit a step; --no-...: never.",
         panel=ENGINE,
@@ -135,21 +91,6 @@ class Scenario:
         shown="off",
         doc="whether the memory of what prompts have in common is "
         "[shared and kept](allocators.md#prefix-cache)",
-    )
-    watermark: float | None = option(
-        "Share of the memory that an admission leaves free (vLLM).",
-        panel=ENGINE,
-        default=None,
-        value="X",
-        shown="0.0",
-        doc="share of the memory that an admission leaves free (`vllm-v1@0.33.0`: while anything runs)",
-    )
-    reserve_full_prompt: bool | None = option(
-        "Admit a request only when its whole prompt fits (vllm-v1).",
-        panel=ENGINE,
-        default=None,
-        shown="as the release of vllm-v1",
-        doc="whether a request enters only when all of its prompt fits",
     )
     async_scheduling: bool | None = option(
         "Decide a step before the last one has ended (vllm-v1; --no-...: not).",
@@ -166,56 +107,6 @@ class Scenario:
         doc="launch all kernels one by one, without CUDA graphs "
         "([`--cost calibrated`](cost.md#calibrated) only)",
     )
-    preemption: str | None = option(
-        "What becomes of evicted requests: recompute, swap (vllm-v0).",
-        panel=ENGINE,
-        default=None,
-        value="NAME",
-        allowed=PREEMPTIONS,
-        shown="the engine's",
-        doc="what becomes of evicted requests: `recompute`, or `swap`, only `vllm-v0`",
-    )
-    num_cpu_blocks: int | None = option(
-        "Blocks of host memory for swapped requests (vllm-v0).",
-        panel=ENGINE,
-        default=None,
-        value="N",
-        shown="what fits in 4 GiB per GPU",
-        doc="host memory for swapped requests, in blocks (`vllm-v0`)",
-    )
-    capacity_policy: str | None = option(
-        "Whom tensorrt-llm admits: guaranteed-no-evict, max-utilization, static-batch.",
-        panel=ENGINE,
-        default=None,
-        value="NAME",
-        allowed=CAPACITY_POLICIES,
-        shown="guaranteed-no-evict",
-        doc="whom `tensorrt-llm` admits ([policies](schedulers.md#tensorrt-llm))",
-    )
-    router_token_ratio: float | None = option(
-        "Use of the memory from which lightllm expects the longest answers.",
-        panel=ENGINE,
-        default=None,
-        value="X",
-        shown="0.0: always",
-        doc="share of the memory in use from which `lightllm` expects the longest possible answers",
-    )
-    router_max_new_token_len: int | None = option(
-        "Answer that lightllm expects below that.",
-        panel=ENGINE,
-        default=None,
-        value="N",
-        shown="1024",
-        doc="tokens of an answer that `lightllm` expects below that share, or a tenth more than there are",
-    )
-    router_max_wait_tokens: int | None = option(
-        "Decode steps between admissions of lightllm.",
-        panel=ENGINE,
-        default=None,
-        value="N",
-        shown="6",
-        doc="decode steps of `lightllm` between two times that it admits",
-    )
     block_size: int | None = option(
         "Tokens of a KV block.",
         panel=MEMORY,
@@ -223,39 +114,6 @@ class Scenario:
         value="N",
         shown="16",
         doc="tokens of a KV block, a power of two",
-    )
-    eviction: str = option(
-        "The leaf of the radix tree that goes first (sglang).",
-        panel=MEMORY,
-        default=EngineConfig.eviction,
-        value="NAME",
-        allowed=tuple(STRATEGIES),
-        doc="the leaf of the radix tree that goes first, for [`sglang`](zoo/blocks.md#sglang)",
-    )
-    compaction: str = option(
-        "When pages move to close holes: at once, or when room is short.",
-        panel=MEMORY,
-        default=EngineConfig.compaction,
-        allowed=COMPACTIONS,
-        doc="when pages move to close holes, for [`sglang-unified`](zoo/layers.md#sglang-unified): at every "
-        "release, or when room is short",
-    )
-    swa_full_tokens_ratio: float | None = option(
-        "Share of the windowed layers' pool of the full one's tokens (sglang-dual).",
-        panel=MEMORY,
-        default=None,
-        value="X",
-        shown="0.8",
-        doc="tokens of the pool of windowed layers, as a share of those of the full ones, for "
-        "[`sglang-dual`](zoo/layers.md#sglang-dual)",
-    )
-    swa_eviction_interval: int | None = option(
-        "Tokens behind the window before their pages go (sglang-dual).",
-        panel=MEMORY,
-        default=None,
-        value="N",
-        shown="128",
-        doc="tokens that must lie behind the window before `sglang-dual` frees their pages",
     )
     reserve: str | None = option(
         "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
@@ -265,30 +123,6 @@ class Scenario:
         shown="max",
         doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
         "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
-    )
-    fit: str = option(
-        "The hole that a contiguous reservation takes: first, best, next, worst.",
-        panel=MEMORY,
-        default=EngineConfig.fit,
-        value="NAME",
-        allowed=FITS,
-    )
-    kv_budget: str | None = option(
-        "Tokens that a sequence keeps, for those that drop some.",
-        panel=MEMORY,
-        default=None,
-        value="N|P%",
-        shown="1024; h2o 20%",
-        doc="tokens that a sequence keeps, or a share of its prompt, for allocators that drop tokens "
-        "(`streaming-llm`, `h2o`); quality is not modelled",
-    )
-    kv_bits: int | None = option(
-        "Bits of an element, for those that quantise.",
-        panel=MEMORY,
-        default=None,
-        value="N",
-        shown="2",
-        doc="bits of an element of keys and values: 1, 2, 4 or 8 (`kivi`); quality is not modelled",
     )
     data_parallel_size: int = option(
         "Ranks of attention that share the experts.",
@@ -479,11 +313,26 @@ class Scenario:
         panel=FLEET,
         default=False,
     )
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options of the scheduler and the allocator alone, by name (sim/parts.py)"""
 
     def __post_init__(self) -> None:
         check_allowed(self)
         if self.reserve is not None:
             check_reserve(self.reserve)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Scenario":
+        """The same with these settings; one that is no field is an option of a part."""
+        common = {each.name for each in fields(self)}
+        found = {name: value for name, value in settings.items() if name in common}
+        own = {name: value for name, value in settings.items() if name not in common}
+        return replace(self, **found | ({"options": {**self.options, **own}} if own else {}))
+
+    def own_options(self) -> dict[str, object]:
+        """Options of parts that stand beside the others, as a command line has them (kvsim/flags.py)."""
+        common = {each.name for each in fields(Scenario)}
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in common}
+        return {name: value for name, value in found.items() if value is not None}
 
     def with_allocator(self, chosen: str | type) -> "Scenario":
         """The same with the allocator of `name[:reserve]`, `module:Class[:reserve]`, or with a class."""
@@ -507,8 +356,9 @@ class Scenario:
         from kvsim.sim.models.quantization import quantized
 
         chosen = self.with_allocator(self.allocator)
-        given: dict[str, Any] = {each.name: getattr(chosen, each.name) for each in fields(self)}
+        given: dict[str, Any] = {each.name: getattr(chosen, each.name) for each in fields(Scenario)}
         given = {name: value for name, value in given.items() if value is not None}
+        given["options"] = dict(chosen.options) | chosen.own_options()
         for kind in ("allocator", "scheduler"):
             if kind in given:
                 given[kind] = name_of(given[kind])

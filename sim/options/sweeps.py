@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.option import check_allowed, option
+from kvsim.sim.option import check_allowed, option
 
 PANEL = "Sweep"
 SEARCH = "Search"

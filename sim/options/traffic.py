@@ -2,7 +2,7 @@
 
 None means: what the trace says, or what is usual for it. `kvsim.workloads.source.opened` reads the trace and
 draws the requests. Every field is an option of `sim run`, a keyword of `kvsim.simulate` and a row of
-docs/commands.md (sim/options/option.py).
+docs/commands.md (sim/option.py).
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, Self
 
-from kvsim.sim.options.option import check_allowed, checked_names, option, options_of
+from kvsim.sim.option import check_allowed, checked_names, option, options_of
 
 WORKLOAD, ARRIVALS = "Workload", "Arrivals"
 

@@ -8,27 +8,21 @@ is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler` tries it.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
+from kvsim.allocators.option import NoOptions
 from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.option import taken
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam
 
-SOME_KNOW = (
-    *("watermark", "reserve_full_prompt", "enable_prefix_caching", "async_scheduling", "num_cpu_blocks"),
-    *("preemption", "policy", "schedule_conservativeness", "enable_mixed_chunk", "max_tokens"),
-    *("preemption_threshold", "ignore_eos", "capacity_policy"),
-    *("router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"),
-)
-"""Settings that only some schedulers have a use for."""
-WITHOUT: dict[str, object] = {"preemption": "recompute", "async_scheduling": False}
-"""What may be asked of a scheduler that knows nothing else."""
+T = TypeVar("T")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,8 +36,12 @@ class Scheduler:
 
     VERSIONS: ClassVar[tuple[str, ...]] = ()
     """Releases whose behaviour it knows, the default last."""
-    uses: ClassVar[frozenset[str]] = frozenset({"policy"})
-    """Which of the settings in `SOME_KNOW` it has a use for; any other is refused."""
+    declares: ClassVar[type] = NoOptions
+    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
+    caches: ClassVar[bool] = False
+    """Whether it has a use for a prefix cache (`enable_prefix_caching`)."""
+    overlaps: ClassVar[bool] = False
+    """Whether it may decide a step before the one before it has ended (`async_scheduling`)."""
     reserves: ClassVar[bool] = False
     """Whether it counts on a request's reservation, whatever the allocator makes of it."""
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
@@ -68,6 +66,10 @@ class Scheduler:
     """How the engine keeps prefixes; None: it does not."""
     max_chunk: int | None
     """Most tokens of one prompt that a step computes; None: all of it."""
+    watermark: float
+    """Share of the memory that an admission leaves free while anything runs."""
+    host_blocks: int | None
+    """Blocks of host memory for swapped sequences; None: as many as fit in vLLM's default swap space."""
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
@@ -82,13 +84,17 @@ class Scheduler:
         self.keeps_groups = said_by(type(self), "keeps_groups", False)
         self.cache = said_by(type(self), "cache", None)
         self.max_chunk = said_by(type(self), "max_chunk", None)
+        self.watermark, self.host_blocks = 0.0, None
         name, _, version = (config.scheduler or "").partition("@")
         if version and not self.VERSIONS:
             raise KvsimError(f"scheduler {name} has no releases, got {version!r}")
         if version and version not in self.VERSIONS:
             raise unknown("scheduler version", version, list(self.VERSIONS))
         self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
-        self._refuse_what_it_does_not_use()
+        if config.enable_prefix_caching and not self.caches:
+            self._refuse("enable_prefix_caching", True)
+        if config.async_scheduling and not self.overlaps:
+            self._refuse("async_scheduling", True)
         if config.policy not in self.policies:
             known = ", ".join(self.policies)
             raise KvsimError(f"policy must be one of {known} for scheduler {name}, got {config.policy!r}")
@@ -98,21 +104,12 @@ class Scheduler:
         """Whether it serves in turn under the policy that was chosen."""
         return self.config.policy in type(self).__dict__.get("serves_in_turn", ())
 
-    def settings(self) -> frozenset[str]:
-        """Which of the settings in `SOME_KNOW` its release has a use for."""
-        return self.uses
+    def own(self, kind: type[T]) -> T:
+        """Its own options, as `declares` has them, with what the user set of them."""
+        return taken(kind, self.config.options)
 
-    def _refuse_what_it_does_not_use(self) -> None:
-        """Raise KvsimError if a setting that it has no use for is not at its default."""
-        used, name = self.settings(), self.config.scheduler
-        for setting in SOME_KNOW:
-            value = getattr(self.config, setting)
-            if setting in used or value == getattr(EngineConfig, setting):
-                continue
-            if setting == "preemption" and value != WITHOUT[setting]:
-                raise KvsimError(f"preemption must be recompute for scheduler {name}, got {value!r}")
-            if setting not in WITHOUT or value != WITHOUT[setting]:
-                raise KvsimError(f"{setting} must be left out for scheduler {name}, got {value!r}")
+    def _refuse(self, setting: str, value: object) -> None:
+        raise KvsimError(f"{setting} must be left out for scheduler {self.config.scheduler}, got {value!r}")
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server that it schedules."""
@@ -140,7 +137,7 @@ class Scheduler:
         if len(server.running) >= self.config.max_num_seqs:
             return "seats"
         spent = server.step.budget_spent + server.decoding
-        if self.config.watermark and spent < self.config.max_num_batched_tokens:
+        if self.watermark and spent < self.config.max_num_batched_tokens:
             return "watermark"
         return "token budget"
 

@@ -14,8 +14,10 @@ chunks, and that a paused request, not the latest admission, is the one that cam
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
+from kvsim.allocators.option import option
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import FUTURE_PEAK
 from kvsim.sim.scenario.engine import EngineConfig
@@ -24,17 +26,46 @@ from kvsim.sim.schedulers.future_peak import Expected, Peak, expected, longest_a
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
-RATIO, USUAL_ANSWER, WAIT = 0.0, 1024, 6
-"""Defaults of the router's settings."""
+
+@dataclass(frozen=True, kw_only=True)
+class WaitOptions:
+    """When LightLLM's router admits."""
+
+    router_max_wait_tokens: int = option(
+        "Decode steps between admissions.",
+        default=6,
+        value="N",
+        least=0,
+        doc="decode steps between two times that it admits",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LightLLMOptions(WaitOptions):
+    """What LightLLM's router expects of answers, too."""
+
+    router_token_ratio: float = option(
+        "Use of the memory from which the longest answers are expected.",
+        default=0.0,
+        value="X",
+        least=0,
+        shown="0.0: always",
+        doc="share of the memory in use from which the longest possible answers are expected",
+    )
+    router_max_new_token_len: int = option(
+        "Answer that is expected below that.",
+        default=1024,
+        value="N",
+        least=0,
+        doc="tokens of an answer that is expected below that share, or a tenth more than there are",
+    )
 
 
 class LightLLM(Scheduler):
     """Admission by future peak, prompts in steps of their own."""
 
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
-    uses: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "router_token_ratio", "router_max_new_token_len", "router_max_wait_tokens"}
-    )
+    declares: ClassVar[type] = LightLLMOptions
     reserves = True
 
     @classmethod
@@ -54,11 +85,9 @@ class LightLLM(Scheduler):
                 f"max_num_batched_tokens must be at least max_model_len ({max_model_len}) for scheduler "
                 f"{config.scheduler}, which computes whole prompts, got {config.max_num_batched_tokens}"
             )
-        ratio, usual = config.router_token_ratio, config.router_max_new_token_len
-        wait = config.router_max_wait_tokens
-        self.ratio = RATIO if ratio is None else ratio
-        self.usual_answer = USUAL_ANSWER if usual is None else usual
-        self.wait = WAIT if wait is None else wait
+        own = self.own(LightLLMOptions)
+        self.ratio, self.usual_answer = own.router_token_ratio, own.router_max_new_token_len
+        self.wait = self.own(WaitOptions).router_max_wait_tokens
         self._period = max(1, self.wait)
         self._turn = 0  # the step in which it admits next; every `_period` steps from then on
         self._full = False  # did seats or the budget stop the last admission, not the peak?

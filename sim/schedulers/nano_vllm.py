@@ -28,7 +28,7 @@ class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
-    uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching"})
+    caches: ClassVar[bool] = True
     publishes_late: ClassVar[bool] = True
     limits_length: ClassVar[bool] = False
 

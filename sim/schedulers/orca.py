@@ -33,10 +33,8 @@ class Orca(Scheduler):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self._together = self.version == "sosp23"
-
-    def settings(self) -> frozenset[str]:
-        """Answers that enter together stand together in the queue."""
-        return self.uses - {"policy"} if self.version == "sosp23" else self.uses
+        if self._together and config.policy != "fcfs":  # answers that enter together stand together
+            self._refuse("policy", config.policy)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server; answers that enter together need an allocator that reserves."""

@@ -17,7 +17,7 @@ from collections import deque
 from typing import ClassVar
 
 from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.schedulers.lightllm import LightLLM
+from kvsim.sim.schedulers.lightllm import LightLLM, WaitOptions
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
@@ -37,7 +37,7 @@ class PastFuture(LightLLM):
     """Admission by future peak, with answers drawn from the past."""
 
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
-    uses = frozenset({"policy", "router_max_wait_tokens"})
+    declares = WaitOptions
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

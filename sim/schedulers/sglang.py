@@ -18,9 +18,11 @@ preempts those that are less urgent by more than that. Without overlap schedulin
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from kvsim.allocators.base import Allocator, Match
+from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.rows import SglangMatch
@@ -46,16 +48,57 @@ CHUNK = 8192
 Admission = tuple[Request, Match | None, int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SglangOptions:
+    """What of SGLang's scheduler no other engine has."""
+
+    schedule_conservativeness: float = option(
+        "Factor of what is set aside for running answers.",
+        default=1.0,
+        value="X",
+        above=0,
+        doc="factor of the share of answers that is set aside for those who run",
+    )
+    enable_mixed_chunk: bool = option(
+        "Decode in steps that compute prompts, too.",
+        default=False,
+    )
+    max_tokens: int | None = option(
+        "Longest answer that clients ask for.",
+        default=None,
+        value="N",
+        least=1,
+        shown="as long as each will be",
+        doc="the `max_tokens` of every request, of which a share is set aside",
+    )
+    ignore_eos: bool = option(
+        "Answers end at their length only: all of it is set aside.",
+        default=False,
+        doc="answers end at their length only, as in benchmarks: all of it is set aside",
+    )
+    preemption_threshold: int | None = option(
+        "By priority: the difference that preempts others.",
+        default=None,
+        value="N",
+        least=0,
+        shown="never",
+        doc="by priority, a request preempts those that are less urgent by more than this",
+    )
+
+    def __post_init__(self) -> None:
+        if self.ignore_eos and self.max_tokens is not None:
+            raise ValueError(
+                "max_tokens must be left out with ignore_eos, which makes each answer as long as asked, "
+                f"got {self.max_tokens}"
+            )
+
+
 class Sglang(Scheduler):
     """Whole prompts before decodes, admission by estimated lengths, retraction."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.23",)
-    uses: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("policy", "enable_prefix_caching", "schedule_conservativeness", "max_tokens"),
-            *("enable_mixed_chunk", "preemption_threshold", "ignore_eos"),
-        }
-    )
+    declares = SglangOptions
+    caches = True
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
     serves_in_turn: ClassVar[tuple[str, ...]] = policies  # it looks at nobody while the batch is full
     publishes_late = True
@@ -75,9 +118,10 @@ class Sglang(Scheduler):
             )
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.max_chunk = config.max_num_batched_tokens if config.enable_chunked_prefill else None
-        self.ratio = NewTokenRatio(config.schedule_conservativeness)
+        self.options = self.own(SglangOptions)
+        self.ratio = NewTokenRatio(self.options.schedule_conservativeness)
         self.orders = Orders(config.policy, self.most_new)
-        self._preempts = config.policy == "priority" and config.preemption_threshold is not None
+        self._preempts = config.policy == "priority" and self.options.preemption_threshold is not None
         self._retries = self._preempts
         """Whether who waits is looked at in every step."""
         self.full = False
@@ -125,7 +169,7 @@ class Sglang(Scheduler):
 
     def most_new(self, request: Request) -> int:
         """The tokens that a request may generate: as many as its client asks for, or as it will."""
-        asked = max(request.output_tokens, self.config.max_tokens or 0)
+        asked = max(request.output_tokens, self.options.max_tokens or 0)
         return max(0, min(asked, self._room(request.prompt_tokens)))
 
     def _room(self, prompt: int) -> int:
@@ -136,7 +180,7 @@ class Sglang(Scheduler):
     def _set_aside(self, server: SglangServer, request: Request) -> float:
         """What is set aside for a running request's answer."""
         left = min(self.most_new(request) - server.generated(request), MOST_ESTIMATED)
-        return left if self.config.ignore_eos else left * self.ratio.now
+        return left if self.options.ignore_eos else left * self.ratio.now
 
     # -- a step -------------------------------------------------------------------------------
 
@@ -234,15 +278,15 @@ class Sglang(Scheduler):
                 self.full, self._held = True, "seats"
                 return False
         self.orders.sort(server)
-        mixed = running if config.enable_mixed_chunk else 0
+        mixed = running if self.options.enable_mixed_chunk else 0
         decoding = sum([self._set_aside(server, r) for r in server.batch()])
         budget = self._budget(server.allocator, server.free(), decoding, mixed)
         chosen, went_on = self._choose(server, budget)
         if not chosen and not went_on:
             return False
-        self._began = not server.decoding or config.enable_mixed_chunk
+        self._began = not server.decoding or self.options.enable_mixed_chunk
         pages = server.memory is not None or server.allocator.growth_unit
-        mixes = config.enable_mixed_chunk and server.decoding and pages
+        mixes = self.options.enable_mixed_chunk and server.decoding and pages
         if mixes and self._fits(server, server.growing()):
             self._grow(server)
             server.arrange([*server.step.chunks, *server.batch()])
@@ -263,7 +307,7 @@ class Sglang(Scheduler):
         """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
         cut = self.cut
         went_on = self._go_on(server, budget, cut) if cut is not None else 0
-        if self.config.ignore_eos and not server.allocator.caches:
+        if self.options.ignore_eos and not server.allocator.caches:
             self._answers = FixedAnswers(self._to_come(server, cut if went_on else None))
         chosen: list[Admission] = []
         preempted: list[Request] = []
@@ -374,7 +418,7 @@ class Sglang(Scheduler):
         self, server: SglangServer, budget: Budget, request: Request, preempted: list[Request]
     ) -> bool:
         """Make room for an urgent request by the least urgent ones; False: there are none, or too few."""
-        threshold = self.config.preemption_threshold
+        threshold = self.options.preemption_threshold
         assert threshold is not None
         came = server.waiting.came
         running = server.batch()

@@ -16,26 +16,42 @@ LoRA pages, encoder memory, and the overlap of a step with the decision of the n
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from kvsim.allocators.base import Content
+from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.runs import cut
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import SAME_PREFIX
-from kvsim.sim.scenario.engine import CAPACITY_POLICIES, EngineConfig
+from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
-NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = CAPACITY_POLICIES
+NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = "guaranteed-no-evict", "max-utilization", "static-batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRTOptions:
+    """What of TensorRT-LLM no other engine has."""
+
+    capacity_policy: str = option(
+        "Who is admitted: guaranteed-no-evict, max-utilization, static-batch.",
+        default=NO_EVICT,
+        value="NAME",
+        allowed=(NO_EVICT, MAX_UTILIZATION, STATIC_BATCH),
+        doc="who is admitted ([policies](schedulers.md#tensorrt-llm))",
+    )
 
 
 class TensorRTLLM(Scheduler):
     """Inflight batching under a capacity policy."""
 
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
-    uses: ClassVar[frozenset[str]] = frozenset({"policy", "enable_prefix_caching", "capacity_policy"})
+    declares: ClassVar[type] = TensorRTOptions
+    caches = True
     reserves = True
     publishes_late = True
     order = Order.QUEUE
@@ -52,7 +68,7 @@ class TensorRTLLM(Scheduler):
                 f"max_num_batched_tokens must be at least block_size ({config.block_size}) for scheduler "
                 f"{config.scheduler}, got {config.max_num_batched_tokens}"
             )
-        self.capacity = config.capacity_policy or NO_EVICT
+        self.capacity = self.own(TensorRTOptions).capacity_policy
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self._skipped = False  # did the last decision skip the head of the queue?
 

@@ -21,11 +21,13 @@ budget); 0.1.7: prompts apart; neither has chunked prefill or a prefix cache; 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
+from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
@@ -41,22 +43,51 @@ from kvsim.sim.workload import Beam
 EARLY = ("0.1.0", "0.1.7")
 
 
+@dataclass(frozen=True, kw_only=True)
+class VllmV0Options:
+    """What of vLLM V0 no other engine has."""
+
+    watermark: float = option(
+        "Share of the memory that an admission leaves free.",
+        default=0.01,
+        value="X",
+        least=0,
+        below=1,
+        doc="share of the memory that an admission leaves free",
+    )
+    preemption: str | None = option(
+        "What becomes of preempted requests: recompute, swap.",
+        default=None,
+        value="NAME",
+        allowed=("recompute", "swap"),
+        shown="recompute; swap for several samples",
+        doc="what becomes of preempted requests: `recompute`, or `swap`",
+    )
+    num_cpu_blocks: int | None = option(
+        "Blocks of host memory for swapped requests.",
+        default=None,
+        value="N",
+        least=0,
+        shown="what fits in 4 GiB per GPU",
+        doc="host memory for swapped requests, in blocks",
+    )
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV0(Scheduler):
     """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.0", "0.1.7", "0.4.2")
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
-    uses: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "enable_prefix_caching", "watermark", "num_cpu_blocks", "preemption"}
-    )
+    declares: ClassVar[type] = VllmV0Options
+    caches: ClassVar[bool] = True
     forks: ClassVar[bool] = True
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """One percent stays free; prompts are not cut, so that a step must have room for the longest."""
+        """Prompts are not cut, so that a step must have room for the longest."""
         budget = 2560 if version in EARLY else max(max_model_len, 2048)
-        return {"watermark": 0.01, "enable_chunked_prefill": False, "max_num_batched_tokens": budget}
+        return {"enable_chunked_prefill": False, "max_num_batched_tokens": budget}
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -68,6 +99,9 @@ class VllmV0(Scheduler):
                     )
         if config.enable_chunked_prefill and config.enable_prefix_caching:
             raise KvsimError("enable_prefix_caching must be off for scheduler vllm-v0 with chunked prefill")
+        own = self.own(VllmV0Options)
+        self.watermark, self.host_blocks = own.watermark, own.num_cpu_blocks
+        self._swaps = own.preemption == "swap"
         self._chunked = config.enable_chunked_prefill
         self._longest_prompt = max_model_len
         if not self._chunked:
@@ -84,7 +118,7 @@ class VllmV0(Scheduler):
             raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {name}")
         self.unit = allocator.growth_unit
         blocks = allocator.capacity_slots // self.unit
-        self.watermark_slots = int(self.config.watermark * blocks) * self.unit
+        self.watermark_slots = int(self.watermark * blocks) * self.unit
         if self._survivors:
             return BeamServer(allocator, bound, self.config.policy, self.publishes_late, self._survivors)
         return GroupServer(allocator, bound, self.config.policy, self.publishes_late)
@@ -238,7 +272,7 @@ class VllmV0(Scheduler):
 
     def _preempt(self, server: GroupServer, group: Group, by: Request) -> None:
         first = group.sequences[0]
-        alone = group.seats == 1 and self.config.preemption != "swap"
+        alone = group.seats == 1 and not self._swaps
         if alone or first.state == State.PREFILL:
             server.evict(first, not self._chunked, by)
             if self._chunked:

@@ -27,6 +27,7 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
+from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.engine import EngineConfig
@@ -52,6 +53,26 @@ class Policy:
     """keep layers of every kind in groups over one pool, with prefixes (earlier ones: windows, without)"""
     has_switches: bool
     """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmV1Options:
+    """Switches of vLLM V1; early releases lack them."""
+
+    watermark: float = option(
+        "Share of the memory that an admission leaves free.",
+        default=0.0,
+        value="X",
+        least=0,
+        below=1,
+        doc="share of the memory that an admission leaves free while anything runs",
+    )
+    reserve_full_prompt: bool | None = option(
+        "Admit a request only when its whole prompt fits.",
+        default=None,
+        shown="on",
+        doc="whether a request enters only when all of its prompt fits",
+    )
 
 
 POLICIES = {
@@ -80,9 +101,9 @@ class VllmV1(Scheduler):
 
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
-    uses: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "enable_prefix_caching", "watermark", "reserve_full_prompt", "async_scheduling"}
-    )
+    declares: ClassVar[type] = VllmV1Options
+    caches: ClassVar[bool] = True
+    overlaps: ClassVar[bool] = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -91,7 +112,15 @@ class VllmV1(Scheduler):
                 "max_num_batched_tokens must be at least max_model_len when chunked prefill is off "
                 f"({max_model_len}), got {config.max_num_batched_tokens}"
             )
-        policy = POLICIES[self.version]
+        policy, own = POLICIES[self.version], self.own(VllmV1Options)
+        if not policy.has_switches:
+            if own.watermark:
+                self._refuse("watermark", own.watermark)
+            if own.reserve_full_prompt is not None:
+                self._refuse("reserve_full_prompt", own.reserve_full_prompt)
+            if config.async_scheduling:
+                self._refuse("async_scheduling", True)
+        self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
         self._budget = self.max_chunk = config.max_num_batched_tokens
@@ -100,13 +129,8 @@ class VllmV1(Scheduler):
             self.asynchronous = config.async_scheduling
         self.keeps_groups = policy.keeps_groups
         self._whole = policy.reserve_full_prompt
-        if config.reserve_full_prompt is not None:
-            self._whole = config.reserve_full_prompt
-
-    def settings(self) -> frozenset[str]:
-        """Early releases lack most switches."""
-        switches = {"watermark", "reserve_full_prompt", "async_scheduling"}
-        return self.uses if POLICIES[self.version].has_switches else self.uses - switches
+        if own.reserve_full_prompt is not None:
+            self._whole = own.reserve_full_prompt
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
@@ -166,9 +190,9 @@ class VllmV1(Scheduler):
             needed = known if self._whole else hits + chunk
             if needed > hits + chunk and not server.head_fits(needed, match):
                 return
-            if self.config.watermark and not (
-                server.head_leaves(needed, match, self.config.watermark)
-                and server.head_leaves(hits + chunk, match, self.config.watermark)
+            if self.watermark and not (
+                server.head_leaves(needed, match, self.watermark)
+                and server.head_leaves(hits + chunk, match, self.watermark)
             ):
                 return
             if not server.admit_head(hits + chunk, match):

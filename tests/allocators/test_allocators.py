@@ -12,7 +12,7 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.contract import RULES, check, check_allocator
 from kvsim.allocators.dynamic import Dynamic
-from kvsim.allocators.extents import ExtentArena
+from kvsim.allocators.extents import ExtentArena, ExtentOptions
 from kvsim.allocators.options import Options, Order
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.records import expect_new
@@ -91,7 +91,7 @@ def test_an_allocator_that_cannot_be_is_refused_with_the_field_and_the_value(mak
 
 
 def test_options_of_the_command_line_reach_the_allocator_that_knows_them():
-    chosen = Options(block_size=8, fit="best", order=Order.QUEUE)
+    chosen = Options(block_size=8, order=Order.QUEUE, own=ExtentOptions(fit="best"))
     assert Paged.from_options(100, chosen).block_size == 8
     assert Paged.from_options(100, chosen).order is Order.QUEUE
     assert Contiguous.from_options(100, chosen).arena.fit == "best"

@@ -111,8 +111,16 @@ def test_every_result_says_that_quality_is_not_modelled():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kv_budget": "20%"}, "kv_budget must be left out for allocator paged, which keeps all tokens"),
-        ({"kv_bits": 2}, "kv_bits must be left out for allocator paged, which quantises nothing"),
+        (
+            {"kv_budget": "20%"},
+            "kv_budget must be left out for allocator paged and scheduler vllm-v1: "
+            "it belongs to allocator streaming-llm, h2o, got '20%'",
+        ),
+        (
+            {"kv_bits": 2},
+            "kv_bits must be left out for allocator paged and scheduler vllm-v1: "
+            "it belongs to allocator kivi, got 2",
+        ),
         (
             {"allocator": "h2o", "kv_budget": "101%"},
             "kv_budget must be a number of tokens from 2 on, or 1% to 100%, got '101%'",
@@ -126,8 +134,8 @@ def test_settings_that_mean_nothing_are_refused(settings, message):
 
 
 def test_a_comparison_gives_the_budget_to_those_that_take_it():
-    server = Scenario(kv_budget="64").deployed()
+    server = Scenario(options={"kv_budget": "64"}).deployed()
     both = side_by_side(server, ["paged", "streaming-llm"])
-    assert [each.engine.kv_budget for each in both] == [None, "64"]
+    assert [each.engine.options.get("kv_budget") for each in both] == [None, "64"]
     with pytest.raises(KvsimError, match="kv_budget must be left out: none of paged, buddy takes it"):
         side_by_side(server, ["paged", "buddy"])

@@ -444,7 +444,8 @@ MISTAKES = {
     "check-allocator paged --calls 0": "calls must be at least 1, got 0",
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
-    "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler orca, got 0.1",
+    "run --watermark 0.1 --scheduler orca": "watermark must be left out for allocator paged and scheduler "
+    "orca: it belongs to scheduler vllm-v1, vllm-v0, got 0.1",
     "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.0'? "
     "(known: 0.1.0, 0.1.7, 0.4.2)",
     "run --scheduler vllm-v0 --allocator contiguous": "allocator must be paged for scheduler vllm-v0, "
@@ -466,11 +467,13 @@ MISTAKES = {
     "run --no-reserve-full-prompt --scheduler vllm-v1@0.11.0": "reserve_full_prompt must be left out for "
     "scheduler vllm-v1@0.11.0, got False",
     "run --policy lifo": "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, got 'lifo'",
-    "run --preemption drop": "preemption must be one of recompute, swap, got 'drop'",
-    "run --preemption swap": "preemption must be recompute for scheduler vllm-v1, got 'swap'",
+    "run --preemption drop --scheduler vllm-v0": "preemption must be one of recompute, swap, got 'drop'",
+    "run --preemption swap": "preemption must be left out for allocator paged and scheduler vllm-v1: "
+    "it belongs to scheduler vllm-v0, got 'swap'",
     "run --enforce-eager": "enforce_eager must be left out for cost roofline, which knows no launches",
-    "run --num-cpu-blocks -1": "num_cpu_blocks must be a whole number of at least 0, got -1",
-    "run --num-cpu-blocks 100": "num_cpu_blocks must be left out for scheduler vllm-v1, got 100",
+    "run --num-cpu-blocks -1 --scheduler vllm-v0": "num_cpu_blocks must be at least 0, got -1",
+    "run --num-cpu-blocks 100": "num_cpu_blocks must be left out for allocator paged and scheduler vllm-v1: "
+    "it belongs to scheduler vllm-v0, got 100",
     "run --kv-cache-dtype int4": "kv_cache_dtype must be one of auto, fp8, fp8_e4m3, fp8_e5m2, fp16, bf16, "
     "bfloat16, fp32, got 'int4'",
     "run --n 0": "n must be a whole number from 1 to 64, got 0",
@@ -481,7 +484,8 @@ MISTAKES = {
     "replace:PROBABILITY, got 'greedy'",
     "run --beam-width 4 --scheduler vllm-v0 --beam-process replace:2": "beam_process replace needs a "
     "probability from 0 to 1, got 'replace:2'",
-    "run --fit best": "fit must be left out for allocator paged, which has no extents to choose",
+    "run --fit best": "fit must be left out for allocator paged and scheduler vllm-v1: "
+    "it belongs to allocator contiguous, dynamic, got 'best'",
     "run --scheduler vllm": "scheduler 'vllm' is unknown; did you mean 'vllm-v1'? "
     f"(known: {SCHEDULER_NAMES})",
     "run --block-size 0": "block_size must be a whole number of at least 1, got 0",

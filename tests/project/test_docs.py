@@ -30,10 +30,11 @@ from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
 from kvsim.reports.zoo import with_pictures
 from kvsim.sim import __version__
-from kvsim.sim.options.option import options_of
+from kvsim.sim.option import options_of
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import recorder
-from kvsim.sim.scenario.engine import POLICIES, PREEMPTIONS, RESERVES
+from kvsim.sim.scenario.engine import POLICIES, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 from kvsim.workloads.catalogue import entries
@@ -226,6 +227,7 @@ def test_no_option_is_described_that_is_not_there():
         for spelling in (*option.opts, *option.secondary_opts)
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
+    there |= {f"--{name.replace('_', '-')}" for name in declared_everywhere()}
     there |= {"--fuzz"}  # one of pytest's here
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     there |= {"--enable-prompt-tokens-details", "--enable-logging-iteration-details"}  # of vllm serve
@@ -298,7 +300,7 @@ def test_every_reservation_and_fit_is_described():
 def test_every_policy_preemption_release_and_beam_process_is_described():
     text = named("schedulers")
     assert all(f"`{policy}`" in text for policy in POLICIES)
-    assert all(f"`{each}`" in named("commands") for each in PREEMPTIONS)
+    assert all(f"`{each}`" in named("commands") for each in ("recompute", "swap"))
     assert all(f"`{name}@{version}`" in text for name in SCHEDULERS for version in scheduler(name).VERSIONS)
     processes = [name for (name,) in first_column(sections(named("engine"))["Several answers and beams"])]
     assert processes == ["replace:P", "uniform"]

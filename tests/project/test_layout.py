@@ -60,11 +60,11 @@ OTHERS = {
 
 ROOMS = (
     ("sim", "errors"),
-    ("checks", "files", "measured", "profiles"),
+    ("checks", "files", "measured", "option", "profiles"),
     ("models", "workload", "complaints"),
     ("kv",),
     ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
-    ("build", "content"),
+    ("build", "content", "parts"),
     ("contract", "options", "run"),
     ("fit", "bench", "validate"),
 )

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from support.cases import COSTS, draw_case, told
+from support.settings import with_settings
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors, pairs_of
@@ -87,7 +88,7 @@ def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeyp
     monkeypatch.setattr(BeamServer, "_branch", noted)
     for seed in range(12):
         case = draw_case(Random(seed), "vllm-v0")
-        engine = replace(case.engine, enable_prefix_caching=False, watermark=0.01)
+        engine = with_settings(case.engine, enable_prefix_caching=False, watermark=0.01)
         tokens = (case.kv_tokens, 600, 20_000)[seed % 3]
         width = 2 + seed % 3
         rows = [replace(row, answers=[3 * row.answers[0] + 20]) for row in case.rows]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import told
+from support.settings import engine_config
 
 from kvsim import sim, workloads
 from kvsim.allocators.paged import Paged
@@ -13,7 +14,6 @@ from kvsim.sim.build import scheduler_name
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 NAMES = {
     "paged",
@@ -44,7 +44,7 @@ class MyRadix(Radix):
 
 
 def scenario(model="opt-13b", gpu="a100-40gb", cost="roofline", **settings):
-    engine = EngineConfig(**settings)
+    engine = engine_config(**settings)
     return Deployment(
         model=model_named(model), gpu=gpu_named(gpu), engine=engine, cost=cost, num_gpu_blocks=300
     )

@@ -166,7 +166,6 @@ def test_an_unknown_name_suggests_the_nearest():
         ({"block_size": 16.0}, "block_size must be a whole number of at least 1, got 16.0"),
         ({"max_num_seqs": True}, "max_num_seqs must be a whole number of at least 1, got True"),
         ({"reserve": "all"}, "reserve must be one of max, pow2, oracle, predicted:MODEL, got 'all'"),
-        ({"fit": "loose"}, "fit must be one of first, best, next, worst, got 'loose'"),
         (
             {"max_num_seqs": 4096},
             r"max_num_batched_tokens must be at least max_num_seqs \(4096\), got 2048",
@@ -240,7 +239,7 @@ def test_the_longest_sequence_is_the_engines_choice_else_the_models():
 
 
 def test_specs_are_frozen():
-    for spec, field in ((EngineConfig(), "fit"), (gpu_named("h100"), "name"), (scenario(), "cost")):
+    for spec, field in ((EngineConfig(), "policy"), (gpu_named("h100"), "name"), (scenario(), "cost")):
         assert isinstance(spec, EngineConfig | GpuSpec | ModelSpec | Deployment)
         with pytest.raises(FrozenInstanceError):
             setattr(spec, field, "best")

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from support.settings import engine_config
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine
@@ -15,7 +16,6 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.metrics import kinds, request_table, summary
 from kvsim.sim.record.recorder import TIMELINE_COLUMNS
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import PS_PER_S
 
 SLOTS, LONGEST, BLOCK = 15_744, 2_048, 16
@@ -32,8 +32,8 @@ def sharegpt(n, rate=float("inf")):
 
 
 @cache
-def run(allocator, reserve=None, *, n=600, rate=float("inf"), scheduler=None, cost="roofline", fit="first"):
-    engine = EngineConfig(allocator=allocator, reserve=reserve, scheduler=scheduler, fit=fit)
+def run(allocator, reserve=None, *, n=600, rate=float("inf"), scheduler=None, cost="roofline", fit=None):
+    engine = engine_config(allocator=allocator, reserve=reserve, scheduler=scheduler, fit=fit)
     model, gpu = model_named("opt-13b"), gpu_named("a100-40gb")
     scenario = Deployment(model=model, gpu=gpu, engine=engine, cost=cost)
     result = build_engine(scenario, sharegpt(n, rate)).run()

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.option import taken
+from kvsim.sim.schedulers.sglang import SglangOptions
 from kvsim.sim.schedulers.sglang_budget import Budget, FixedAnswers
 
 
@@ -50,4 +51,4 @@ def test_a_prompt_enters_when_lengths_are_known_where_an_estimate_would_keep_it_
 
 def test_a_longest_answer_is_refused_where_every_answer_is_as_long_as_asked():
     with pytest.raises(KvsimError, match="max_tokens must be left out with ignore_eos"):
-        EngineConfig(scheduler="sglang", max_tokens=9, ignore_eos=True)
+        taken(SglangOptions, {"max_tokens": 9, "ignore_eos": True})

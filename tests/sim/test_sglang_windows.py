@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from support.serving import everything
+from support.settings import server_with
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.content import TextBuilder, shared_content
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.workload import Workload
 
 CHOICES = {
@@ -53,7 +53,7 @@ def twice() -> Workload:
 
 
 def run(chosen, max_span=1 << 20, check=False, workload=work):
-    scenario = Scenario(
+    scenario = server_with(
         **{"model": "gpt-oss-20b", "gpu": "h100", "kv_tokens": 2400, "block_size": 4, **chosen}
     )
     engine = build_engine(scenario.deployed(), workload(), max_span=max_span, check=check)
@@ -109,7 +109,8 @@ def test_a_prompt_that_the_pool_of_windows_never_holds_is_turned_away():
 @pytest.mark.parametrize("field", ["swa_full_tokens_ratio", "swa_eviction_interval"])
 def test_other_allocators_have_no_second_pool(field):
     with pytest.raises(
-        KvsimError, match=f"{field} must be left out for allocator paged, which has no second pool"
+        KvsimError,
+        match=f"{field} must be left out for allocator paged .*: it belongs to allocator sglang-dual, got 1",
     ):
         run({"allocator": "paged", "enable_prefix_caching": False, field: 1})
 

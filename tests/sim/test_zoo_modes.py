@@ -5,10 +5,10 @@ from math import inf
 
 import pytest
 from support.serving import everything
+from support.settings import server_with
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine
-from kvsim.sim.options.scenario import Scenario
 
 CASES = [
     *("offset:oracle", "offset-exact:oracle", "tlsf:oracle", "segregated:oracle", "slab:oracle"),
@@ -30,7 +30,7 @@ def engine_of(allocator, max_span, rate, cost=None, shared_prefix=None, **settin
         shared_prefix=shared_prefix,
     )
     scenario = replace(
-        Scenario(allocator=allocator, **settings).deployed(), **({"cost": cost} if cost else {})
+        server_with(allocator=allocator, **settings).deployed(), **({"cost": cost} if cost else {})
     )
     return build_engine(scenario, workload, max_span=max_span, check=True)
 

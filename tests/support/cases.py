@@ -1,6 +1,6 @@
 """Random work on tiny memories, for every scheduler: tests of modes, map and lives draw from it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import mul
 from random import Random
 
@@ -15,6 +15,7 @@ from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Beam, Samples, Workload
 from support.serving import everything
+from support.settings import engine_config, with_settings
 
 MODEL, GPU = model_named("opt-13b"), gpu_named("h100")
 TICK_PS = 20_000_000_000
@@ -184,7 +185,7 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         allocator = rng.choice(["paged", "dynamic", "buddy", "contiguous"])
     elif base == "vllm-v1" and caches and rng.random() < 0.25:
         allocator = "radix"
-    engine = EngineConfig(
+    engine = engine_config(
         allocator=allocator,
         scheduler=scheduler,
         block_size=size,
@@ -192,7 +193,7 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         max_num_batched_tokens=budget,
         enable_chunked_prefill=chunked,
         max_model_len=128,
-        watermark=rng.choice([0.0, 0.01, 0.1]) if v0 or v033 else 0.0,
+        watermark=rng.choice([0.0, 0.01, 0.1]) if v0 or v033 else None,
         reserve_full_prompt=rng.choice([None, True, False]) if v033 else None,
         enable_prefix_caching=caches,
         async_scheduling=v033 and rng.random() < 0.4,
@@ -202,9 +203,9 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         reserve=rng.choice(["pow2", "oracle"]) if allocator in ("buddy", "contiguous") else None,
     )
     if base == "sglang":
-        engine = replace(engine, **sglang_settings(rng, size, budget))
+        engine = with_settings(engine, **sglang_settings(rng, size, budget))
     elif own or base not in ("orca", "static", "vllm-v1", "vllm-v0", "nano-vllm"):
-        engine = replace(engine, **own_settings(rng, base, own, caches))
+        engine = with_settings(engine, **own_settings(rng, base, own, caches))
     width = rng.randint(2, min(4, seats)) if beams else 1
     most = min(4, seats) if samples else 1
     kind = rng.sample(["alone", "system", "same", "turn", "chat"], rng.randint(1, 3))
@@ -256,7 +257,7 @@ def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
         "enable_mixed_chunk": rng.random() < 0.4,
         "max_tokens": rng.choice([None, None, 20, 70]),
         "preemption_threshold": rng.choice([None, 0, 1]),
-        "eviction": rng.choice(sorted(STRATEGIES)) if allocator == "sglang" else "lru",
+        "eviction": rng.choice(sorted(STRATEGIES)) if allocator == "sglang" else None,
     }
     return {**settings, "ignore_eos": settings["max_tokens"] is None and rng.random() < 0.5}
 

@@ -11,12 +11,12 @@ from kvsim.sim.content import ascending
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support import golden
+from support.settings import engine_config
 
 DECIDED = ("waiting", "preemptions_cum", "prefill_tokens", "decode_tokens", "hit_tokens", "recomputed_tokens")
 STATE = (
@@ -80,7 +80,7 @@ def trace_lines(case):
 
 def deployment(case):
     config = case["config"]
-    engine = EngineConfig(
+    engine = engine_config(
         scheduler="vllm-v1@0.33.0",
         enable_prefix_caching=config["caching"],
         reserve_full_prompt=config["scheduler_reserve_full_isl"],

@@ -8,7 +8,6 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.cost.named import Constant
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static
@@ -19,6 +18,7 @@ from kvsim.sim.serving.request import State
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import PS_PER_S, Workload
+from support.settings import engine_config
 
 SCHEDULERS: dict[str, type[Scheduler]] = {"vllm-v1": VllmV1, "orca": Orca, "static": Static}
 
@@ -53,7 +53,7 @@ def serve(
     """The result of one run."""
     cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
     choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
-    config = EngineConfig(**{"async_scheduling": False, **choices, **(config or {})})
+    config = engine_config(**{"async_scheduling": False, **choices, **(config or {})})
     server = Server(allocator, reservation(reserve, max_model_len))
     scheduler = cls(config, max_model_len)
     return engine_of(work, server, scheduler, cost or Constant(1), max_model_len, **options).run()

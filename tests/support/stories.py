@@ -6,9 +6,9 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.content import shared_content
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import PS_PER_S, Samples, Workload
 from support.serving import everything
+from support.settings import engine_config
 
 
 def workload(rows, *, texts=None, beam=None, priority=None):
@@ -40,7 +40,7 @@ class Story:
 
     def __init__(self, scheduler, blocks, work, prepare=lambda engine: None, **settings):
         usual = {"block_size": 4, "max_num_seqs": 8, "max_model_len": 64, "async_scheduling": False}
-        config = EngineConfig(**{"scheduler": scheduler} | usual | settings)
+        config = engine_config(**{"scheduler": scheduler} | usual | settings)
         scenario = Deployment(
             model=model_named("opt-13b"),
             gpu=gpu_named("h100"),

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.bench_files import AIPERF, GUIDELLM, VLLM
+from support.settings import server_with
 
 from kvsim import cli
 from kvsim.sim.bench.measured import Gaps
@@ -263,7 +264,7 @@ def test_the_times_of_tokens_sum_to_the_picosecond_with_preemptions(scheduler, a
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_several_answers_are_one_stream_and_several_replicas_one_server(scheduler, allocator, more, replicas):
     tokens = 4000 if allocator == "contiguous" else 400
-    server = Scenario(
+    server = server_with(
         model="llama-3.1-8b", gpu="l4", cost="roofline", max_model_len=2048, kv_tokens=tokens, **more,
         scheduler=scheduler, allocator=allocator,
     )  # fmt: skip

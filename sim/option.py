@@ -7,12 +7,18 @@ The command line (cli.py), the tables of docs/commands.md (reports/options.py), 
 `kvsim.simulate`, `config.json` and `--config` read the same fields. So a new option is one field.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from kvsim.allocators.option import Option, declared_by, option
 from kvsim.sim.errors import KvsimError, unknown
+
+__all__ = ["Named", "Option", "check_kinds", "checked_names", "numpydoc", "option", "options_of", "taken"]
+
+T = TypeVar("T")
 
 PANELS = (
     *("Replay", "Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Fleet", "Goals", "Sweep"),
@@ -20,64 +26,6 @@ PANELS = (
     "Output",
 )
 """Groups of options, in the order in which they are shown."""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Option:
-    """What is known of an option beside its name, its type and its default.
-
-    Attributes
-    ----------
-    help : str
-        A sentence for the command line.
-    panel : str
-        One of PANELS.
-    value : str
-        What stands for the value, with its unit: `S` for seconds, `N` for a count, `NAME|FILE`.
-    allowed : tuple of str
-        The only values, where there are few.
-    shown : str
-        What the default means, where None stands for one that depends on other choices.
-    doc : str
-        What the docs say, in markdown; empty: `help`.
-    short : str
-        The name on the command line where the whole one is too long to be shown; both are taken.
-    also : tuple of str
-        Further names on the command line, such as `-q`.
-    hidden : bool
-        Whether `--help` leaves it out.
-    """
-
-    help: str
-    panel: str
-    value: str = ""
-    allowed: tuple[str, ...] = ()
-    shown: str = ""
-    doc: str = ""
-    short: str = ""
-    also: tuple[str, ...] = ()
-    hidden: bool = False
-
-
-def option(
-    help: str,
-    *,
-    panel: str,
-    default: Any,  # noqa: ANN401 - of the field's type
-    value: str = "",
-    allowed: tuple[str, ...] = (),
-    shown: str = "",
-    doc: str = "",
-    short: str = "",
-    also: tuple[str, ...] = (),
-    hidden: bool = False,
-) -> Any:  # noqa: ANN401
-    """Declare a field of a dataclass as an option, see `Option`."""
-    value = value or "|".join(allowed)
-    about = Option(help, panel, value, allowed, shown, doc, short, also, hidden)
-    return field(default=default, metadata={"option": about})
 
 
 @dataclass(frozen=True)
@@ -125,11 +73,49 @@ def checked_names(described: type, given: Iterable[str]) -> None:
 
 
 def check_allowed(chosen: object) -> None:
-    """Raise KvsimError where an option has a value that is not among the few allowed ones."""
+    """Raise KvsimError where an option has a value that is not among those allowed."""
     for each in options_of(type(chosen)):
         value = getattr(chosen, each.name)
-        if each.about.allowed and value is not None and value not in each.about.allowed:
-            raise KvsimError(f"{each.name} must be one of {', '.join(each.about.allowed)}, got {value!r}")
+        if value is not None:
+            _check_value(each.name, each.about, value)
+
+
+def _check_value(name: str, about: Option, value: Any) -> None:  # noqa: ANN401 - of the option's type
+    if about.allowed and value not in about.allowed:
+        raise KvsimError(f"{name} must be one of {', '.join(map(str, about.allowed))}, got {value!r}")
+    limits = [
+        (f"at least {about.least}", about.least is None or value >= about.least),
+        (f"above {about.above}", about.above is None or value > about.above),
+        (f"below {about.below}", about.below is None or value < about.below),
+    ]
+    if not all(held for _, held in limits):
+        said = " and ".join(words for words, _ in limits if not words.endswith("None"))
+        raise KvsimError(f"{name} must be {said}, got {value!r}")
+
+
+def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
+    """Raise KvsimError for a value of a type that its option does not take.
+
+    Any whole number is an int, any real one a float.
+    """
+    for name, value in given.items():
+        allowed = get_args(kinds[name]) or (kinds[name],)
+        wider = tuple({int: Integral, float: Real}.get(kind, kind) for kind in allowed)
+        if not isinstance(value, wider):
+            said = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
+            raise KvsimError(f"{name} must be {said}, got {type(value).__name__}")
+
+
+def taken(kind: type[T], given: Mapping[str, object]) -> T:
+    """The options of a part, with what was given of them; KvsimError for a value that is not allowed."""
+    own = {name: given[name] for name in declared_by(kind) if given.get(name) is not None}
+    check_kinds(own, get_type_hints(kind))
+    try:
+        chosen = kind(**own)
+    except ValueError as error:
+        raise KvsimError(str(error)) from error
+    check_allowed(chosen)
+    return chosen
 
 
 def numpydoc(described: type) -> str:

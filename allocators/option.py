@@ -1,0 +1,78 @@
+"""How a part of the simulator declares an option of its own: a field of a frozen dataclass.
+
+    @dataclass(frozen=True, kw_only=True)
+    class ExtentOptions:
+        fit: str = option("The hole that a reservation takes.", default="first", allowed=FITS)
+
+    class Contiguous(Allocator):
+        declares: ClassVar[type] = ExtentOptions
+
+The command line, the keywords of `kvsim.simulate`, `config.json`, sweeps and the tables of the documents
+follow from these fields (sim/parts.py). An option that no chosen part declares is refused by one sentence.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Option(NamedTuple):
+    """What is known of an option beside its name, its type and its default."""
+
+    help: str
+    """a sentence for the command line"""
+    panel: str = ""
+    """the group of options in which `--help` shows it; "": that of its part"""
+    value: str = ""
+    """what stands for the value, with its unit: `S` for seconds, `N` for a count, `NAME|FILE`"""
+    allowed: tuple[Any, ...] = ()
+    """the only values, where there are few"""
+    least: float | None = None
+    """the smallest value"""
+    above: float | None = None
+    """a number below all values"""
+    below: float | None = None
+    """a number above all values"""
+    shown: str = ""
+    """what the default means, where None stands for one that depends on other choices"""
+    doc: str = ""
+    """what the documents say, in markdown; "": `help`"""
+    short: str = ""
+    """the name on the command line where the whole one is too long to be shown; both are taken"""
+    also: tuple[str, ...] = ()
+    """further names on the command line, such as `-q`"""
+    hidden: bool = False
+    """whether `--help` leaves it out"""
+
+
+def option(
+    help: str,
+    *,
+    default: Any,  # noqa: ANN401 - of the field's type
+    panel: str = "",
+    value: str = "",
+    allowed: tuple[Any, ...] = (),
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    shown: str = "",
+    doc: str = "",
+    short: str = "",
+    also: tuple[str, ...] = (),
+    hidden: bool = False,
+) -> Any:  # noqa: ANN401
+    """Declare a field of a dataclass as an option, see `Option`."""
+    value = value or "|".join(map(str, allowed))
+    about = Option(help, panel, value, allowed, least, above, below, shown, doc, short, also, hidden)
+    return field(default=default, metadata={"option": about})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Of a part that has none of its own."""
+
+
+def declared_by(kind: type) -> list[str]:
+    """The names of the options that such a dataclass declares."""
+    return [each.name for each in fields(kind) if "option" in each.metadata]

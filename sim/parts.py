@@ -1,0 +1,106 @@
+"""Options of one part: each scheduler and allocator declares its own, in its own file (allocators/option.py).
+
+    class VllmV0(Scheduler):
+        declares: ClassVar[type] = VllmV0Options  # a frozen dataclass, each field an option(...)
+
+What a user sets goes by name, `{"watermark": 0.02}`, to the parts that declare it; what no chosen part
+declares is refused. All parts are imported only where a name is asked for that is no common option.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple
+
+from kvsim.allocators import ALLOCATORS
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.option import declared_by
+from kvsim.sim.classes import class_named
+from kvsim.sim.errors import KvsimError, listed
+from kvsim.sim.option import Named, options_of
+from kvsim.sim.scenario.engine import split_reserve
+from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.sim.schedulers.base import Scheduler
+
+KINDS: Mapping[str, tuple[Mapping[str, str], type]] = {
+    "scheduler": (SCHEDULERS, Scheduler),
+    "allocator": (ALLOCATORS, Allocator),
+}
+"""Kind of part, as the option that chooses one -> its registry, and what each is a subclass of."""
+
+
+class Declared(NamedTuple):
+    """An option of some parts."""
+
+    named: Named
+    kind: str
+    parts: tuple[str, ...]
+    """the names of the built-in parts that declare it"""
+
+
+def check_taken(given: Mapping[str, object], parts: Mapping[str, tuple[str, type]]) -> None:
+    """Raise KvsimError for an option that none of the parts declares; kind -> (name, its options)."""
+    known = {name for _, kind in parts.values() for name in declared_by(kind)}
+    for name, value in given.items():
+        if name not in known and value is not None:
+            chosen = " and ".join(f"{kind} {named}" for kind, (named, _) in parts.items())
+            raise KvsimError(f"{name} must be left out for {chosen}: {_belongs(name)}, got {value!r}")
+
+
+def _belongs(name: str) -> str:
+    found = declared_everywhere().get(name)
+    return f"it belongs to {found.kind} {listed(list(found.parts))}" if found else "no part declares it"
+
+
+def defaults_of(kind: type) -> dict[str, object]:
+    """Each option that such a dataclass declares -> its default."""
+    return {each.name: each.default for each in fields(kind)}
+
+
+def known_options(chosen: Iterable[tuple[str, object]] = ()) -> Mapping[str, Named]:
+    """The options of all built-in parts, and of a user's own classes among what is chosen, by name.
+
+    Parameters
+    ----------
+    chosen : iterable of (kind, name or class)
+        As options say it: `("allocator", "mine:Mine:oracle")`.
+    """
+    found = {name: each.named for name, each in declared_everywhere().items()}
+    for kind, given in chosen:
+        table, base = KINDS[kind]
+        part: Part | None = given if isinstance(given, type) else None
+        if isinstance(given, str) and ":" in (name := split_reserve(given)[0]):
+            part = class_named(kind, name, table, base)
+        if part is not None:
+            found |= {each.name: each for each in options_of(part.declares)}
+    return found
+
+
+@cache
+def declared_everywhere() -> Mapping[str, Declared]:
+    """The options of all built-in parts by name: imports every part."""
+    found: dict[str, Declared] = {}
+    for kind, name, named in _all_declared():
+        before = found.get(named.name)
+        found[named.name] = (
+            before._replace(parts=(*before.parts, name)) if before else Declared(named, kind, (name,))
+        )
+    return found
+
+
+Part = type[Scheduler] | type[Allocator]
+
+
+def part_named(kind: str, name: str) -> Part:
+    """The class of a built-in part."""
+    module, _, attribute = KINDS[kind][0][name].partition(":")
+    found: Part = getattr(import_module(module), attribute)
+    return found
+
+
+def _all_declared() -> Iterator[tuple[str, str, Named]]:
+    for kind, (table, _) in KINDS.items():
+        for name in table:
+            for named in options_of(part_named(kind, name).declares):
+                yield kind, name, named
