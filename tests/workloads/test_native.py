@@ -380,8 +380,8 @@ def test_a_file_that_cannot_be_read_is_refused():
     assert complaint("./none") == "trace ./none cannot be read: No such file or directory"
     Path("folder").mkdir()
     assert complaint("folder") == (
-        "trace folder is a directory, which must hold ServeGen's clients (*-trace.csv) or sessions of agents "
-        "(*.json), got neither"
+        "trace folder is a directory, which must hold ServeGen's clients (*-trace.csv), sessions of agents "
+        "(*.json) or a benchmark's result, got none of them"
     )
 
 
