@@ -50,6 +50,11 @@ class ElasticTables(Allocator):
         cell = model.token_bytes // tensors
         bundle = tensors * PAGE_BYTES
         count = capacity_slots * model.token_bytes // bundle
+        if model.block_size * cell > PAGE_BYTES:
+            raise ValueError(
+                f"block_size must be at most {PAGE_BYTES // cell:,}, so that a block fits a page of 2 MiB, "
+                f"got {model.block_size:,}"
+            )
         if not count:
             raise ValueError(
                 f"a page of {bundle:,} bytes ({tensors} times 2 MiB) must fit the memory, "

@@ -194,3 +194,10 @@ def test_books_are_kept_whatever_is_called(options, most_kept):
         for seq in caller.tokens:
             pages.release(seq)
         assert (pages.used_slots, pages.shared_tokens, pages.prefixes.counts) == (0, 0, {})
+
+
+def test_a_block_that_fits_no_page_is_refused_with_the_largest_that_does():
+    sizes = Options(token_bytes=4096, layers=1, kv_heads=8, head_dim=128)  # 2 KiB a token in K, and in V
+    assert Kvcached(65_536, sizes._replace(block_size=1024)).most_blocks == 64
+    with pytest.raises(ValueError, match="block_size must be at most 1,024, so that a block fits a page"):
+        Kvcached(65_536, sizes._replace(block_size=2048))
