@@ -1,42 +1,43 @@
 """One search for the capacity of a system with one seed, wherever it is computed: a row comes out.
 
-    settings, seed --> saturated once, for a start --> load after load, each in a steady state --> row
+    settings, seed --> saturated once, for a start --> short runs, load after load --> about there
+                   --> long runs from there on, with a fresh seed, up or down       --> row
 
-Every load is tried with the same seed, so with the same requests and the same gaps between them. A run is
-made twice as long until it is long enough to judge (reports/sweeps/steady.py). A trace that comes at its own
-times is sped up instead, and judged as a whole: it has no steady state, nor more requests than it has.
+Every load of a search is tried with the same seed, so with the same requests and the same gaps between them.
+Of short runs the luckiest passes, so what they find is too high near saturation; runs that are long for the
+queue, with requests that were not chosen by it, confirm it, or step down. A trace that comes at its own times
+is sped up instead, and judged as a whole: there is nothing to confirm.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from kvsim.capacity_loads import Load, tried
 from kvsim.reports.rundir.formats import plain
-from kvsim.reports.sweeps.assumed import assumed
-from kvsim.reports.sweeps.search import Found, Tried, search
-from kvsim.reports.sweeps.steady import everything, window
+from kvsim.reports.sweeps.search import FACTOR, Found, Tried, search
 from kvsim.reports.sweeps.table import FAILED, FINISHED
-from kvsim.reports.waiting import LIMITS
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.options.goals import Goals
-from kvsim.sim.record.attainment import judged
-from kvsim.sim.run import Outcome, Simulation
+from kvsim.sim.run import Simulation
 from kvsim.sim.workload import PS_PER_S
 from kvsim.sweep_runs import drawn_anew, prepared, replays
-from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
 USUAL_REQUESTS = 1000
-MOST_REQUESTS = 64_000
+MOST_REPLAYED = 64_000
+"""Requests of a trace at its own times, of a longer one the first."""
+LONGER, LONGEST = 4, 64
+"""How many times as many requests a run has that confirms: at least, at most."""
+FRESH = 1 << 20
+"""What is added to a seed for the runs that confirm."""
 LOADS = {"rate": "request_rate", "clients": "clients", "rate-scale": "rate_scale"}
 """What is sought -> the option that is varied; for its rate a trace at its own times is sped up."""
 
 FINER = 10
 """How many times finer a search is that is compared with another of the same seed."""
 
-CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share")
-"""What is told of the clock, of the section `cost` of a summary."""
 MOST_CLIENTS = 100_000
 LEAST_SPEED = 1e-3
 AT_ONCE_S = 1e-3
@@ -50,14 +51,6 @@ class Sought:
     find: str
     tolerance: float
     more_kv_gib: float = 0.0
-
-
-class Load(NamedTuple):
-    """The option that is varied, whether it is the speed of a trace, and the answer for 1 of it."""
-
-    option: str
-    replayed: bool
-    unit: float = 1.0
 
 
 def load_of(settings: Mapping[str, Any], find: str) -> str:
@@ -84,35 +77,51 @@ def searched(
 
 def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought) -> dict[str, Any]:
     option = load_of(settings, sought.find)
-    settings, load = _replayed(settings, seed, sought.find) if option == "rate_scale" else (
-        _drawn(settings, option), Load(option, replayed=False))  # fmt: skip
+    replayed = option == "rate_scale"
+    if replayed:
+        settings, load = _replayed(settings, seed, sought.find)
+    else:
+        settings = _drawn(settings, option)
+        load = Load(option, LONGEST * settings["num_prompts"])
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
-    found, gpus = _search(settings, seed, goals, load, fine)
+    gpus, *bounds = _range(settings, seed, load)
+    short = {"goals": goals, "load": load, "bounds": bounds}
+    found = _search(settings, seed, **short, tolerance=sought.tolerance if not replayed else fine)
+    if found.best is not None and not replayed:
+        settings = {**settings, "num_prompts": LONGER * settings["num_prompts"]}
+        seed += FRESH
+        near = {**short, "start": found.best.load, "factor": 1 + 2 * sought.tolerance, "long": True}
+        found = _search(settings, seed, **near, tolerance=fine)
     row = {"status": FINISHED, "reason": "", "gpus": gpus, **_told(found, load)}
     if sought.more_kv_gib and found.best is not None:
         larger = _with_more_kv(settings, seed, goals, sought.more_kv_gib)
-        more, _ = _search(larger, seed, goals, load, fine, start=found.best.load)
+        beside = {**short, "start": found.best.load, "long": not replayed}
+        more = _search(larger, seed, **beside, tolerance=fine)
         row["more_kv_load"] = None if more.best is None else load.unit * more.best.load
     return row
 
 
-def _search(  # noqa: PLR0917 - the parts of a search
+def _search(
     settings: dict[str, Any],
     seed: int,
+    *,
     goals: Goals,
     load: Load,
+    bounds: Sequence[float],
     tolerance: float,
     start: float | None = None,
-) -> tuple[Found, int]:
+    factor: float = FACTOR,
+    long: bool = False,
+) -> Found:
     whole = load.option == "clients"
-    gpus, first, least, most = _range(settings, seed, load)
+    first, least, most = bounds
 
     def attempt(at: float) -> Tried:
-        tried = {**settings, load.option: int(at) if whole else at}
-        return _tried(tried, seed, goals, at, replayed=load.replayed)
+        asked = {**settings, load.option: int(at) if whole else at}
+        return tried(asked, seed, goals, at, load, long=long)
 
-    found = search(attempt, start or first, least=least, most=most, tolerance=tolerance, whole=whole)
-    return found, gpus
+    steps = {"least": least, "most": most, "tolerance": tolerance, "whole": whole}
+    return search(attempt, start or first, factor=factor, **steps)
 
 
 def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[int, float, float, float]:
@@ -135,77 +144,12 @@ def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[int, float,
     return at_once.gpus, 0.7 * rate, rate / 1000, 4 * rate
 
 
-def _tried(settings: dict[str, Any], seed: int, goals: Goals, load: float, *, replayed: bool) -> Tried:
-    """A load in its steady state: a run as long as it takes to judge it."""
-    requests = settings["num_prompts"]
-    while True:
-        simulation = prepared({**settings, "num_prompts": requests}, seed, goals)
-        outcome = simulation.outcome()
-        steady = everything(outcome.requests) if replayed else window(outcome.requests)
-        summary: Any = plain(outcome.summary)
-        overloaded = summary["load"]["overloaded"]
-        enough = steady.long_enough and not steady.grows
-        if overloaded or enough or 2 * requests > MOST_REQUESTS:
-            break
-        requests *= 2
-    verdict: Any = _judged(simulation, outcome, steady.rows)
-    ratios = [
-        each["measured_s"] / each["limit_s"] if each["measured_s"] is not None else float("inf")
-        for each in verdict["by_limit"].values()
-    ]
-    within = bool(verdict["met"]) and not overloaded and not steady.grows
-    about = _about(summary, verdict, overloaded, steady.growth)
-    about["requests"] = len(simulation.engine.workload)
-    about["requests_from"] = _from(simulation)
-    about["assumed"] = assumed(simulation)
-    return Tried(load, within, max(ratios), about)
-
-
-def _from(simulation: Simulation) -> str:
-    """Which requests of a trace they are where that is not simply its rows: a note of the workload's own."""
-    notes = simulation.engine.workload.notes
-    return next((note[:-1] for note in notes if REPEATED in note or FIRST_OF in note), "")
-
-
-def _judged(simulation: Simulation, outcome: Outcome, rows: Any) -> dict[str, object]:  # noqa: ANN401
-    """The goals, held against the requests of the window."""
-    slo = simulation.goals.limits
-    assert slo is not None
-    part = {name: column[rows] for name, column in outcome.requests.items()}
-    arrival_s = part["arrival_s"]
-    span_s = float(arrival_s.max() - arrival_s.min())
-    return judged(slo, part, span_s, simulation.gpus)
-
-
-def _about(
-    summary: Any,  # noqa: ANN401 - JSON
-    verdict: Any,  # noqa: ANN401 - JSON
-    overloaded: bool,
-    growth: float,
-) -> dict[str, Any]:
-    """What is told of a load: its latencies against their limits, what held requests back, what it made."""
-    finished = summary["requests"]["finished"] or 1
-    return {
-        "overloaded": overloaded,
-        "growth": growth,
-        "measured_s": {name: each["measured_s"] for name, each in verdict["by_limit"].items()},
-        "missed": [name for name, each in verdict["by_limit"].items() if not each["met"]],
-        "attained_share": verdict["attained_share"],
-        "goodput_requests_per_s": verdict["goodput_requests_per_s"],
-        "output_tokens_per_s": summary["throughput"]["output_tokens_per_s"],
-        "tpot_p50_s": summary["latency"]["tpot_s"]["p50"],
-        "mean_running": summary["engine"]["mean_running"],
-        "recomputed_share": summary["engine"]["preemptions_recompute"] / finished,
-        "held_back_share": {name: summary["load"]["held_back_share"][name] for name in LIMITS},
-        "cost": {name: summary["cost"][name] for name in CLOCK},
-    }
-
-
 def _told(found: Found, load: Load) -> dict[str, Any]:
     """The row of a search: the load, what it makes, and why not more."""
     best, worst, closest, unit = found.best, found.worst, found.closest, load.unit
     return {
         "load": None if best is None else unit * best.load,
+        "edge": None if found.edge is None else unit * found.edge,
         "speed": best.load if best is not None and load.replayed else None,
         "tried": len(found.tried),
         "at_load": None if best is None else best.about,
@@ -217,7 +161,7 @@ def _told(found: Found, load: Load) -> dict[str, Any]:
 def _replayed(settings: dict[str, Any], seed: int, find: str) -> tuple[dict[str, Any], Load]:
     """The settings with so many requests of the trace as a run may have, and what its own speed gives."""
     simulation = prepared(settings, seed, Goals())
-    requests = min(len(simulation.engine.workload), MOST_REQUESTS)
+    requests = min(len(simulation.engine.workload), MOST_REPLAYED)
     settings = {**settings, "num_prompts": requests}
     unit = 1.0
     if find == "rate":
@@ -225,7 +169,7 @@ def _replayed(settings: dict[str, Any], seed: int, find: str) -> tuple[dict[str,
         if not span_s:
             raise KvsimError("find must be clients for a trace whose requests all come at once")
         unit = requests / span_s
-    return settings, Load("rate_scale", replayed=True, unit=unit)
+    return settings, Load("rate_scale", requests, replayed=True, unit=unit)
 
 
 def _span_s(simulation: Simulation) -> float:

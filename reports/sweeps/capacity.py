@@ -116,11 +116,21 @@ def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -
     for own, gpu, members in groups.values():
         ended = [row for row in members if row["status"] == FINISHED]
         broken = [(str(row["reason"]), str(row["status"])) for row in members if row["status"] != FINISHED]
-        loads = [number(row["load"]) for row in ended]
-        load = spread(loads) if ended and not broken else None
+        load = None if broken else _spread(ended)
         reason, status = broken[0] if broken else ("", UNMET if load is None else MET)
         found.append(Capacity(own, load, ended, reason, gpu, status))
     return found
+
+
+def _spread(rows: Sequence[Row]) -> Interval | None:
+    """The mean of the seeds' largest loads within, and the interval of where the SLO is just met.
+
+    Each load within lies up to the tolerance below that edge, so the answer is low in its interval.
+    """
+    load, edge = (spread([number(row.get(name)) for row in rows]) for name in ("load", "edge"))
+    if load is None or edge is None:
+        return load
+    return Interval(load.mean, min(edge.low, load.mean), max(edge.high, load.mean), load.fixed and edge.fixed)
 
 
 def limited_by(system: Capacity, slo: Slo) -> str:

@@ -10,13 +10,13 @@ The answer is the largest load tried that is within, below one that is not and a
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil, floor, sqrt
+from math import ceil, floor, log, sqrt
 from typing import Any
 
 FACTOR = 1.3
 """From one load to the next until the answer lies between two."""
-STEEPER = 2.0
-"""The same after three steps in one direction."""
+STEPS, STEEPEST = 3, 4.0
+"""After so many steps in one direction the factor is squared with each, up to this one."""
 MOST_TRIED = 60
 
 
@@ -53,6 +53,15 @@ class Found:
     tried: tuple[Tried, ...]
 
     @property
+    def edge(self) -> float | None:
+        """Where the worst latency is its limit, between the two loads, as if its logarithm were linear."""
+        if self.best is None or self.worst is None or self.best.load == self.worst.load:
+            return None if self.best is None else self.best.load
+        below, above = -log(max(self.best.excess, 1e-9)), log(min(max(self.worst.excess, 1e-9), 1e9))
+        share = below / (below + above) if below >= 0 and above > 0 else 0.5
+        return float(self.best.load * (self.worst.load / self.best.load) ** share)
+
+    @property
     def closest(self) -> Tried:
         """The load whose worst latency exceeds its limit least."""
         return min(self.tried, key=lambda each: (each.excess, -each.load))
@@ -66,6 +75,7 @@ def search(
     most: float,
     tolerance: float,
     whole: bool = False,
+    factor: float = FACTOR,
 ) -> Found:
     """Find the largest load within.
 
@@ -79,6 +89,8 @@ def search(
         The answer is less than this share below one that is outside, or one below it where loads are whole.
     whole : bool
         Whether loads are whole numbers.
+    factor : float
+        From one load to the next in the first steps.
     """
     tried: list[Tried] = []
 
@@ -100,7 +112,7 @@ def search(
             worst = now
         if (best and worst) or (now.within and load >= most) or (not now.within and load <= least):
             break
-        factor = FACTOR if step < 3 else STEEPER
+        factor = factor if step < STEPS else min(factor**2, max(STEEPEST, factor))
         further = (
             _rounded(load * factor, whole, ceil) if now.within else _rounded(load / factor, whole, floor)
         )

@@ -3,9 +3,10 @@
     |<- 3 E ->|<------- window -------->|<- E ->|          E: the mean end-to-end time of the run
     arrivals: warm-up, those that are judged, those that are served while the server empties
 
-A run is long enough when its arrivals last at least 10 E and 200 requests are in the window. It is steady
-when the server is not overloaded (sim/record/load.py), and the requests of the window's second half take at
-most 1.2 times as long, in the mean, as those of the first.
+A short run is long enough when its arrivals last at least 10 E and 200 requests are in the window; a long
+one, which confirms an answer, also `tells` how many requests are late. It is steady when the server is not
+overloaded (sim/record/load.py), and the requests of the window's second half take at most 1.2 times as long,
+in the mean, as those of the first.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,9 @@ import numpy.typing as npt
 WARM_UP, COOL_DOWN, LEAST_SPAN = 3.0, 1.0, 10.0
 LEAST_REQUESTS = 200
 MOST_GROWTH = 1.2
+BATCHES = 20
+MOST_ERROR, CERTAIN = 0.25, 4.0
+"""Of the share beyond a limit: the most standard error, over the share; how many of them are certain."""
 
 JUDGED = (
     "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
@@ -50,6 +54,30 @@ class Window:
     def grows(self) -> bool:
         """Whether requests take longer and longer."""
         return self.growth > MOST_GROWTH
+
+
+def tells(latency_s: npt.NDArray[Any], quantile: float, limit_s: float) -> bool:
+    """Whether a window tells how many requests are beyond a limit: how many, or certainly more than may be.
+
+    Near saturation long waits come in clusters, so a hundred requests beyond the quantile may be three busy
+    hours. How uncertain their share is follows from how much the shares of BATCHES parts differ, in order of
+    arrival.
+    """
+    values_s, allowed = np.asarray(latency_s, dtype=np.float64), 1 - quantile
+    share, error = _share(~(values_s <= limit_s))
+    if share > allowed + CERTAIN * error:
+        return True
+    at_s = np.nanquantile(values_s, quantile)
+    beyond = ~(values_s <= at_s)
+    beyond = beyond if beyond.mean() > allowed / 2 else ~(values_s < at_s)  # many are equal
+    return _share(beyond)[1] <= MOST_ERROR * allowed
+
+
+def _share(beyond: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """A share, and its standard error."""
+    parts = [float(part.mean()) for part in np.array_split(beyond, BATCHES) if len(part)]
+    error = float(np.std(parts, ddof=1)) / len(parts) ** 0.5 if len(parts) > 1 else np.inf
+    return float(beyond.mean()), error
 
 
 def everything(table: Table) -> Window:

@@ -7,16 +7,18 @@ import pandas as pd
 import pytest
 
 import kvsim
+from kvsim.capacity_runs import Sought, searched
 from kvsim.cli import main
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.capacity import capacity
 from kvsim.reports.sweeps.capacity_words import beside
+from kvsim.sim.options.goals import Goals
 
 pytestmark = pytest.mark.slow
 
 SLO = "ttft:p99=1s,tpot:p99=50ms"
-FEW = {"num_prompts": 300, "seeds": 2, "jobs": 1, "tolerance": 0.1}
-FLAGS = ["--num-prompts", "300", "--seeds", "2", "--jobs", "1", "--tolerance", "0.1", "--no-plots"]
+FEW = {"num_prompts": 100, "seeds": 2, "jobs": 1, "tolerance": 0.1}
+FLAGS = ["--num-prompts", "100", "--seeds", "2", "--jobs", "1", "--tolerance", "0.1", "--no-plots"]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,23 @@ def test_the_command_says_the_same(found, tmp_path, capsys):
     before = (tmp_path / "out/runs.jsonl").read_bytes()
     assert main(["capacity", *flags]) == 0
     assert (tmp_path / "out/runs.jsonl").read_bytes() == before, "nothing is sought twice"
+
+
+def test_tokens_and_price_are_of_the_same_steady_window_as_the_rate():
+    rate = {"input_len": "50", "output_len": "40", "trace": "synthetic", "cost": "constant:0.02"}
+    found = kvsim.capacity(slo="ttft:p99=1s", gpu_price=3.6, max_num_seqs=8, **rate, **FEW).iloc[0]
+    assert found.output_tokens_per_s_per_gpu == pytest.approx(40 * found.requests_per_s)
+    assert found.price_per_million_output_tokens == pytest.approx(1e3 / (40 * found.requests_per_s))
+
+
+def test_an_answer_is_confirmed_by_long_runs_with_fresh_seeds():
+    """M/D/1 with services of one second: 99 % wait at most 29 s at a load of 0.9236."""
+    md1 = {"trace": "synthetic", "input_len": "1", "output_len": "1", "max_num_seqs": 1, "cost": "constant:1"}
+    md1 |= {"host_time": "none", "frontend_latency": 0.0, "scheduler": "vllm-v1@0.11.0"}
+    row, _ = searched(md1, 0, Goals(slo="ttft:p99=30s"), Sought("rate", 0.02))
+    assert row["at_load"]["requests"] == 64_000, "near saturation a run has to be long"
+    assert 0.90 < row["load"] < 0.945, "runs of 1,000 requests found 0.956 with this seed"
+    assert row["load"] <= row["edge"] <= row["above"]["load"]
 
 
 def test_an_answer_says_what_it_assumes_in_text_table_and_picture(found, tmp_path, capsys):

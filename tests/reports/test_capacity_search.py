@@ -6,7 +6,7 @@ import pytest
 from kvsim.reports.sweeps.capacity import capacities, limited_by, table_rows
 from kvsim.reports.sweeps.capacity_words import answer
 from kvsim.reports.sweeps.search import Tried, search
-from kvsim.reports.sweeps.steady import window
+from kvsim.reports.sweeps.steady import tells, window
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.slo import Slo
 
@@ -26,6 +26,32 @@ def test_the_answer_is_within_the_tolerance_below_the_limit(limit, start, tolera
     assert found.best.load <= limit < found.worst.load <= found.best.load * (1 + tolerance) * (1 + 1e-5)
     loads = [each.load for each in found.tried]
     assert len(set(loads)) == len(loads), "no load is tried twice"
+
+
+def test_a_search_that_begins_near_takes_small_steps_and_steeper_ones_far_away():
+    near = search(within(0.95), 1.0, least=0.001, most=1000, tolerance=0.02, factor=1.04)
+    assert near.best.load <= 0.95 < near.worst.load <= near.best.load * 1.02 * (1 + 1e-5)
+    assert len(near.tried) == 4 and min(each.load for each in near.tried) > 0.9
+    far = search(within(100.0), 1.0, least=0.001, most=1000, tolerance=0.02, factor=1.04)
+    assert len(far.tried) < 20
+
+
+def test_the_edge_lies_between_the_loads_where_the_latency_is_its_limit():
+    found = search(within(3.3), 1.0, least=0.001, most=1000, tolerance=0.1)
+    assert found.edge == pytest.approx(3.3, rel=1e-6), "a latency that is the load is linear in it"
+    every = search(lambda load: Tried(load, True, 0.1), 5.0, least=0.01, most=100, tolerance=0.02)
+    none = search(lambda load: Tried(load, False, 2.0), 5.0, least=0.01, most=100, tolerance=0.02)
+    assert (every.edge, none.edge) == (100, None)
+
+
+def test_a_run_tells_little_where_late_requests_come_together():
+    rng = np.random.default_rng(0)
+    apart = rng.exponential(1.0, 20_000)
+    assert tells(apart, 0.99, 4.7), "200 late requests, each by itself"
+    assert not tells(apart[:500], 0.99, 5.0), "five late requests tell of no share"
+    together = np.where(np.arange(20_000) // 250 == 41, 10.0, 1.0)
+    assert not tells(together, 0.99, 4.7), "one busy time: with other seeds there are none, or three"
+    assert tells(np.full(2000, 9.0) + apart[:2000], 0.99, 4.7), "all late: no need to know how many"
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 17, 100, 12345])
@@ -86,7 +112,15 @@ def above(**changes):
 def row(load, seed, gpu="h100", **changes):
     """The row of a search."""
     about = {"output_tokens_per_s": 1000.0, "tpot_p50_s": 0.025, "attained_share": 0.99, "requests": 1000}
-    found = {"gpu": gpu, "seed": seed, "status": "finished", "reason": "", "gpus": 2, "load": load}
+    found = {
+        "gpu": gpu,
+        "seed": seed,
+        "status": "finished",
+        "reason": "",
+        "gpus": 2,
+        "load": load,
+        "edge": load,
+    }
     closest = {**above(), "load": 0.1, "excess": 1.4}
     return found | {"at_load": about if load else None, "above": above(), "closest": closest} | changes
 
@@ -118,7 +152,11 @@ def test_an_slo_that_no_load_meets_says_where_it_came_closest():
 def test_the_interval_is_that_of_the_seeds():
     (found,) = described([row(2.0, 0), row(2.2, 1), row(2.4, 2)])
     assert found["requests_per_s"] == pytest.approx(2.2)
-    assert found["requests_per_s_high"] - 2.2 == pytest.approx(4.302653 * 0.2 / 3**0.5, rel=1e-6)
+    half = 4.302653 * 0.2 / 3**0.5
+    assert found["requests_per_s_high"] - 2.2 == pytest.approx(half, rel=1e-6)
+    (low,) = described([row(2.0, 0, edge=2.02), row(2.0, 1, edge=2.03), row(2.0, 2, edge=2.04)])
+    assert (low["requests_per_s"], low["requests_per_s_low"]) == (2.0, 2.0), "loads within lie below the edge"
+    assert low["requests_per_s_high"] == pytest.approx(2.03 + half / 20, rel=1e-6)
     assert found["requests_per_s_per_gpu"] == pytest.approx(1.1) and found["seeds"] == 3
     assert found["tokens_per_s_per_user"] == pytest.approx(40) and found["output_tokens_per_s_per_gpu"] == 500
     assert found["price_per_million_output_tokens"] == pytest.approx(2 * 3 / 3600 / 1000 * 1e6)

@@ -1,0 +1,134 @@
+"""One load of a search for the capacity: a run as long as it takes to judge it, held against the SLO.
+
+    settings, seed, load --> run, twice as long until it tells enough --> its steady window --> Tried
+
+What is judged and told, tokens per second too, is the window's (reports/sweeps/steady.py). A trace that comes
+at its own times is judged whole: it has no steady state, nor more requests than it has.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvsim.reports.rundir.formats import plain
+from kvsim.reports.sweeps.assumed import assumed
+from kvsim.reports.sweeps.search import Tried
+from kvsim.reports.sweeps.steady import everything, tells, window
+from kvsim.reports.waiting import LIMITS
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.record.attainment import judged
+from kvsim.sim.record.slo import Slo
+from kvsim.sim.run import Simulation
+from kvsim.sweep_runs import prepared
+from kvsim.workloads.lengths import FIRST_OF, REPEATED
+
+CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share")
+"""What is told of the clock, of the section `cost` of a summary."""
+
+Columns = Mapping[str, Any]
+
+
+class Load(NamedTuple):
+    """The option that is varied, and how.
+
+    Attributes
+    ----------
+    most_requests : int
+        A run has no more, however little it tells.
+    replayed : bool
+        Whether the option is the speed of a trace.
+    unit : float
+        The answer for 1 of the option.
+    """
+
+    option: str
+    most_requests: int
+    replayed: bool = False
+    unit: float = 1.0
+
+
+def tried(
+    settings: Mapping[str, Any], seed: int, goals: Goals, at: float, load: Load, *, long: bool
+) -> Tried:
+    """A load in its steady state; `long`: of a run that is long for the queue, too."""
+    slo, requests = goals.limits, settings["num_prompts"]
+    assert slo is not None
+    while True:
+        simulation = prepared({**settings, "num_prompts": requests}, seed, goals)
+        outcome = simulation.outcome()
+        steady = everything(outcome.requests) if load.replayed else window(outcome.requests)
+        part = {name: column[steady.rows] for name, column in outcome.requests.items()}
+        span_s = float(part["arrival_s"].max() - part["arrival_s"].min())
+        verdict: Any = judged(slo, part, span_s, simulation.gpus)
+        summary: Any = plain(outcome.summary)
+        overloaded = summary["load"]["overloaded"]
+        enough = steady.long_enough and not steady.grows
+        enough = enough and not (long and _uncertain(slo, verdict, part))
+        if overloaded or enough or load.replayed or 2 * requests > load.most_requests:
+            break
+        requests *= 2
+    about = {
+        **_latencies(verdict, part),
+        **_made(part, span_s, at if load.option == "request_rate" else None),
+        **_server(simulation, summary),
+        "overloaded": overloaded,
+        "growth": steady.growth,
+        "enough": enough,
+        "requests": len(simulation.engine.workload),
+    }
+    within = bool(verdict["met"]) and not overloaded and not steady.grows
+    return Tried(at, within, max(_excess(verdict).values()), about)
+
+
+def _excess(verdict: Columns) -> dict[str, float]:
+    """How many times its limit each latency is; infinity where nothing finished."""
+    measured = {name: (each["measured_s"], each["limit_s"]) for name, each in verdict["by_limit"].items()}
+    return {
+        name: float("inf") if found is None else found / limit for name, (found, limit) in measured.items()
+    }
+
+
+def _uncertain(slo: Slo, verdict: Columns, part: Columns) -> bool:
+    """Whether the run is too short for the queue to know how many requests miss the limit that binds."""
+    excess = _excess(verdict)
+    limit = max(slo.limits, key=lambda each: excess[each.name])
+    return limit.quantile is not None and not tells(part[limit.column], limit.quantile, limit.limit_s)
+
+
+def _latencies(verdict: Columns, part: Columns) -> dict[str, Any]:
+    """The latencies against their limits."""
+    return {
+        "measured_s": {name: each["measured_s"] for name, each in verdict["by_limit"].items()},
+        "missed": [name for name, each in verdict["by_limit"].items() if not each["met"]],
+        "attained_share": verdict["attained_share"],
+        "goodput_requests_per_s": verdict["goodput_requests_per_s"],
+        "tpot_p50_s": _median(part["tpot_s"]),
+    }
+
+
+def _median(column: Any) -> float | None:  # noqa: ANN401 - a column
+    known = np.asarray(column, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _made(part: Columns, span_s: float, rate: float | None) -> dict[str, float | None]:
+    """What the window makes: as many requests per second as come, those that are drawn by their rate."""
+    per_s = rate if rate is not None else len(part["arrival_s"]) / span_s if span_s else None
+    tokens = np.where(part["status"] != "rejected", part["output_tokens"], 0).mean()
+    return {"requests_per_s": per_s, "output_tokens_per_s": None if per_s is None else per_s * float(tokens)}
+
+
+def _server(simulation: Simulation, summary: Columns) -> dict[str, Any]:
+    """What held requests back in the whole run, what is assumed, and the clock."""
+    finished = summary["requests"]["finished"] or 1
+    notes = simulation.engine.workload.notes
+    return {
+        "mean_running": summary["engine"]["mean_running"],
+        "recomputed_share": summary["engine"]["preemptions_recompute"] / finished,
+        "held_back_share": {name: summary["load"]["held_back_share"][name] for name in LIMITS},
+        "cost": {name: summary["cost"][name] for name in CLOCK},
+        "requests_from": next((note[:-1] for note in notes if REPEATED in note or FIRST_OF in note), ""),
+        "assumed": assumed(simulation),
+    }
