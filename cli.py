@@ -44,6 +44,7 @@ from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped, Stopping
+from kvsim.sim.plugins import trusting
 
 if TYPE_CHECKING:
     from kvsim.option_groups import (
@@ -100,7 +101,7 @@ def run(
     if config is None:
         deployment, fleet = server.deployed(), server.fleet()
     else:
-        deployment, fleet, traffic, goals = _repeated(ctx, config, allow_code)
+        deployment, fleet, traffic, goals = _repeated(ctx, config)
     carry_out([deployment], fleet, traffic, seeds, output, goals, compared=False)
 
 
@@ -142,6 +143,7 @@ def sweep(
     goals: Goals,
     swept: Swept,
     where: Where,
+    allow_code: AllowCode = False,
 ) -> None:
     """Simulate all combinations of options: lists (1,2,4), ranges (1:8:0.5, 1:64:x2, 1:64:log7)."""
     from kvsim import sweeping
@@ -162,6 +164,7 @@ def capacity(
     goals: Goals,
     sought: Sought,
     where: Where,
+    allow_code: AllowCode = False,
 ) -> None:
     """Find the largest load within an SLO, for each combination of options, and say why not more."""
     from kvsim import sizing
@@ -262,7 +265,7 @@ def explain(
     """Tell the life of one request: what happened when, and why it waited."""
     from kvsim.lives import explained
 
-    explained(run, request, as_json=as_json, allow_code=allow_code)
+    explained(run, request, as_json=as_json)
 
 
 @app.command("trace-events")
@@ -297,7 +300,7 @@ def trace_events(
     """Write a timeline for Perfetto or chrome://tracing."""
     from kvsim.lives import written_timeline
 
-    written_timeline(run, out, requests, steps, allow_code=allow_code, force=force)
+    written_timeline(run, out, requests, steps, force=force)
 
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
@@ -474,7 +477,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 words = completed(words)
             if name in ("run", "compare") and not any(":" in word for word in words):  # no code of a user
                 leave_out()
-            code = _called(name, words)(words, standalone_mode=False) or 0
+            with trusting(None if "--allow-code" in words else " ".join(words)):
+                code = _called(name, words)(words, standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -512,26 +516,19 @@ def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
     return found
 
 
-def _repeated(
-    ctx: typer.Context, config: Path, allow_code: bool
-) -> tuple[Deployment, FleetConfig, Traffic, Goals]:
+def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, FleetConfig, Traffic, Goals]:
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
     from kvsim.jobs import choices
     from kvsim.option_groups import Output, Seeds
-    from kvsim.sim.plugins import NAMING
 
     free = {"config", "allow_code", *names_of((Output, Seeds))}
-    named = {name: str(ctx.params[name]) for name in NAMING if ":" in str(ctx.params.get(name))}
-    free |= named.keys()
-    extra = given(ctx, free)
+    extra = given(ctx, free | {name for name, value in ctx.params.items() if ":" in str(value)})
+    if not extra:
+        deployment, fleet, traffic, goals = choices(config)
+        meant = {**vars(traffic), **vars(deployment.engine), **vars(fleet)}
+        extra = given(ctx, free | {name for name in meant if meant[name] == ctx.params.get(name)})
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
-    trusted = [name.removeprefix("trace:") for name in named.values()]
-    deployment, fleet, traffic, goals = choices(config, None if allow_code else trusted)
-    meant = {**vars(traffic), **vars(deployment.engine), **vars(fleet)}
-    for field, name in named.items():
-        if meant.get(field) != name:
-            raise KvsimError(f"config {config} holds every choice: leave out --{field.replace('_', '-')}")
     return deployment, fleet, traffic, goals
 
 

@@ -19,7 +19,7 @@ Format = Annotated[
     typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
 ]
 Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a config.json names.")]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a file names.")]
 
 
 def show(table: Any, remark: str = "") -> None:  # noqa: ANN401 - what rich can print

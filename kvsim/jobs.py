@@ -7,7 +7,7 @@ A directory is held from before the work on (reports/rundir/claims.py), so that 
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -119,17 +119,15 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
         yield claim
 
 
-def choices(
-    config: Path, trusted: Collection[str] | None
-) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
-    """What a config.json says, and no code but what is trusted; None: any."""
+def choices(config: Path) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
+    """What a config.json says."""
     from kvsim.sim.files.reading import json_in, understood
     from kvsim.sim.run import deployment_of, fleet_of, goals_of
 
     what = f"config {config}"
     with understood(what, "cannot be used"):
         found = json_in(config.read_text(encoding="utf-8"), what)
-        deployment, traffic = deployment_of(found, what, trusted)
+        deployment, traffic = deployment_of(found, what)
         fleet = fleet_of(found, what)
         try:
             return deployment, fleet, Traffic.from_json(traffic), goals_of(found, what)
@@ -140,17 +138,17 @@ def choices(
 # -- earlier runs -------------------------------------------------------------------------------
 
 
-def repeated(run: "Run", lacking: str, allow_code: bool, step_log: bool = False) -> "Outcome":
+def repeated(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
     """An earlier run once more, for what was not recorded, while somebody may watch."""
     from kvsim import repeat
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
-    simulation = repeat.prepared(run, lacking, step_log=step_log, allow_code=allow_code)
+    simulation = repeat.prepared(run, lacking, step_log=step_log)
     (outcome,) = _watched(Output(), [simulation])
     return repeat.checked(run, outcome)
 
 
-def traced(run: "Run", steps: bool | None, allow_code: bool) -> "list[Traced]":
+def traced(run: "Run", steps: bool | None) -> "list[Traced]":
     """A run with its events and its steps, recorded or carried out again; without steps if there are many.
 
     Of a fleet, each replica.
@@ -163,14 +161,14 @@ def traced(run: "Run", steps: bool | None, allow_code: bool) -> "list[Traced]":
     many = (run.summary["engine"].get("steps") or 0) > MANY_STEPS
     wanted = steps or (steps is None and (found.exists() or not many))
     if wanted and not found.exists():
-        again = repeated(run, "steps" if log else "events", allow_code, step_log=True)
+        again = repeated(run, "steps" if log else "events", step_log=True)
         log, logged = event_log(again.events), again.steps
     else:
         logged = None
         if steps is None and not wanted:
             print(f"{run.label}: its steps are many, and none were recorded: see --steps", file=sys.stderr)
     if log is None:
-        log = event_log(repeated(run, "events", allow_code).events)
+        log = event_log(repeated(run, "events").events)
     shown = logged or (found if wanted else None)
     return [
         Traced(each, lives(log.of_replica(each.place), each.columns.requests, str(run.path)), shown)

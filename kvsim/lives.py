@@ -17,14 +17,14 @@ from kvsim.reports.timeline.events import chosen_requests, is_timeline, write_tr
 from kvsim.sim.files.whole_file import check_file
 
 
-def explained(directory: Path, request: str, *, as_json: bool, allow_code: bool) -> None:
+def explained(directory: Path, request: str, *, as_json: bool) -> None:
     """Tell the life of one request, in every run that served it."""
     runs, number, how = chosen(read_runs(directory, whole=True), request)
     stories = []
     for run in runs:
         log = read_events(run.path)
         if log is None:
-            log = event_log(repeated(run, "events", allow_code).events)
+            log = event_log(repeated(run, "events").events)
         server = run.server_of(number)
         told = lives(log.of_replica(server.place), server.columns.requests, str(run.path))
         stories.append(story(server, told, number, how))
@@ -41,7 +41,6 @@ def written_timeline(
     requests: str | None,
     steps: bool | None,
     *,
-    allow_code: bool,
     force: bool,
 ) -> None:
     """Write a timeline of these requests for a trace viewer."""
@@ -49,7 +48,7 @@ def written_timeline(
     target = directory / "trace-events.json" if out is None else out
     runs = read_runs(directory, whole=True)
     check_file(target, force=force, ours=is_timeline)
-    shown = [each for run in runs for each in traced(run, steps, allow_code)]
+    shown = [each for run in runs for each in traced(run, steps)]
     written = write_trace(shown, target, first, last, force)
     if written.requests < written.submitted:
         print(

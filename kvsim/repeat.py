@@ -9,7 +9,7 @@ from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, goals_of
 from kvsim.workloads.source import opened
 
 
-def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool = False) -> Simulation:
+def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
     """An earlier run once more, with its events, ready to be carried out.
 
     Parameters
@@ -18,8 +18,6 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
         What was not recorded, for the error.
     step_log : bool
         Also record the steps.
-    allow_code : bool
-        Run code that the run's config names.
 
     Raises
     ------
@@ -27,7 +25,7 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False, allow_code: bool
         A config that cannot be carried out.
     """
     try:
-        deployment, traffic = deployment_of(run.config, "its config", None if allow_code else ())
+        deployment, traffic = deployment_of(run.config, "its config")
         source = opened(Traffic.from_json(traffic))
         return prepare(
             deployment,
@@ -48,11 +46,11 @@ def checked(run: Run, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def event_log_of(run: Run, *, allow_code: bool = False) -> EventLog:
+def event_log_of(run: Run) -> EventLog:
     """The events of a run: recorded, or those of a repetition."""
     log = read_events(run.path)
     if log is None:
         run = run if run.place is None else read_run(run.path)
-        outcome = checked(run, prepared(run, "events", allow_code=allow_code).outcome())
+        outcome = checked(run, prepared(run, "events").outcome())
         return event_log(outcome.events)
     return log

@@ -25,6 +25,7 @@ from kvsim.reports.sweeps.words import duration
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import UNMET, Sought, Where
+from kvsim.sim.plugins import trusting
 from kvsim.sweep_runs import first_seed, seeds_differ
 from kvsim.sweeping import (
     Sweep,
@@ -198,6 +199,7 @@ def capacity(
     backend: str = "local",
     address: str | None = None,
     out: str | Path | None = None,
+    allow_code: bool = False,
     **options: Any,  # noqa: ANN401 - those of `simulate`
 ) -> "pd.DataFrame":
     """Find the largest load within an SLO, for each combination of options: a row per system.
@@ -217,7 +219,7 @@ def capacity(
         Also the fleet that serves so many requests per second, the cheapest first.
     more_kv : float, optional
         Also the gain of so many GiB of KV memory more on each GPU.
-    file, zip, case, jobs, backend, address, out
+    file, zip, case, jobs, backend, address, out, allow_code
         See `kvsim.sweep`.
     **options
         Those of `simulate`, each a value, a list, or a text as on the command line.
@@ -243,14 +245,16 @@ def capacity(
     beside = {"slo": slo, "seeds": seeds, "zip": zip or None, "case": list(case) or None}
     given = with_file(file, {**options, **beside})
     asked = Sought(find=find, tolerance=tolerance, for_rate=for_rate, more_kv=more_kv)
-    search, where = planned_search(given, asked), Where(jobs=jobs, backend=backend, address=address)
-    with kept(out) as journal:
-        carry_out(search, journal, where)
-        rows, labels = told(search, journal)
-        failed = failures(rows, labels)
-        if failed and not {row["status"] for row in rows} - {FAILED, IMPOSSIBLE}:
-            raise KvsimError("; ".join(failed))
-        for line in failed:
-            warnings.warn(line, stacklevel=2)
-        frame: pd.DataFrame = arrow_table(rows).to_pandas()
-        return frame
+    where = Where(jobs=jobs, backend=backend, address=address)
+    with trusting(None if allow_code else repr([options, case])):
+        search = planned_search(given, asked)
+        with kept(out) as journal:
+            carry_out(search, journal, where)
+            rows, labels = told(search, journal)
+    failed = failures(rows, labels)
+    if failed and not {row["status"] for row in rows} - {FAILED, IMPOSSIBLE}:
+        raise KvsimError("; ".join(failed))
+    for line in failed:
+        warnings.warn(line, stacklevel=2)
+    frame: pd.DataFrame = arrow_table(rows).to_pandas()
+    return frame

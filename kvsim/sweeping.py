@@ -37,6 +37,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import RUN_FAILED, UNMET, Swept, Where
+from kvsim.sim.plugins import CodeRefused, trusting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,6 +132,8 @@ def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) ->
         first = sweep_runs.first_seed(point.settings)
         try:
             digest, reason = sweep_runs.checked({**_asked(point, plan.seeds), **(tried or {})}, goals), ""
+        except CodeRefused:
+            raise
         except KvsimError as error:
             digest, reason = "", str(error)
         runs += [
@@ -348,6 +351,7 @@ def sweep(
     backend: str = "local",
     address: str | None = None,
     out: str | Path | None = None,
+    allow_code: bool = False,
     **options: Any,  # noqa: ANN401 - those of `simulate`
 ) -> "pd.DataFrame":
     """Simulate all combinations of options: a row per run.
@@ -370,6 +374,8 @@ def sweep(
         Of the cluster's head or scheduler.
     out : str or Path, optional
         A directory that keeps the runs that are done, as that of `sim sweep`; None: nothing is kept.
+    allow_code : bool
+        Run code that only the file names.
     **options
         Those of `simulate`, each a value, a list, or a text as on the command line: `"1:8:0.5"`.
 
@@ -392,11 +398,12 @@ def sweep(
     """
     beside = {"seeds": seeds, "zip": zip or None, "case": list(case) or None}
     given = with_file(file, {**options, **beside})
-    planned_sweep, where = planned(given), Where(jobs=jobs, backend=backend, address=address)
-    with kept(out) as journal:
-        carry_out(planned_sweep, journal, where)
-        frame: pd.DataFrame = arrow_table(planned_sweep.rows(journal)).to_pandas()
-        return frame
+    with trusting(None if allow_code else repr([options, case])):
+        planned_sweep, where = planned(given), Where(jobs=jobs, backend=backend, address=address)
+        with kept(out) as journal:
+            carry_out(planned_sweep, journal, where)
+            frame: pd.DataFrame = arrow_table(planned_sweep.rows(journal)).to_pandas()
+            return frame
 
 
 @contextmanager

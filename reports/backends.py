@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from kvsim.reports.processes import Ended, WorkerLost, carried_out_apart, unordered_apart
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.plugins import trusting_as_here
 
 T = TypeVar("T")
 BACKENDS = ("local", "ray", "dask")
@@ -68,6 +69,7 @@ def results(  # noqa: PLR0917 - what is done, and where
         raise KvsimError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "local" and address is not None:
         raise KvsimError("address must be left out with the backend local")
+    function = trusting_as_here(function)
     with ExitStack() as held:
         if backend == "local":
             once = _local(function, jobs)

@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import at_forced_exit, unstoppable
+from kvsim.sim.plugins import trusting_as_here
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ def unordered(
     WorkerLost
         When a worker was ended by somebody else.
     """
+    function = trusting_as_here(function)
     if min(jobs, len(arguments)) <= 1:
         yield ((number, function(*each)) for number, each in enumerate(arguments))
         return

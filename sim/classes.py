@@ -27,11 +27,6 @@ def name_of(chosen: str | type) -> str:
     return name
 
 
-def handed_over() -> list[str]:
-    """The names of classes that were handed over: using them imports nothing."""
-    return list(_HANDED_OVER)
-
-
 def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
     """The class behind a name of the table, or behind one of the user's own.
 

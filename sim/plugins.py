@@ -3,28 +3,80 @@
 A module that is not installed is looked for in the working directory, and so is what it imports in turn.
 Nothing else is ever looked for there: a `pandas.py` or `torch.py` lying about is not what kvsim imports.
 
-What a `config.json` names is data: `refuse_code` says what of it is code, before any of it is imported.
+What a file names is data: inside `trusting` nothing is imported but what the user named too. The command line
+stands inside it as a whole, so no file that a command reads can run code, whichever option it sets.
 """
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module, invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import Generic, TypeVar
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.routers import ROUTERS
 
-NAMING = ("allocator", "scheduler", "router", "trace", "arrivals", "input_len", "output_len")
-"""The options that may name code."""
+T = TypeVar("T")
+
+_TRUSTED: ContextVar[str | None] = ContextVar("trusted", default=None)
+"""What the user said, in which a name of code must stand; None: all code may run."""
+
+
+class CodeRefused(KvsimError):
+    """Code that only a file names."""
+
+
+@contextmanager
+def trusting(said: str | None) -> Iterator[None]:
+    """A block in which code is imported only if its name stands in what the user said; None: any code."""
+    before = _TRUSTED.set(said)
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(before)
+
+
+@dataclass(frozen=True)
+class Trusting(Generic[T]):
+    """A function that trusts, in whichever process it is called, what is trusted where this was made."""
+
+    function: Callable[..., T]
+    said: str | None
+
+    def __call__(self, *arguments: object) -> T:
+        """What the function gives."""
+        with trusting(self.said):
+            return self.function(*arguments)
+
+
+def trusting_as_here(function: Callable[..., T]) -> Trusting[T]:
+    """The function, to be called elsewhere."""
+    return Trusting(function, _TRUSTED.get())
 
 
 def named_object(field: str, name: str) -> object:
-    """What `package.module:Name` means; KvsimError where it cannot be imported, with the line at fault."""
+    """What `package.module:Name` means.
+
+    Raises
+    ------
+    CodeRefused
+        Only a file names it.
+    KvsimError
+        It cannot be imported; with the line at fault.
+    """
+    said = _TRUSTED.get()
+    if said is not None and not re.search(rf"(^|[^\w.:/-]|trace:){re.escape(name)}($|[^\w./-])", said):
+        raise CodeRefused(
+            f"{field} {name!r} is code that only a file names: pass --allow-code if you trust it"
+        )
     module, _, attribute = name.partition(":")
     try:
         return getattr(_imported(module), attribute)
@@ -118,36 +170,3 @@ def _words(error: BaseException) -> str:
 def _relative(file: str) -> str:
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
-
-
-# -- code that data name ------------------------------------------------------------------------
-
-
-def code_named(options: Mapping[str, object]) -> dict[str, str]:
-    """Which of the options of a config would import code: option -> name; none for names of ours."""
-    found = {}
-    for field in NAMING:
-        value = options.get(field)
-        if not isinstance(value, str):
-            continue
-        if field in ("arrivals", "input_len", "output_len"):
-            kind, _, value = value.partition(":")
-            if kind != "trace":
-                continue
-        if field == "router" and value.partition(":")[0] in ROUTERS:  # the rest is its option
-            continue
-        is_class = field in ("allocator", "scheduler", "router")
-        is_file = not is_class and (os.sep in value or os.path.exists(value))
-        if ":" in value and not is_file:
-            found[field] = value
-    return found
-
-
-def refuse_code(options: Mapping[str, object], trusted: Collection[str] | None) -> None:
-    """Raise KvsimError if a config names code beside what the user trusts; None: all of it."""
-    if trusted is None:
-        return
-    asked = {field: name for field, name in code_named(options).items() if name not in trusted}
-    if asked:
-        names = ", ".join(f"{field} {name}" for field, name in asked.items())
-        raise KvsimError(f"it would run code that it names ({names}): pass --allow-code if you trust it")

@@ -8,7 +8,7 @@ summary, which tells how long it took.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from kvsim.allocators import ALLOCATORS
@@ -24,7 +24,6 @@ from kvsim.sim.build import (
     scheduler_class,
     scheduler_name,
 )
-from kvsim.sim.classes import handed_over
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.clock import clock_of
 from kvsim.sim.cost.collective import network_note
@@ -36,7 +35,6 @@ from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere, defaults_of
-from kvsim.sim.plugins import refuse_code
 from kvsim.sim.record import metrics
 from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
@@ -441,25 +439,18 @@ def _capacity_json(scenario: Deployment, capacity: KvCapacity) -> Json:
     return found if hybrid is None else found | {"groups": hybrid.as_json()}
 
 
-def read_config(
-    text: str, what: str = "config", trusted: Collection[str] | None = ()
-) -> tuple[Deployment, Json]:
+def read_config(text: str, what: str = "config") -> tuple[Deployment, Json]:
     """The scenario and the traffic in the text of a `config.json`, see `deployment_of`."""
-    return deployment_of(json_in(text, what), what, trusted)
+    return deployment_of(json_in(text, what), what)
 
 
-def deployment_of(
-    config: object, what: str = "config", trusted: Collection[str] | None = ()
-) -> tuple[Deployment, Json]:
+def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Json]:
     """The scenario and the traffic in a config: the inverse of `config_of`.
 
     Parameters
     ----------
     what : str
         What a complaint begins with.
-    trusted : collection of str, or None
-        Names of code, as `package.module:Class`, that the config may name; None: any. Other code is refused,
-        but for classes that were handed over.
 
     Raises
     ------
@@ -473,10 +464,6 @@ def deployment_of(
             names = ", ".join(config["runs"])
             raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
         parts = config["scenario"]
-        refuse_code(
-            {**config["workload"], **parts["engine"], **config.get("fleet", {})},
-            None if trusted is None else [*trusted, *handed_over()],
-        )
         parts = {**parts, "engine": _with_options(parts["engine"])}
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         scenario = Deployment(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
@@ -507,7 +494,7 @@ def _with_options(engine: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def fleet_of(config: object, what: str = "config") -> FleetConfig:
-    """The fleet in a config whose code is trusted (see `deployment_of`); one server where there is none."""
+    """The fleet in a config; one server where there is none."""
     with understood(what, "cannot be used"):
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")

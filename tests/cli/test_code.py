@@ -5,11 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import kvsim
 from kvsim import cli
+from kvsim.reports.sweeps.plan import SWEPT
+from kvsim.sim.errors import KvsimError
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +118,8 @@ def test_code_that_a_config_names_does_not_run(plain, where, field, name, comman
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("error: ")
     bare = name.removeprefix("trace:")
-    assert f"it would run code that it names ({field} {bare}): pass --allow-code" in err.splitlines()[-1]
+    said = f"{bare!r} is code that only a file names: pass --allow-code if you trust it"
+    assert said in err.splitlines()[-1]
     assert not list(Path().rglob("ran")) and not Path("mine").exists()
 
 
@@ -126,7 +131,7 @@ def test_code_that_a_config_names_runs_if_it_is_named_again_or_allowed(plain):
     assert sim("explain", "theirs", "0", "--allow-code")[0] == 0
     assert sim("trace-events", "theirs", "--allow-code")[0] == 0
     wrong = sim(*config, "--allocator", "other:Mine", "--out", "wrong")
-    assert wrong[0] == 2 and "bait:Mine" in wrong[2]
+    assert wrong[0] == 2 and "leave out --allocator" in wrong[2]
 
 
 def test_a_name_beside_a_config_that_names_another_is_a_mistake(plain, here):
@@ -225,3 +230,131 @@ def test_a_mistake_in_an_own_module_is_one_line_with_its_place(text, here):
     for command in (("run",), ("compare",), ("check-allocator", "mine:Mine")):
         options = () if command[0] == "check-allocator" else ("--allocator", "mine:Mine")
         assert say(*command, *options) == (2, "", line)
+
+
+# -- every file, every place in it ------------------------------------------------------------------
+
+RUN = f"run --no-plots --quiet --force --out made {' '.join(SMALL[:4])}"
+SERVER = "--model opt-13b --gpu a100-40gb"
+NUMBERS = {"memory_gib": 48, "bandwidth_gb_per_s": 960, "bf16_tflops": 250, "pcie_gb_per_s": 32}
+PROFILE = json.loads((ROOT / "tests/data/calibrated-example.json").read_text())
+RESULT = json.loads(sorted((ROOT / "tests/data/bench").glob("*.json"))[0].read_text())
+LLAMA = {
+    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4},
+    **{"num_hidden_layers": 2, "vocab_size": 100, "max_position_embeddings": 2048, "torch_dtype": "bfloat16"},
+}
+READ = {
+    "model": (LLAMA, f"{RUN} --gpu h100 --model theirs/model", "fit theirs/model"),
+    "gpu": (NUMBERS | {"name": "x", "source": "y"}, f"{RUN} --gpu theirs/gpu"),
+    "profile": (
+        PROFILE,
+        f"{RUN} --kv-tokens 9000 --gpu theirs/profile".replace("--cost constant:0.03 ", ""),
+        "calibrate show theirs/profile --no-plots",
+    ),
+    "result": (RESULT, f"replay theirs/result {SERVER}", f"validate theirs/result {SERVER}"),
+}
+"""A file of each kind but runs and sweeps, and commands that read it."""
+
+
+def places(value):
+    """All places in a JSON value where no number stands, those in long lists only at their start."""
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value[:2]):
+            yield from ([key, *rest] for rest in places(each))
+    elif value is None or isinstance(value, str):
+        yield []
+
+
+def put(value, place, said):
+    """The JSON value with something else at a place."""
+    if not place:
+        return said
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found = {key: put(each, place[1:], said) if key == place[0] else each for key, each in items}
+    return found if isinstance(value, dict) else [*found.values()]
+
+
+def nothing_ran(commands, file, texts, capsys):
+    """Each command on a file with each of these texts: it ends, in one line or well, and the bait lies."""
+    Path("bait.py").write_text(RAN + MINE)
+    refused = 0
+    for text in texts:
+        file.write_text(text)
+        for command in commands:
+            cli.main(command.split())
+            refused += "is code that only a file names" in capsys.readouterr().err
+            assert not Path("ran").exists() and "bait" not in sys.modules, (command, text)
+    return refused
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_no_file_runs_code_wherever_it_names_some(kind, capsys):
+    value, *commands = READ[kind]
+    Path("theirs").mkdir()
+    texts = [json.dumps(put(value, place, "bait:Mine")) for place in places(value)]
+    nothing_ran(commands, Path("theirs", kind), texts, capsys)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --config theirs/config.json --no-plots --quiet --force --out made",
+        "explain theirs 0",
+        "trace-events theirs --force",
+        "table theirs",
+        "report theirs --force",
+    ],
+)
+def test_no_run_runs_code_wherever_its_config_names_some(plain, command, capsys):
+    shutil.copytree(plain, "theirs")
+    config = Path("theirs/config.json")
+    value = json.loads(config.read_text())
+    value["fleet"] = {"replicas": 2, "router": "round-robin", "seed": 0}
+    texts = [
+        json.dumps(put(value, place, said))
+        for place in places(value)
+        for said in (["bait:Mine", "trace:bait:Mine"] if place[0] == "workload" else ["bait:Mine"])
+    ]
+    refused = nothing_ran([command], config, texts, capsys)
+    assert refused >= (5 if command.split()[0] in ("run", "explain", "trace-events") else 0)
+
+
+@pytest.mark.parametrize("command", ["sweep", "sweep --dry-run", "capacity --dry-run --slo ttft:p99=1s"])
+def test_no_sweep_runs_code_whichever_option_names_some(command, capsys):
+    texts = [
+        f'cost = "constant:0.03"\nnum_prompts = [5, 6]\n{name} = {json.dumps(said)}\n'
+        for name in SWEPT
+        for said in ("bait:Mine", ["bait:Mine", "paged"], "trace:bait:Mine")
+    ]
+    assert nothing_ran([f"{command} theirs.toml"], Path("theirs.toml"), texts, capsys) >= 8
+
+
+@pytest.mark.parametrize("command", ["sweep", "capacity --slo ttft:p99=9s --seeds 1"])
+def test_a_sweep_runs_code_that_is_named_again_or_allowed(command):
+    Path("bait.py").write_text(RAN + MINE)
+    Path("theirs.toml").write_text(
+        'cost = "constant:0.03"\nnum_prompts = 5\nallocator = ["bait:Mine", "paged"]\n'
+    )
+    words = (*command.split(), "theirs.toml", "--quiet", "--no-plots", "--jobs", "2", "--out", "made")
+    code, _, err = sim(*words)
+    assert (
+        code == 2
+        and "allocator 'bait:Mine' is code that only a file names" in err
+        and not Path("made").exists()
+    )
+    assert sim(*words, "--allocator", "bait:Mine,paged")[0] == 0 and Path("ran").exists()
+    assert sim(*words, "--allow-code", "--force")[0] == 0
+
+
+def test_in_python_a_file_runs_no_code_either(monkeypatch):
+    Path("bait.py").write_text(RAN + MINE)
+    Path("theirs.toml").write_text('cost = "constant:0.03"\nnum_prompts = 5\nallocator = "bait:Mine"\n')
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    for call in (kvsim.sweep, partial(kvsim.capacity, slo="ttft:p99=9s", seeds=1)):
+        with pytest.raises(KvsimError, match="allocator 'bait:Mine' is code that only a file names"):
+            call(file="theirs.toml")
+    assert not Path("ran").exists()
+    assert len(kvsim.sweep(file="theirs.toml", allow_code=True, jobs=1)) == 1 and Path("ran").exists()
+    del sys.modules["bait"]
+    assert len(kvsim.sweep(file="theirs.toml", allocator="bait:Mine", jobs=1)) == 1
+    del sys.modules["bait"]
