@@ -86,6 +86,12 @@ def named_object(field: str, name: str) -> object:
         raise KvsimError(f"{field} {name!r} cannot be imported: {_place(error)}{_words(error)}") from error
 
 
+def imported(name: str) -> object:
+    """What `package.module:Name` of our own means."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 def _imported(module: str) -> ModuleType:
     if not module:
         raise ImportError("there is no module before the colon")

@@ -297,7 +297,9 @@ class Replica:
         running = len(server.running) - server.seats.count
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         decoding = 0 if late else decodes
-        return self._span.plan(ends, decoding, running, held, allocator.used_slots, internal, held_by, rest)
+        return self._span.plan(
+            ends, decoding, running, held, self._used(held, internal), internal, held_by, rest
+        )
 
     def _lone_step(self, decodes: int, contexts: int, due: bool) -> list[int]:
         """When a step ends that is like none before or behind it; nothing, if it computes nothing."""
@@ -559,13 +561,20 @@ class Replica:
         waiting = len(server.waiting) + as_waiting + len(server.step.evicted_finished)
         self.recorder.log_start(start_of_step(server, held, duration_ps, running, waiting), waiting)
 
+    def _used(self, held: int, internal: int) -> int:
+        """Slots in use: InvariantError unless they are at least those that hold a token or never will."""
+        used = self.server.allocator.used_slots
+        if held + internal > used:
+            self._instant(held)  # raises, with all numbers
+        return used
+
     def _instant(self, held: int) -> Instant:
         """The row of the timeline for now, when so many slots hold a token."""
         server, allocator = self.server, self.server.allocator
         used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
         internal = server.internal_slots()
         free = allocator.free_slots - cached - external - allocator.idle_slots
-        return Instant(
+        found = Instant(
             server.now_ps,
             held,
             used - held - internal,
@@ -579,6 +588,9 @@ class Replica:
             server.totals.preemptions + server.totals.swap_outs,
             allocator.idle_slots,
         )
+        if min(found) < 0:
+            raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
+        return found
 
     def result(self) -> Result:
         """What was written down; the last picture of the memory map is drawn."""

@@ -354,8 +354,8 @@ class Server(Decoding):
         if allocator.caches and not self.rules.publishes_late:
             allocator.fill(request.seq, request.computed)
         surplus = allocator.surplus(request.seq, request.final_tokens)
-        if surplus > 0:
-            self._set_internal(request, surplus)
+        if surplus > 0 or request.internal:  # memory that is made anew each time may have been too much, once
+            self._set_internal(request, max(0, surplus))
 
     def prompt_done(self, request: Request) -> int | None:
         """A chunk is computed and was the last: the request has a token. Returns when it had the last one."""
