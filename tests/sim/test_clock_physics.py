@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from kvsim.sim.cost.calibrated.layer import layer_of
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
@@ -134,3 +135,31 @@ def test_a_longer_context_takes_no_less(gpu):
         for seqs in (1, 8, 64, 256):
             at = [found.decode_ends_ps(seqs, seqs * mean, None, 0)[0] for mean in range(512, 131_072, 1024)]
             assert all(later > 0.98 * before for before, later in pairwise(at))
+
+
+@pytest.mark.parametrize(
+    ("model", "tp"), [("deepseek-v3", 1), ("deepseek-v3", 8), ("kimi-k2", 8), ("deepseek-v2-lite", 4)]
+)
+def test_latent_attention_has_all_its_products_and_their_weights(model, tp):
+    spec = model_named(model)
+    shapes = layer_of(spec, tp).products
+    latent, absorbed, values, out = shapes[:4]
+    assert latent == (spec.hidden_size, spec.kv_latent_dim)  # on every GPU
+    assert absorbed[1] * spec.head_dim == values[0] * values[1]  # queries in, values out: as many weights
+    assert out == (spec.heads // tp * spec.head_dim, spec.hidden_size)
+    whole = shapes[0], shapes[4]  # latent and router are not shared out
+    held = sum(one * other for one, other in whole) + tp * sum(
+        one * other for one, other in shapes if (one, other) not in whole
+    )
+    dense = (spec.body_parameters - spec.expert_parameters) / spec.layers
+    assert held == pytest.approx(dense, rel=0.01)
+
+
+def test_deepseek_on_eight_h200_takes_what_its_launches_take():
+    """Real servers have a TPOT of 10 to 15 ms with one client; reading alone would be 1.7 ms."""
+    scenario = served("h200", "deepseek-v3", tp=8)
+    found = cost_named(scenario.cost, scenario)
+    one = StepShape(decode_seqs=1, context_tokens=1000)
+    assert 9e9 < found.step_ps(one) < 15e9
+    found.carried_out(one, found.step_ps(one))
+    assert any("latent attention" in each for each in found.outside())
