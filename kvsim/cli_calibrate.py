@@ -1,4 +1,4 @@
-"""`sim calibrate` and `sim calibrate show`: time the kernels on this machine's GPU, look at a profile."""
+"""`sim calibrate`, `log`, `show`: time this machine's GPU, fit a server's log, look at a profile."""
 
 from __future__ import annotations
 
@@ -73,3 +73,21 @@ def show_profile(
         force,
     ):
         print(path)
+
+
+@calibrate_app.command("log")
+def calibrate_log(
+    *,
+    log: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Of vLLM with --enable-logging-iteration-details.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The profile to write.", show_default="FILE's name.toml"),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Fit step times to a running server's log: a profile for --cost."""
+    from kvsim.logged_steps import fitted_to_log
+
+    fitted_to_log(log, out, force=force)

@@ -19,6 +19,7 @@ from kvsim.sim.bench.asked import ReplayOptions
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.fitting import Fitted, fitted
 from kvsim.sim.bench.hits import prefix_of
+from kvsim.sim.bench.logged import check_changes, clocked
 from kvsim.sim.bench.measured import Key, MeasuredRun
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.replay import Simulated, compared, pairs, simulated
@@ -28,6 +29,7 @@ from kvsim.sim.bench.why import Term, terms
 from kvsim.sim.bench.workload import Load
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
+from kvsim.sim.fit.running import read_running
 from kvsim.sim.options.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -261,15 +263,21 @@ def _replay(
 ) -> Replay:
     """Read, simulate, fit and change; `tried` is called after each try of a fit."""
     measured = read_result(result, options.run)
-    found = server_of(asked, measured, None if options.log is None else read_log(options.log))
-    prefix, said = prefix_of(measured, found.scenario, options.shared_prefix, options.log)
-    found = replace(found, told=(*found.told, *said))
+    log = None if options.log is None else read_log(options.log)
+    lines = None if options.log is None else read_running(options.log)
+    server, timed = asked, ()  # type: Scenario, tuple[str, ...]
+    if log is not None and lines is not None:
+        server, timed = clocked(measured, asked, log, lines)
+    found = server_of(server, measured, log)
+    prefix, said = prefix_of(measured, found.scenario, options.shared_prefix, lines)
+    found = replace(found, told=(*found.told, *timed, *said), asked=asked)
     load = Load(shared_prefix=prefix)
     first = simulated(measured, found.scenario, load)
     factor = None if options.fit is None else fitted(measured, found.scenario, options.fit, tried, load)
     other = None
     if changes:
         settings, other_load = split(changes)
+        check_changes(found.scenario, asked, settings)
         start = found.scenario if factor is None else factor.scenario
         other = simulated(
             measured, changed(start, settings, found.asked), replace(other_load, shared_prefix=prefix)

@@ -11,13 +11,13 @@ these hits, and as many different ones as leave the first prompts with each with
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from kvsim.sim.bench.logged import part_of
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.turns import SharedPrefix, texts_of
-from kvsim.sim.fit.running import RunningLog, read_running
+from kvsim.sim.fit.running import RunningLog
 from kvsim.sim.options.scenario import Scenario
 
 FEWEST = 0.05
@@ -39,12 +39,8 @@ class Hits:
 
 def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
     """What the log says of this run; None where it does not hold it, or does not say when it was."""
-    requests, began = run.requests, run.began_s
-    if requests is None or began is None or not len(requests) or run.cut is not None:
-        return None
-    seconds = run.span_s
-    part = None if seconds is None else log.of_run(began, seconds, float(requests.output_tokens.sum()))
-    if part is None:
+    requests, part = run.requests, part_of(run, log)
+    if part is None or requests is None or run.cut is not None:
         return None
     asked = int(requests.input_tokens.sum())
     return Hits(asked, max(asked - round(part.prompt_tokens), 0))
@@ -64,14 +60,13 @@ NONE = "none"
 
 
 def prefix_of(
-    run: MeasuredRun, server: Scenario, asked: str | None, log: Path | None
+    run: MeasuredRun, server: Scenario, asked: str | None, lines: RunningLog | None
 ) -> tuple[SharedPrefix | None, tuple[str, ...]]:
     """What prompts begin with: as asked, else as gives the hits that a log tells; and what to say of it."""
     if asked is not None:
         return None if asked == NONE else SharedPrefix.parsed(asked), ()
-    if log is None or not server.enable_prefix_caching or run.requests is None or texts_of(run.requests):
+    if lines is None or not server.enable_prefix_caching or run.requests is None or texts_of(run.requests):
         return None, ()
-    lines = read_running(log)
     hits = hits_of(run, lines)
     if hits is None:
         rates = lines.statistics[:, 6]

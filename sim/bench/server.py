@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.classes import name_of
+from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fitted
@@ -82,7 +83,8 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
     said = [f"The log says: {_in_words(changes) or 'nothing of the settings'}."]
     if "num_gpu_blocks" in changes:
         said.append(f"Of {found.num_gpu_blocks + 1:,} blocks one is vLLM's null block.")  # type: ignore[operator]
-    if log.enforce_eager and asked.enforce_eager is None and "enforce_eager" in leave:
+    left = log.enforce_eager and asked.enforce_eager is None and "enforce_eager" in leave
+    if left and not gpu_cost.startswith(LOGGED):  # of a log's own steps it is a part
         said.append(f"The log's enforce_eager is left out: cost {gpu_cost} knows no launches.")
     if log.device not in (None, "cuda"):
         said.append(f"The log is of a server on {str(log.device).upper()}.")

@@ -6,6 +6,7 @@
     calibrated            a profile of the user's own GPU
     roofline              the datasheet and the model's geometry
     constant 0.03 s       every step alike
+    logged 12.4 ms + ...  a running server's log
     published NAME        a few published figures
 
 Systems on clocks of different names must not be compared: one may be 5 % off, the other 50 %. Trust is what
@@ -21,6 +22,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from kvsim.sim.cost.logged import LOGGED, StepTimes
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.files.reading import understood
 from kvsim.sim.models.spec import ModelSpec
@@ -172,6 +174,8 @@ def _name(deployment: Deployment) -> str:
     name = kinds.get(cost, f"published {cost}")
     if cost == "constant":
         name = f"constant {rest} s"
+    if cost == LOGGED:
+        name = f"{LOGGED} {StepTimes.parsed(deployment.cost).words}"
     if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
         name = REHEARSAL
     return name if deployment.time_scale == 1 else f"{name} x {deployment.time_scale:.6g}"

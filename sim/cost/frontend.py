@@ -20,7 +20,7 @@ from math import isfinite
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim.cost.host import AUTO, MEASURED, MOST_S, NONE, engine_of
+from kvsim.sim.cost.host import AUTO, MOST_S, NONE, engine_of, measured
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.workload import PS_PER_S, Clients, Int64Column, Workload
@@ -60,7 +60,7 @@ FRONTENDS = {"vllm-v1": Frontend(9.5e-3, 8e-6, 0.7e-3)}
 def frontend_of(scenario: Deployment) -> Frontend:
     """The front end of a scenario; a process for each rank with data-parallel attention, as vLLM starts."""
     latency_s, load = scenario.frontend_latency, scenario.frontend_load
-    usual = FRONTENDS.get(engine_of(scenario), NOTHING) if scenario.cost in MEASURED else NOTHING
+    usual = FRONTENDS.get(engine_of(scenario), NOTHING) if measured(scenario.cost) else NOTHING
     found = usual if latency_s is None else Frontend(latency_s)
     if load != AUTO:
         found = Frontend(found.latency_s, *_load(load))

@@ -12,6 +12,7 @@ GPU times that were measured; the roofline and published figures have them only 
 from dataclasses import dataclass
 from math import isfinite
 
+from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.registry import allocator_class
@@ -46,6 +47,11 @@ PIECEWISE = ("vllm-v1",)
 """Engines whose mixed steps run in piecewise CUDA graphs."""
 HOSTS = {"vllm-v1": Host(1.15e-3, 48e-6)}
 """Engine -> its host, fitted to measured servers."""
+
+
+def measured(cost: str) -> bool:
+    """Whether step times are those of a server or a GPU that was measured: a front end belongs to them."""
+    return cost in MEASURED or cost.startswith(f"{LOGGED}:")
 
 
 def engine_of(scenario: Deployment) -> str:

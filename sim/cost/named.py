@@ -4,6 +4,7 @@
     roofline             from the datasheet and the geometry, with stated efficiencies: sim/cost/roofline.py
     calibrated           from a profile measured on the user's GPU: sim/cost/calibrated/model.py
     measured-elsewhere   the same from a profile that ships, which somebody else measured
+    logged:MS+US+US      from a running server's log: sim/cost/logged.py
     NAME                 from published figures: sim/cost/published.py
 
 What the engine asks them is in sim/cost/step_cost.py.
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from kvsim.sim.cost.host import host_of
+from kvsim.sim.cost.logged import LOGGED, Logged, StepTimes
 from kvsim.sim.cost.published import AnalyticProfile, profile_names
 from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.roofline import Roofline
@@ -67,6 +69,8 @@ def _of_a_batch(text: str, scenario: Deployment) -> CostModel:
         except ValueError:
             raise KvsimError(f"cost constant needs seconds, as in constant:0.03, got {text!r}") from None
         return Constant(seconds)
+    if name == LOGGED:
+        return Logged(StepTimes.parsed(text))
     if text == "roofline":
         return Roofline(
             scenario.served_model,
@@ -83,5 +87,14 @@ def _of_a_batch(text: str, scenario: Deployment) -> CostModel:
     if name in profile_names():
         return AnalyticProfile(name, rest, scenario)
     raise unknown(
-        "cost", text, ["roofline", "calibrated", "measured-elsewhere", "constant:SECONDS", *profile_names()]
+        "cost",
+        text,
+        [
+            "roofline",
+            "calibrated",
+            "measured-elsewhere",
+            "constant:SECONDS",
+            "logged:MS+US+US",
+            *profile_names(),
+        ],
     )

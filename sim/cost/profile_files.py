@@ -23,6 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kvsim.sim.cost.logged import cost_of
 from kvsim.sim.cost.profile_checks import KINDS, check_profile
 from kvsim.sim.cost.published import ELSEWHERE
 from kvsim.sim.errors import KvsimError, unknown
@@ -257,6 +258,7 @@ def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | No
     Without a cost it is the calibrated profile of that GPU where there is one, else the one that was measured
     elsewhere, else the roofline.
     """
+    cost = cost_of(cost)
     own = read_own_gpu(Path(gpu).expanduser()) if is_path(gpu) else None
     if own is not None:
         if cost in COSTS:

@@ -222,13 +222,14 @@ class Scenario:
         doc="GPUs that share every layer: weights and KV split, all-reduces added",
     )
     cost: str | None = option(
-        "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, a100-40gb-sosp23.",
+        "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, logged:..., a profile.",
         panel=HARDWARE,
         default=None,
         value="NAME",
         shown="measured if the GPU was, else roofline",
         doc="[time of a step](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, "
-        "`constant:SECONDS`, or `a100-40gb-sosp23`, "
+        "`constant:SECONDS`, `logged:MS+US+US` or a file of "
+        "[`sim calibrate log`](calibration.md#from-a-servers-log), or `a100-40gb-sosp23`, "
         "the [PagedAttention paper's servers](reproduce.md#step-times)",
     )
     host_time: str = option(
@@ -351,6 +352,7 @@ class Scenario:
         """
         from kvsim.sim.build import engine_defaults
         from kvsim.sim.classes import name_of
+        from kvsim.sim.cost.logged import cost_of
         from kvsim.sim.cost.profile_files import gpu_and_cost
         from kvsim.sim.models.catalog import model_named
         from kvsim.sim.models.quantization import quantized
@@ -369,7 +371,7 @@ class Scenario:
                 raise KvsimError(
                     "cost calibrated needs the name of a measured GPU, got one described by hand"
                 )
-            gpu, cost, profile = self.gpu, self.cost or "roofline", None
+            gpu, cost, profile = self.gpu, cost_of(self.cost) or "roofline", None
         else:
             gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
         settings = {

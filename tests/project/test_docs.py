@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.bench_files import GUIDELLM, INFERENCE_PERF, measured_on
+from support.bench_files import GUIDELLM, INFERENCE_PERF, measured_on, step_lines
 
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS, FAMILIES
@@ -126,6 +126,7 @@ def workplace(tmp_path, monkeypatch):
         Path(name).write_text(table, encoding="utf-8")
     Path("result.json").write_bytes(GUIDELLM.read_bytes())
     Path("server.log").write_text("INFO GPU KV cache size: 200,000 tokens\n", encoding="utf-8")
+    Path("steps.log").write_text(step_lines(), encoding="utf-8")
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path

@@ -69,3 +69,19 @@ def measured_on(gpu, directory):
         f"INFO Model loading took 14.99 GiB memory and 3.1 seconds\n{size}"
     )
     return bench_serve(directory / "result.json", requests), log, run
+
+
+def step_lines(n=200):
+    """What a server logs of its steps: 10 ms, 0.5 ms a sequence and 0.1 ms a prompt token, one after another."""
+    lines, now = [], 0.0
+    for step in range(n):
+        prompts, decode = int(step % 10 == 0), 1 + step % 7
+        tokens = 40 * prompts * (1 + step % 3)
+        ms = 10 + 0.5 * (prompts + decode) + 0.1 * tokens
+        now += ms / 1e3
+        asked = f"{prompts} context requests, {tokens} context tokens, {decode} generation requests"
+        what = f"Iteration({step}): {asked}, {decode} generation tokens, iteration elapsed time: {ms:.2f} ms"
+        lines.append(
+            f"INFO 11-23 15:41:{int(now):02d} [loggers.py:199] Engine 000: {what}, GPU KV cache usage: 1.0%"
+        )
+    return "\n".join(lines) + "\n"

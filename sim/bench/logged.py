@@ -1,0 +1,68 @@
+"""The clock of a replay from the server's own log, where it has a line a step (sim/fit/steps.py).
+
+    all steps of the log      how a step grows with sequences and prompt tokens
+    those of this run         how long steps took then: one factor on all of it
+
+A clock that the user names, or a host, goes first. Ranks and stages are left to other clocks: each has lines
+of its own, and waits for the others.
+"""
+
+from dataclasses import replace
+
+from kvsim.sim.bench.measured import MeasuredRun
+from kvsim.sim.cost.host import AUTO
+from kvsim.sim.cost.logged import LOGGED
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.log import StartupLog
+from kvsim.sim.fit.running import RunningLog
+from kvsim.sim.fit.steps import FEWEST, fit_steps
+from kvsim.sim.options.scenario import Scenario
+
+OTHERS = (
+    *("model", "gpu", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "quantization"),
+    *("kv_cache_dtype", "enforce_eager", "enable_expert_parallel", "fuse_allreduce_rms", "expert_skew"),
+    "host_time",
+)
+"""Settings that change what a step takes in ways that a log does not tell."""
+
+
+def clocked(
+    run: MeasuredRun, asked: Scenario, log: StartupLog, lines: RunningLog
+) -> tuple[Scenario, tuple[str, ...]]:
+    """The server with the step times of its log, and what to say of them; as it is where there are none."""
+    batches = (log.data_parallel_size or 1) * (log.pipeline_parallel_size or 1)
+    if asked.cost is not None or asked.host_time != AUTO or batches > 1 or len(lines.steps) < FEWEST:
+        return asked, ()
+    fit = fit_steps(lines)
+    part = part_of(run, lines)
+    times, own = fit.times, ""
+    if part is not None:
+        times, factor = fit.during(part)
+        own = f", and x {factor:.3f} to those of this run"
+    said = (
+        f"Step times are the log's: {fit.times.words}, fitted to {fit.steps:,} steps{own} (--cost roofline: "
+        f"the GPU's). Held out, a step is {100 * fit.step_error:.0f} % off, and a fifth of the log "
+        f"{100 * fit.part_error:.0f} %."
+    )
+    return replace(asked, cost=str(times)), (said,)
+
+
+def part_of(run: MeasuredRun, lines: RunningLog) -> RunningLog | None:
+    """The lines of a run; None where they cannot be told from others."""
+    requests, seconds = run.requests, run.span_s
+    if requests is None or run.began_s is None or seconds is None or not len(requests):
+        return None
+    tokens = int(requests.output_tokens.sum()) + (0 if run.cut is None else int(run.cut.output_tokens.sum()))
+    return lines.of_run(run.began_s, seconds, float(tokens))
+
+
+def check_changes(server: Scenario, asked: Scenario, changes: dict[str, object]) -> None:
+    """Raise KvsimError for a change that the step times of a log do not tell of."""
+    if asked.cost is not None or not str(server.cost).startswith(f"{LOGGED}:") or "cost" in changes:
+        return
+    for name in OTHERS:
+        if name in changes:
+            raise KvsimError(
+                f"what_if: {name} must be left out with step times from the log, which are this server's: "
+                "choose a clock that knows others, as in --cost roofline"
+            )

@@ -1,0 +1,143 @@
+"""Step times of a server that ran, fitted to its own log: `--cost logged:MS+US+US`, or a profile's file.
+
+    step = base + per sequence x sequences + per token x prompt tokens
+
+    logged:12.4+720+124              12.4 ms a step, 720 us a sequence, 124 us a prompt token
+    logged:12.4+720+124@60x2048      seen: steps of up to 60 sequences, and of up to 2,048 prompt tokens
+
+Sequences are prompts and those that decode. Host, GPU and what lies between two steps are in it, but not the
+front end. It is one model's on one server: nothing in it changes with another model or GPU. Contexts, copies
+and swaps take no time of their own. `sim calibrate log` fits it (sim/fit/steps.py).
+"""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import understood
+from kvsim.sim.workload import PS_PER_S
+
+LOGGED = "logged"
+NUMBER = r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
+_FORM = re.compile(rf"{LOGGED}:{NUMBER}\+{NUMBER}\+{NUMBER}(?:@(\d+)x(\d+))?", re.ASCII)
+MOST_S = 600.0
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What a step takes, in seconds, and the largest that were seen; None: not known."""
+
+    base_s: float
+    sequence_s: float
+    token_s: float
+    most_sequences: int | None = None
+    most_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        times = self.base_s, self.sequence_s, self.token_s
+        there = all(isfinite(each) and 0 <= each <= MOST_S for each in times)
+        if not there or round(self.base_s * PS_PER_S) < 1:
+            raise KvsimError(f"cost {LOGGED} must have times from 0 to {MOST_S:g} s, and a base, got {times}")
+
+    def __str__(self) -> str:
+        text = f"{LOGGED}:{1e3 * self.base_s:.5g}+{1e6 * self.sequence_s:.5g}+{1e6 * self.token_s:.5g}"
+        return text if self.most_sequences is None else f"{text}@{self.most_sequences}x{self.most_tokens}"
+
+    @property
+    def words(self) -> str:
+        """In a phrase."""
+        found = f"{1e3 * self.base_s:.3g} ms + {1e6 * self.sequence_s:.3g} us a sequence"
+        found += f" + {1e6 * self.token_s:.3g} us a prompt token"
+        return found
+
+    @classmethod
+    def parsed(cls, text: str) -> "StepTimes":
+        """Of the form above; KvsimError for anything else."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            must = f"{LOGGED}:MS+US+US, as in {LOGGED}:12.4+720+124, or a profile of sim calibrate log"
+            raise KvsimError(f"cost must be {must}, got {text!r}")
+        base, sequence, token = (float(each) for each in found.groups()[:3])
+        seen = [None if each is None else int(each) for each in found.groups()[3:]]
+        return cls(base / 1e3, sequence / 1e6, token / 1e6, *seen)
+
+
+def read_step_times(path: Path) -> StepTimes:
+    """Those of a profile that `sim calibrate log` wrote.
+
+    Raises
+    ------
+    KvsimError
+        A file that cannot be read, or is no such profile.
+    """
+    what = f"profile {path}"
+    with understood(what, "is none of sim calibrate log"):
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return StepTimes.parsed(str(content["cost"]))
+
+
+def cost_of(cost: str | None) -> str | None:
+    """A cost as it is, and of a profile's file what is in it."""
+    if cost is None or not cost.endswith(".toml"):
+        return cost
+    return str(read_step_times(Path(cost).expanduser()))
+
+
+class Logged(CostModel):
+    """Step times of a log; whether a step is larger than any that was seen is told."""
+
+    flags = True
+
+    def __init__(self, times: StepTimes) -> None:
+        self.source = f"steps of a log: {times.words}"
+        self._base_ps = round(times.base_s * PS_PER_S)
+        self._sequence_ps, self._token_ps = (
+            round(each * PS_PER_S) for each in (times.sequence_s, times.token_s)
+        )
+        self._most = times.most_sequences, times.most_tokens
+        self._all_ps = self._outside_ps = 0
+
+    @property
+    def extrapolated_share(self) -> float:
+        """Share of the time in steps larger than any that was seen."""
+        return self._outside_ps / self._all_ps if self._all_ps else 0.0
+
+    def outside(self) -> list[str]:
+        """What the largest steps were that were seen."""
+        sequences, tokens = self._most
+        if not self._outside_ps or sequences is None or tokens is None:
+            return []
+        return [f"steps of more than {sequences:,} sequences or {tokens:,} prompt tokens"]
+
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:
+        """Add it up."""
+        self._heard(shape.prefill_seqs + shape.decode_seqs, shape.prefill_tokens, duration_ps)
+
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
+        """Add them up."""
+        self._heard(decode_seqs, 0, ends[-1])
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The sum above."""
+        return (
+            self._base_ps
+            + self._sequence_ps * (shape.prefill_seqs + shape.decode_seqs)
+            + self._token_ps * shape.prefill_tokens
+        )
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """All alike."""
+        return [self._base_ps + self._sequence_ps * decode_seqs] * steps
+
+    def _heard(self, sequences: int, tokens: int, duration_ps: int) -> None:
+        self._all_ps += duration_ps
+        most_sequences, most_tokens = self._most
+        if most_sequences is None or most_tokens is None:
+            return
+        if sequences > most_sequences or tokens > most_tokens:
+            self._outside_ps += duration_ps

@@ -1,0 +1,177 @@
+"""Step times fitted to the lines that a running server logs: nothing is measured, and no GPU is needed.
+
+    elapsed = base + per sequence x requests + per token x prompt tokens
+
+Least squares of the relative error, no number below 0; a step that takes many times as long as the fit says
+(a compilation, a pause of the machine) is left out. The sum over all steps is then made the measured one: a
+few slow steps are part of what clients wait for. Between two steps of a busy server there is time too, which
+no line tells: it is what the lines' clock has beyond their sum, over stretches in which somebody always
+decodes, and goes into the base.
+
+Held out: five parts of the log, one after another, each predicted from the other four.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvsim.sim.cost.logged import StepTimes
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.running import Floats, RunningLog
+
+FEWEST, PARTS = 100, 5
+"""Steps that a fit needs, and parts of the log that are held out in turn."""
+FARTHEST = 10.0
+"""Times the fitted duration, beyond which a step is an accident."""
+TRIES = 20
+SHORTEST_S = 1e-9
+STRETCH_S = 5.0
+"""Shortest stretch whose clock is compared with its steps: lines carry whole seconds."""
+
+
+@dataclass(frozen=True)
+class StepFit:
+    """Step times, and how well they are met.
+
+    Attributes
+    ----------
+    times : StepTimes
+    steps : int
+        How many lines were fitted.
+    step_error : float
+        Median relative error of a step that was held out.
+    part_errors : tuple of float
+        Relative error of the time of each part that was held out.
+    between_s : float
+        Of the base: what lies between two steps.
+    """
+
+    times: StepTimes
+    steps: int
+    step_error: float
+    part_errors: tuple[float, ...]
+    between_s: float
+
+    @property
+    def part_error(self) -> float:
+        """Mean absolute error of the parts."""
+        return float(np.mean(np.abs(self.part_errors)))
+
+    def during(self, part: RunningLog) -> tuple[StepTimes, float]:
+        """The times, all longer by one factor, the one that meets the steps of a part of the log; and it."""
+        lines, times = _lines(part), self.times
+        if len(lines) < FEWEST:
+            return times, 1.0
+        own = np.array([times.base_s - self.between_s, times.sequence_s, times.token_s])
+        factor = float(lines[:, 5].sum() / (_columns(lines) @ own).sum())
+        names = ("base_s", "sequence_s", "token_s")
+        return replace(times, **{name: factor * getattr(times, name) for name in names}), factor
+
+
+def fit_steps(log: RunningLog) -> StepFit:
+    """The step times of a log.
+
+    Raises
+    ------
+    KvsimError
+        Fewer than 100 steps in the log.
+    """
+    lines = _lines(log)
+    if len(lines) < FEWEST:
+        raise KvsimError(
+            f"log must hold at least {FEWEST} lines of steps, got {len(lines)}: start vLLM with "
+            "--enable-logging-iteration-details"
+        )
+    seconds = lines[:, 5]
+    columns = _columns(lines)
+    found, step_error, part_errors = _held_out(columns, seconds)
+    between = _between_s(lines)
+    times = StepTimes(
+        max(float(found[0]) + between, SHORTEST_S),
+        float(found[1]),
+        float(found[2]),
+        most_sequences=int(columns[:, 1].max()),
+        most_tokens=int(columns[:, 2].max()),
+    )
+    return StepFit(times, len(lines), step_error, part_errors, between)
+
+
+def _lines(log: RunningLog) -> Floats:
+    """The steps that took time."""
+    found: Floats = log.steps[log.steps[:, 5] > 0]
+    return found
+
+
+def _columns(lines: Floats) -> Floats:
+    """1, sequences, and prompt tokens: those computed again after a preemption stand with the generated."""
+    again = np.maximum(lines[:, 4] - lines[:, 3], 0)
+    return np.column_stack([np.ones(len(lines)), lines[:, 1] + lines[:, 3], lines[:, 2] + again])
+
+
+def _held_out(columns: Floats, seconds: Floats) -> tuple[Floats, float, tuple[float, ...]]:
+    """The fit, and its errors on parts that were left out."""
+    steps: list[Floats] = []
+    parts: list[float] = []
+    for part in np.array_split(np.arange(len(seconds)), PARTS):
+        others = np.setdiff1d(np.arange(len(seconds)), part)
+        said = columns[part] @ _fitted(columns[others], seconds[others])
+        steps.append(np.abs(said / seconds[part] - 1))
+        parts.append(float(said.sum() / seconds[part].sum()) - 1)
+    return _fitted(columns, seconds), float(np.median(np.concatenate(steps))), tuple(parts)
+
+
+def _fitted(columns: Floats, seconds: Floats) -> Floats:
+    """Coefficients, none below 0, that meet the sum of all steps that are no accidents."""
+    weights = 1 / np.maximum(seconds, 1e-9)
+    kept = np.ones(len(seconds), dtype=bool)
+    found = _not_negative(columns * weights[:, None], seconds * weights)
+    for _ in range(TRIES):
+        said = np.maximum(columns @ found, 1e-9)
+        kept = seconds < FARTHEST * said
+        off = np.abs(seconds / said - 1)
+        usual = max(1.4826 * float(np.median(off)), 1e-9)
+        weights = np.sqrt(np.minimum(1, 1.345 * usual / np.maximum(off, 1e-12))) / said
+        last, found = found, _not_negative((columns * weights[:, None])[kept], (seconds * weights)[kept])
+        if np.allclose(found, last, rtol=1e-6):
+            break
+    said = (columns @ found)[kept].sum()
+    scaled: Floats = found * (seconds[kept].sum() / said if said > 0 else 1.0)
+    return scaled
+
+
+def _not_negative(columns: Floats, values: Floats) -> Floats:
+    """Least squares without negative coefficients: those that would be are left out, the worst first."""
+    kept = list(range(columns.shape[1]))
+    found = np.zeros(columns.shape[1])
+    while kept:
+        scale = np.maximum(np.abs(columns[:, kept]).max(axis=0), 1e-300)
+        part = np.linalg.lstsq(columns[:, kept] / scale, values, rcond=None)[0]
+        if (part >= 0).all():
+            found[kept] = part / scale
+            break
+        kept.pop(int(np.argmin(part)))
+    return found
+
+
+def _between_s(lines: Floats) -> float:
+    """What a step of a busy server takes beyond its line; below 0 where steps overlap.
+
+    The slope, over the steps of each stretch, of the clock's whole seconds less the lines' sum.
+    """
+    above = below = 0.0
+    for part in _stretches(lines):
+        if part[-1, 0] - part[0, 0] >= STRETCH_S:
+            beyond = part[:, 0] - np.cumsum(part[:, 5])
+            place = np.arange(len(part)) - (len(part) - 1) / 2
+            above += float(place @ beyond)
+            below += float(place @ place)
+    return above / below if below else 0.0
+
+
+def _stretches(lines: Floats) -> Iterator[Floats]:
+    """Steps one after another, each with somebody who was there in the step before."""
+    begins = np.flatnonzero(lines[:, 3] < 1)
+    for begin, end in zip([0, *begins.tolist()], [*begins.tolist(), len(lines)], strict=True):
+        if end > begin:
+            yield lines[begin:end]
