@@ -72,7 +72,7 @@ def measured_on(gpu, directory):
 
 
 def step_lines(n=200):
-    """What a server logs of its steps: 10 ms, 0.5 ms a sequence and 0.1 ms a prompt token, one after another."""
+    """What a server logs of its steps: 10 ms, 0.5 ms a sequence and 0.1 ms a prompt token."""
     lines, now = [], 0.0
     for step in range(n):
         prompts, decode = int(step % 10 == 0), 1 + step % 7
