@@ -32,7 +32,7 @@ try:
     import torch
     import triton
 except ImportError as error:
-    sys.exit(f"error: {error.name} is not installed: pip install 'kvsim[gpu]'")
+    sys.exit(f"error: {error.name} is not installed: pip install '.[gpu]' in a clone of kvsim")
 
 from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.layer import read

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_origin
 
+from kvsim.sim.errors import KvsimError
+
 
 def collect_seldom() -> None:
     """Let Python search for reference cycles every 100,000 new objects, not every 700, and not at its end."""
@@ -62,9 +64,17 @@ class _Plain:
                 if type(value) is str and not self._several:
                     return self._convert(value)
             except ValueError:
-                pass  # typer says what is wrong
+                pass  # it may be one that typer takes
         param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        try:
+            return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        except Exception as error:
+            kind = {int: "a whole number", float: "a number"}.get(self._convert) if self._convert else None
+            if kind is None or isinstance(error, KvsimError):
+                raise
+            raise KvsimError(f"{param.name} must be {kind}, got {value!r}") from None
+        finally:
+            param._runtime_param = self
 
 
 def _path(text: str) -> Path:

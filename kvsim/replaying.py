@@ -9,6 +9,7 @@ replay.plot("requests")
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -245,6 +246,9 @@ def replay(
     """
     from kvsim.api import described_server
 
+    for name, path in (("result", result), *([] if log is None else [("log", log)])):
+        if not isinstance(path, str | os.PathLike):
+            raise KvsimError(f"{name} must be the path of a file, got {type(path).__name__}")
     if server is None and not {"model", "gpu"} <= options.keys():
         raise KvsimError("replay needs model and gpu, the server that was measured")
     options_asked = ReplayOptions(

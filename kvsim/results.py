@@ -266,9 +266,10 @@ class Comparison(Sequence[Run]):
             return Comparison(self._runs[place])
         if isinstance(place, int):
             return self._runs[place]
-        named = [run for run in self._runs if run.label == place]
+        apart = self._told_apart()
+        named = [run for run, told in zip(self._runs, apart, strict=True) if place in (run.label, told.label)]
         if len(named) != 1:
-            known = ", ".join(dict.fromkeys(run.label for run in self._runs))
+            known = ", ".join(dict.fromkeys(run.label for run in apart))
             raise KeyError(f"{len(named)} runs are called {place!r} (labels: {known})")
         return named[0]
 
@@ -288,8 +289,8 @@ class Comparison(Sequence[Run]):
 
         settings = differing([run.config for run in self._runs])
         rows = [
-            {"label": run.label, **own, **_numbers(run.summary.flat())}
-            for run, own in zip(self._runs, settings, strict=True)
+            {"label": label, **own, **_numbers(run.summary.flat())}
+            for run, label, own in zip(self._runs, self._named(), settings, strict=True)
         ]
         return pd.DataFrame(rows)
 
@@ -353,19 +354,29 @@ class Comparison(Sequence[Run]):
 
     def _told_apart(self) -> list[Run]:
         """The runs under labels of their own, as far as their settings differ."""
-        alike: dict[str, list[Run]] = {}
-        for run in self._runs:
-            alike.setdefault(run.label, []).append(run)
-        own = {label: iter(differing([run.config for run in runs])) for label, runs in alike.items()}
-        settings = [next(own[run.label]) for run in self._runs]
         labels = [
-            ", ".join([run.label, *(f"{name.replace('_', ' ')} {value}" for name, value in each.items())])
-            for run, each in zip(self._runs, settings, strict=True)
+            ", ".join([run.label, *(_said(*each) for each in own.items())])
+            for run, own in zip(self._runs, self._own(), strict=True)
         ]
         return [replace(run, label=label) for run, label in zip(self._runs, labels, strict=True)]
 
+    def _named(self) -> list[str]:
+        """Labels with the names of parts that set runs of one label apart."""
+        parts = [[str(value) for name, value in own.items() if name in NAMED] for own in self._own()]
+        return [", ".join([run.label, *each]) for run, each in zip(self._runs, parts, strict=True)]
+
+    def _own(self) -> list[dict[str, Any]]:
+        """Of each run the settings that set it apart from others of its label."""
+        alike: dict[str, list[Run]] = {}
+        for run in self._runs:
+            alike.setdefault(run.label, []).append(run)
+        left = {
+            label: iter(_telling(differing([run.config for run in runs]))) for label, runs in alike.items()
+        }
+        return [next(left[run.label]) for run in self._runs]
+
     def __repr__(self) -> str:
-        return f"<kvsim.Comparison of {len(self)} runs: {', '.join(run.label for run in self._runs)}>"
+        return f"<kvsim.Comparison of {len(self)} runs: {'; '.join(self._named())}>"
 
     def _repr_html_(self) -> str:
         from kvsim.reports.html.cell import comparison_cell
@@ -396,6 +407,21 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     twice = {name for name in short.values() if list(short.values()).count(name) > 1}
     named = {name: name if short[name] in twice else short[name] for name in kept}
     return [{named[name]: each.get(name) for name in kept} for each in flat]
+
+
+Settings = list[dict[str, Any]]
+NAMED = ("scheduler", "model", "gpu")
+"""Settings that stand for others, which follow from them."""
+
+
+def _telling(settings: Settings) -> Settings:
+    """Only the names of parts, where these and the seed tell all apart."""
+    short = [{name: each[name] for name in (*NAMED, "seed") if name in each} for each in settings]
+    return short if len(set(map(repr, short))) == len(set(map(repr, settings))) else settings
+
+
+def _said(name: str, value: object) -> str:
+    return str(value) if name in NAMED else f"{name.replace('_', ' ')} {value}"
 
 
 def _name_says_all(specs: Sequence[Mapping[str, Any]]) -> bool:

@@ -158,7 +158,7 @@ def _dask(function: Callable[..., Any], jobs: int, address: str | None) -> Itera
         from joblib import register_parallel_backend
         from joblib._dask import DaskDistributedBackend
     except ImportError as error:
-        raise KvsimError("backend dask needs dask: pip install 'kvsim[dask]'") from error
+        raise KvsimError("backend dask needs dask: pip install '.[dask]' in a clone of kvsim") from error
 
     class Heard(DaskDistributedBackend):  # type: ignore[misc]
         """Also says so when Dask gives a task up: joblib's own waits for it for ever."""
@@ -189,7 +189,7 @@ def _ray(function: Callable[..., Any], jobs: int, address: str | None) -> Iterat
         from joblib import register_parallel_backend
         from ray.util.joblib.ray_backend import RayBackend
     except ImportError as error:
-        raise KvsimError("backend ray needs ray: pip install 'kvsim[ray]'") from error
+        raise KvsimError("backend ray needs ray: pip install '.[ray]' in a clone of kvsim") from error
 
     class Unordered(RayBackend):
         """Gives results as they come, as its pool can."""

@@ -37,7 +37,10 @@ def headline(summary: Summary) -> str:
 def memory(summary: Summary) -> str:
     """Tokens and waste in the KV memory: over the whole run, and while requests waited."""
     whole, waiting = palette.whole_run(summary), palette.while_waiting(summary)
-    said = f"KV memory {whole['token']:.1f} % tokens, {palette.waste(whole):.1f} % waste over the whole run"
+    of = " of each replica" if summary.get("fleet") else ""
+    said = (
+        f"KV memory{of} {whole['token']:.1f} % tokens, {palette.waste(whole):.1f} % waste over the whole run"
+    )
     if waiting is None:
         return f"{said} (no request ever waited)"
     share = number(summary["memory"].get("saturated_share"))

@@ -12,6 +12,7 @@ from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.fitting import Fitted
 from kvsim.sim.bench.measured import PER_S, Key, MeasuredRun
 from kvsim.sim.bench.why import Term
+from kvsim.sim.counted import signed_percent
 
 WHAT = {"host": "the host's time", "scale": "every step's time"}
 
@@ -64,7 +65,7 @@ def _table(compared: Sequence[Compared], others: Mapping[str, Mapping[Key, float
         before = each.what
         key = each.what, each.statistic
         values = [each.measured, each.simulated]
-        cells = [_said(key, value) for value in values] + [f"{100 * each.off:+.1f} %"]
+        cells = [_said(key, value) for value in values] + [signed_percent(each.off)]
         cells += [_said(key, numbers[key]) if key in numbers else "-" for numbers in others.values()]
         table.add_row(_name(key), *cells)
     return table

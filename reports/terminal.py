@@ -362,7 +362,9 @@ def _memory_table(summary: Summary) -> Table:
     memory = summary["memory"]
     saturated = memory.get("saturated")
     waited = number(memory.get("saturated_share"))
-    table = ruled_table(f"KV memory, {count(number(memory['capacity_tokens']))} tokens")
+    fleet = summary.get("fleet")
+    of = f" of each of {fleet['replicas']} replicas" if fleet else ""
+    table = ruled_table(f"KV memory{of}, {count(number(memory['capacity_tokens']))} tokens")
     table.add_column("whole run", justify="right")
     if saturated:
         part = "" if waited is None else f" ({rounded_share(waited)} of it)"

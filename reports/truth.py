@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kvsim.sim.bench.assumed import ASSUMED
 from kvsim.sim.cost.clock import Trust, precision_of, read_errors
+from kvsim.sim.counted import signed_percent
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.validate import (
@@ -177,7 +178,7 @@ def _run_table(compared: Sequence[Compared]) -> Table:
     for each in compared:
         unit, scale = (" tokens/s", 1.0) if each.what == "throughput" else (" ms", 1e3)
         values = [f"{scale * value:,.1f}{unit}" for value in (each.measured, each.simulated)]
-        table.add_row(f"{each.what} {each.statistic}", *values, f"{100 * each.off:+.1f} %")
+        table.add_row(f"{each.what} {each.statistic}", *values, signed_percent(each.off))
     return table
 
 

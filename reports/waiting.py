@@ -42,7 +42,7 @@ def is_overloaded(summary: Summary) -> bool:
 
 
 def all_at_once(summary: Summary) -> bool:
-    """Whether the last request came before the first one left."""
+    """Whether all requests came at one instant."""
     return bool(summary.get("load", {}).get("arrivals") == "all at once")
 
 

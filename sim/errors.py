@@ -15,9 +15,24 @@ def unknown(field: str, value: str, known: list[str]) -> KvsimError:
 
     wanted = value.lower()
     alike = [name for name in known if wanted and name.startswith(wanted)]
-    nearest = alike or get_close_matches(wanted, known, n=1, cutoff=0.5)
+    if not alike and _letters(wanted):
+        alike = [name for name in known if _letters(name).startswith(_letters(wanted))]
+    near = [name for name in get_close_matches(wanted, known, n=3, cutoff=0.5) if _sizes(wanted, name)]
+    nearest = alike or near
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return KvsimError(f"{field} {value!r} is unknown{hint} (known: {listed(known)})")
+
+
+def _letters(name: str) -> str:
+    """Without what separates: `llama3` begins `llama-3.1-8b`."""
+    return "".join(each for each in name.lower() if each.isalnum())
+
+
+def _sizes(wanted: str, name: str) -> bool:
+    """Whether the digits are the same ones, or a part: qwen3-14b is no slip for qwen3-8b."""
+    ours, theirs = ([each for each in text if each.isdigit()] for text in (wanted, name))
+    rest = iter(theirs)
+    return sorted(ours) == sorted(theirs) or all(digit in rest for digit in ours)
 
 
 def listed(names: list[str]) -> str:

@@ -27,6 +27,7 @@ from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
 from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.counted import several
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.spec import ModelSpec
@@ -175,7 +176,7 @@ def against_physics(point: Point) -> str | None:
     held = (model.weight_bytes + (point.dp - 1) * (model.weight_bytes - model.expert_bytes)) / point.tp
     if held > gpu.memory_bytes:
         return (
-            f"{model.weight_bytes / GIB:.0f} GiB of weights on {point.tp} GPUs of "
+            f"{model.weight_bytes / GIB:.0f} GiB of weights on {several(point.tp, 'GPU')} of "
             f"{gpu.memory_bytes / GIB:.0f} GiB"
         )
     read = (model.body_weight_bytes - model.expert_bytes) / (point.tp // point.dp)

@@ -58,7 +58,9 @@ def found_device(interpret: bool) -> Device:
         import torch
         import triton
     except ImportError as error:
-        raise NotInstalledError(f"{error.name or error} is not installed: pip install 'kvsim[gpu]'") from None
+        raise NotInstalledError(
+            f"{error.name or error} is not installed: pip install '.[gpu]' in a clone of kvsim"
+        ) from None
     except OSError as error:  # a library that torch loads
         raise NotInstalledError(f"torch cannot be imported: {error}".splitlines()[0]) from error
     versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}

@@ -38,7 +38,7 @@ def memory_split(fits: Sequence[Fit], style: Style) -> Figure:
         _numbers(axes, row, fit, widest, style)
     axes.set_yticks(range(len(fits)), [_name(fit) for fit in fits])
     axes.invert_yaxis()
-    axes.set_xlabel("GiB of one GPU")
+    axes.set_xlabel("GiB of one GPU, which ends at the line")
     axes.set_xlim(0, 1.02 * widest)
     axes.grid(axis="y", visible=False)
     names = [line.name for line in fits[0].lines if any(_of(fit, line.name) for fit in fits)]

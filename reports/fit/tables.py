@@ -53,14 +53,15 @@ def fit_report(
         parts += [Text(""), what_if_table(fit, what_ifs)]
     if log is not None:
         parts += [Text(""), log_table(*log)]
-    return Lines(*parts, Text(""), *(_note(note) for note in fit.notes))
+    notes = (note for note in fit.notes if not note.startswith(REFUSED))  # the headline says it
+    return Lines(*parts, Text(""), *(_note(note) for note in notes))
 
 
 def headline(fit: Fit) -> str:
     """What was asked, and the answer in a line."""
     where = fit.gpus_in_words
     if fit.capacity.refusal:
-        return f"{fit.model.name} on {where}: vLLM {fit.engine.release} would not start"
+        return f"{fit.model.name} on {where}: {_verdict(fit)}"
     longest = fit.request.max_model_len
     return (
         f"{fit.model.name} on {where}: {fit.capacity.max_concurrency:.2f} requests of {longest:,} tokens, "
@@ -68,14 +69,27 @@ def headline(fit: Fit) -> str:
     )
 
 
+REFUSED = "vLLM would not start: "
+"""How the note on it begins (sim/fit/answer.py)."""
+
+
+def _verdict(fit: Fit) -> str:
+    """That the engine would not start, by how much, and what would help where that is known."""
+    why = next((note for note in fit.notes if note.startswith(REFUSED)), f"{REFUSED}{fit.capacity.refusal}")
+    return why.replace("vLLM", f"vLLM {fit.engine.release}", 1)
+
+
 def _bar(fit: Fit) -> Text:
-    """One GPU's memory as a stacked bar; what does not fit is cut off."""
+    """One GPU's memory as a stacked bar; what does not fit is cut off, and told."""
     total, bar, used = fit.gpu.memory_bytes, Text(), 0
     for line in fit.lines:
         width = min(round(BAR_WIDTH * max(0, line.bytes) / total), BAR_WIDTH - used)
         used += width
         colour, glyph = PARTS[line.name]
         bar.append(glyph * width, style=colour)
+    needed = sum(max(0, line.bytes) for line in fit.lines if line.name not in ("KV cache", "not used"))
+    if needed > total:
+        bar.append(f"\n{needed / GIB:,.1f} GiB, before any cache, for the {total / GIB:,.1f} of one GPU")
     return bar
 
 
@@ -85,7 +99,8 @@ def memory_table(fit: Fit) -> Table:
     for line in fit.lines:
         colour, glyph = PARTS[line.name]
         name = Text.assemble((glyph, colour), f" {line.name}")
-        share = f"{100 * line.bytes / fit.gpu.memory_bytes:.1f} %"
+        part = line.bytes / fit.gpu.memory_bytes
+        share = f"{100 * part:.1f} %" if 0 <= part <= 1 else "missing" if part < 0 else f"{part:.2f} GPUs"
         source = line.source.removeprefix("https://huggingface.co/")
         table.add_row(name, f"{line.bytes / GIB:,.2f}", share, line.formula, source)
     return table

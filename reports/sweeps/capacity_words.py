@@ -14,6 +14,7 @@ from kvsim.reports.sweeps.assumed import assumed_words
 from kvsim.reports.sweeps.capacity import MET, UNITS
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
 from kvsim.reports.terminal import ruled_table
+from kvsim.sim.counted import several
 from kvsim.sim.record.slo import Slo
 
 WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the trace's speed"}
@@ -33,8 +34,8 @@ def answer(rows: Sequence[Row], labels: Sequence[str], find: str, slo: Slo, for_
         cost = "" if price is None else f", {figures(price)} per hour"
         what = "cheapest" if price is not None else "fewest GPUs"
         return (
-            f"{for_rate:g} requests/s within {slo}: {what} with {label}: {row['fleet_servers']:,} servers, "
-            f"{row['fleet_gpus']:,} GPUs{cost}"
+            f"{for_rate:g} requests/s within {slo}: {what} with {label}: "
+            f"{several(row['fleet_servers'], 'server')}, {several(row['fleet_gpus'], 'GPU')}{cost}"
         )
     row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
     most = figures(row[f"{unit}_per_gpu"])

@@ -2,7 +2,7 @@
 
 Names match whatever their case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. The table
 goes first; a path to a config.json, or to a folder that holds one, comes second; a model's name on the
-Hugging Face hub, with its owner or without, comes third.
+Hugging Face hub, with its owner or without, comes third; last a quantised checkpoint of one of these.
 """
 
 import tomllib
@@ -16,9 +16,17 @@ from typing import Any
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.huggingface import model_of, read_model
 from kvsim.sim.models.own_gpu import GIB, gpu_of
+from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 HUB = "https://huggingface.co/"
+QUANTIZED = {
+    "fp8": ("-fp8", "-fp8-dynamic", "-fp8-block"),
+    "awq": ("-awq", "-awq-int4"),
+    "gptq": ("-gptq", "-gptq-int4", "-quantized.w4a16"),
+    "nvfp4": ("-nvfp4", "-fp4"),
+}
+"""Quantisation -> how the names of such checkpoints end."""
 
 __all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_names"]
 
@@ -33,6 +41,9 @@ def model_named(name_or_path: str) -> ModelSpec:
         return read_model(path)
     if name in _hub():
         return _hub()[name]
+    checkpoint = _quantized_on_hub(name_or_path)
+    if checkpoint is not None:
+        return checkpoint
     if name_or_path.endswith(".json"):
         raise KvsimError(f"model {name_or_path!r}: there is no such file")
     if "/" in name_or_path:
@@ -95,6 +106,18 @@ def _hub() -> Mapping[str, ModelSpec]:
             found[_normal(hub_name)] = spec
             found.setdefault(_normal(hub_name).partition("/")[2], spec)
     return found
+
+
+def _quantized_on_hub(name: str) -> ModelSpec | None:
+    """The model that a quantised checkpoint is of, whoever published it; None of names that end otherwise."""
+    plain = _normal(name)
+    for method, ends in QUANTIZED.items():
+        for end in ends:
+            base = plain.removesuffix(end)
+            found = _hub().get(base) or _hub().get(base.rpartition("/")[2])
+            if base != plain and found is not None:
+                return replace(quantized(found, method), hub_name=name)
+    return None
 
 
 def _published_as(source: str) -> Iterator[str]:

@@ -63,7 +63,8 @@ def read_model(path: Path) -> ModelSpec:
     config = read_object(file, f"{what}: {file.name}")
     try:
         with understood(what):
-            return model_of(config, folder=file.resolve().parent.name)
+            whole = file.resolve()
+            return model_of(config, folder=whole.parent.name if whole.name == "config.json" else whole.stem)
     except KvsimError as error:
         raise KvsimError(str(error) if str(error).startswith(what) else f"{what}: {error}") from error
 

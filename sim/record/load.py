@@ -11,8 +11,8 @@ anything is full. All three must hold:
    gaps between arrivals, at least 1: chance alone hardly ever piles up as many at a load of 1.
 
 A closed loop asks only when it has its answers, so it cannot overload a server. Where the last request
-came before the first one left, there is no rate to compare: they came all at once. Rejected requests count
-in none of this.
+came before the first one left, there is no rate to compare; all at once they came if at one instant.
+Rejected requests count in none of this.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def _arrivals(result: Result) -> Mapping[str, object]:
     kind = OPEN
     if result.workload.waits is not None:
         kind = CLOSED
-    elif len(arrival_ps) and arrival_ps[-1] < finish_ps[0]:
+    elif len(arrival_ps) and arrival_ps[0] == arrival_ps[-1]:
         kind = AT_ONCE
     found = {
         "arrivals": kind,
@@ -57,7 +57,7 @@ def _arrivals(result: Result) -> Mapping[str, object]:
         "leaving_requests_per_s": None,
         "waiting_at_last_arrival": None,
     }
-    if kind != OPEN or not len(arrival_ps):
+    if kind != OPEN or not len(arrival_ps) or arrival_ps[-1] < finish_ps[0]:
         return found
     first, last = int(arrival_ps[0]), int(arrival_ps[-1])
     middle = first + (last - first) // 2

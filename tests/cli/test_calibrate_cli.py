@@ -340,7 +340,7 @@ def test_without_torch_it_is_said_what_to_install():
     process = start("calibrate", first="sys.modules['torch'] = None; ")
     assert process.communicate(timeout=60) == (
         "",
-        "error: torch is not installed: pip install 'kvsim[gpu]'\n",
+        "error: torch is not installed: pip install '.[gpu]' in a clone of kvsim\n",
     )
     assert process.returncode == 2
 

@@ -59,7 +59,7 @@ OTHERS = {
 """Top-level package -> what it may import of others, beside the standard library."""
 
 ROOMS = (
-    ("sim", "errors"),
+    ("sim", "errors", "counted"),
     ("checks", "files", "measured", "option", "profiles"),
     ("models", "workload", "complaints"),
     ("kv",),

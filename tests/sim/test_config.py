@@ -25,6 +25,7 @@ PUBLISHED = {
     "gemma-3-4b": 3.88e9,
     "gemma-3-12b": 11.77e9,
     "gemma-3-27b": 27.0e9,
+    "mistral-small-3.2-24b": 23.57e9,
     "deepseek-v2-lite": 15.7e9,
     "deepseek-v3": 671e9,
     "qwen3-8b": 8.19e9,

@@ -36,6 +36,30 @@ def test_a_variant_with_another_longest_sequence_keeps_it():
     assert model_named("Qwen/Qwen2.5-7B-Instruct").max_model_len == 32_768
 
 
+def test_a_quantised_checkpoint_is_its_model_with_such_weights():
+    for name, method in (
+        ("Qwen/Qwen3-30B-A3B-FP8", "fp8"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "fp8"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
+        ("hugging-quants/Meta-Llama-3.1-70B-Instruct-GPTQ-INT4", "gptq"),
+        ("Qwen/Qwen3-32B-AWQ", "awq"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP4", "nvfp4"),
+    ):
+        found = model_named(name)
+        assert (found.quantization, found.hub_name) == (method, name)
+        assert found.weight_bytes < 0.65 * model_named(found.name).weight_bytes
+    assert model_named("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8").max_model_len == 262_144
+    with pytest.raises(KvsimError, match="neither built in nor a file"):
+        model_named("Qwen/Qwen3-14B-FP8")
+
+
+def test_releases_that_share_a_geometry_are_known():
+    assert model_named("Qwen/Qwen3-235B-A22B-Instruct-2507").name == "qwen3-235b-a22b"
+    assert model_named("Qwen/Qwen3-30B-A3B-Base").max_model_len == 32_768
+    assert model_named("Mistral-Small-3.2-24B-Instruct-2506").name == "mistral-small-3.2-24b"
+    assert model_named("Mistral-Small-3.1-24B-Instruct-2503-FP8").quantization == "fp8"
+
+
 def test_an_unknown_one_suggests_near_ones_and_the_config_file():
     with pytest.raises(KvsimError) as error:
         model_named("meta-llama/Llama-3.1-405B")

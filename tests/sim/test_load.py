@@ -82,10 +82,10 @@ def test_a_queue_that_empties_between_two_crowds_is_no_overload():
     assert not found["overloaded"]
 
 
-def test_who_comes_before_the_first_one_left_comes_all_at_once():
-    for gap_s in (0, 0.001):
+def test_who_comes_before_the_first_one_left_is_at_no_rate_and_all_at_once_only_at_one_instant():
+    for gap_s, arrivals in ((0, "all at once"), (0.001, "open")):
         found = one_seat(arriving(np.full(500, gap_s)))
-        assert found["arrivals"] == "all at once"
+        assert found["arrivals"] == arrivals
         assert not found["overloaded"]
         assert found["arriving_requests_per_s"] is found["leaving_requests_per_s"] is None
 

@@ -101,7 +101,7 @@ def test_what_contradicts_physics_is_refused_with_the_arithmetic():
         "TPOT 2.00 ms: reading 17.1 GB of dense weights a GPU at 4,800 GB/s takes 3.57 ms"
     )
     assert (
-        against_physics(point(precision="", tp=1, gpu="h100_sxm")) == "131 GiB of weights on 1 GPUs of 80 GiB"
+        against_physics(point(precision="", tp=1, gpu="h100_sxm")) == "131 GiB of weights on 1 GPU of 80 GiB"
     )
     found = validate([point(tpot_s=0.002), point(dp=2), point(model="mine"), point()], [])
     assert [name for name, _ in found.refused] == ["one"]

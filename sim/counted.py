@@ -1,0 +1,12 @@
+"""Numbers in sentences: `1 server` and `2 servers`, `+0.0 %` and never `-0.0 %`."""
+
+
+def several(count: int, what: str) -> str:
+    """`1 GPU`, `1,000 GPUs`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def signed_percent(share: float) -> str:
+    """`+1.2 %` of 0.012; what rounds to nothing has no sign of its own."""
+    said = f"{100 * share:+.1f} %"
+    return "+0.0 %" if said == "-0.0 %" else said
