@@ -51,6 +51,13 @@ def test_four_numbers_are_a_gpu_named_after_its_file():
     assert gpu.bandwidth_efficiency == gpu_named("h100").bandwidth_efficiency
 
 
+def test_a_slow_device_has_less_than_a_teraflop_a_second():
+    slow = MINE | {"bf16_tflops": 0.35}
+    assert gpu_and_cost(toml(slow), None)[0].flops_per_s == 350e9
+    with pytest.raises(KvsimError, match=r"bf16_tflops must be a number from 0\.001 to"):
+        gpu_and_cost(toml(MINE | {"bf16_tflops": 1e-4}), None)
+
+
 def test_json_says_the_same_whatever_the_file_is_called():
     full = MINE | {"name": "lab", "link_gb_per_s": 56, "source": "a data sheet", "kernel_overhead_us": 5}
     Path("lab.txt").write_text(json.dumps(full))
