@@ -114,8 +114,8 @@ def _memory(found: Simulated) -> Term:
     lent = sum(memory["average"][kind] for kind in LENT)
     words = (
         f"the KV cache of {memory['capacity_tokens']:,} tokens was at most {peak:.0f} % full, in mean "
-        f"{lent:.0f} % of it lent, as vLLM counts its usage; it held the queue back {share:.0f} % of the time, "
-        f"seats {seats:.0f} %; {preempted:,} preemptions"
+        f"{lent:.0f} % of it lent, as vLLM counts its usage; it held the queue back {share:.0f} % of the "
+        f"time, seats {seats:.0f} %; {preempted:,} preemptions"
     )
     return Term("memory", None, words)
 
