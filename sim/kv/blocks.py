@@ -37,14 +37,17 @@ CACHE_MODES = ("none", "align", "all")
 
 
 CAPABILITY = {
+    "t4": 75,
     "a100": 80,
-    "a10g": 86,
+    "a10": 86,
     "l4": 89,
     "l40s": 89,
     "rtx-4090": 89,
     "h100": 90,
     "h200": 90,
     "b200": 100,
+    "gb200": 100,
+    "b300": 103,
 }
 """Compute capability by the beginning of the GPU's name."""
 
@@ -153,6 +156,8 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
             f"{model.name} needs a GPU of compute capability 9.0 (Hopper) or later: vLLM has no kernel for "
             "its index before"
         )
+    if sparse and is_fp8(settings.kv_cache_dtype) and settings.compute_capability < 100:
+        settings = replace(settings, kv_cache_dtype="fp8_ds_mla")  # FlashMLA's only one; Blackwell has both
     least = 64 if sparse else KERNEL_TOKENS
     if settings.block_size is not None and attention and block % least:
         raise KvsimError(f"block_size must be a multiple of {least} for {model.name}, got {block}")
@@ -247,7 +252,7 @@ def _aligned(
 ) -> Paged:
     """The block that holds the largest state."""
     tp, width = settings.tensor_parallel_size, _model_bytes(model)
-    per_token = token_bytes(attention[0], settings.kv_cache_dtype, tp, width, _is_sparse(attention))
+    per_token = token_bytes(attention[0], settings.kv_cache_dtype, tp, width)
     state = max(each.state.bytes_per_sequence(tp, width) for each in recurrent if each.state)
     step = max(KERNEL_TOKENS, block)
     if attention[0].kind == "mla_attention":
@@ -274,13 +279,12 @@ def _attention_pages(
     model: ModelSpec, layers: KvLayers, block: int, settings: KvSettings
 ) -> list[tuple[int, Page]]:
     tp, dtype = settings.tensor_parallel_size, settings.kv_cache_dtype
-    sparse = layers.kind == "mla_attention" and _is_sparse(kv_layers_of_model(model))
 
     def page(dtype: str) -> Page:
         return Page(
             kind=layers.kind,
             block_size=block,
-            bytes_each=token_bytes(layers, dtype, tp, _model_bytes(model), sparse),
+            bytes_each=token_bytes(layers, dtype, tp, _model_bytes(model)),
             shape=(
                 layers.numbers_per_token(tp),
                 layers.head_dim,

@@ -7,7 +7,7 @@
     turboquant_*                  packed codes; the first and last two layers stay as they are
 
 MLA caches one latent; in fp8 DeepSeek-V3.2's sparse kernels store it as 656 bytes (512 in fp8, scales, and
-the 64 rotated numbers in 16 bit): `fp8_ds_mla`, which any fp8 means there.
+the 64 rotated numbers in 16 bit): `fp8_ds_mla`, which any fp8 means before Blackwell.
 """
 
 from kvsim.sim.errors import KvsimError
@@ -47,7 +47,7 @@ def is_fp8(name: str) -> bool:
     return PLAIN_BYTES.get(name) == 1
 
 
-def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int, sparse: bool = False) -> int:
+def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int) -> int:
     """Bytes of one token in one of these layers on each GPU.
 
     Parameters
@@ -58,13 +58,11 @@ def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int, sparse: 
         The cache's type.
     tp, model_bytes : int
         GPUs that share a layer; bytes of a number where the type is auto.
-    sparse : bool
-        Whether the latent is read by an index (DeepSeek-V3.2).
     """
     numbers = layers.numbers_per_token(tp)
     if layers.dtype_bytes is not None:
         return numbers * layers.dtype_bytes
-    if layers.kind == "mla_attention" and sparse and is_fp8(name):
+    if name == "fp8_ds_mla":
         return SPARSE_FP8_LATENT_BYTES
     if name in PER_HEAD_BITS:
         heads = numbers // (layers.head_dim + layers.value_dim)

@@ -37,6 +37,12 @@ def test_a_latent_and_the_index_that_reads_it_lie_side_by_side_layer_by_layer(dt
         assert sorted(page.bytes for at, page in found.layers if at == number) == [64 * 132, latent]
 
 
+@pytest.mark.parametrize(("dtype", "each"), [("auto", 1152), ("fp8", 576), ("fp8_ds_mla", 656)])
+def test_blackwell_has_plain_fp8_for_such_latents_too(dtype, each):
+    found = paged(model_of(SPARSE, "sparse"), KvSettings(kv_cache_dtype=dtype, compute_capability=100))
+    assert {page.bytes for _, page in found.layers} == {64 * 132, 64 * each}
+
+
 def test_the_packed_latent_is_refused_where_no_index_reads_it():
     with pytest.raises(KvsimError, match="fp8_ds_mla is for latents that an index reads"):
         paged(model_of(LATENT, "latent"), KvSettings(kv_cache_dtype="fp8_ds_mla"))
