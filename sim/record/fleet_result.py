@@ -6,7 +6,7 @@ largest.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.step import UpkeepTotals
-from kvsim.sim.workload import Chain, Clients, Int64Column, Workload
+from kvsim.sim.workload import Chain, Clients, Int64Column, Workload, gathered
 
 ADDED = (
     *("truncated", "step_count", "preemptions", "fragmented_refusals", "copied_slots", "cow_copies"),
@@ -65,8 +65,8 @@ def part(result: Result, place: int) -> Result:
     samples = result.workload.samples
     answers = result.samples
     if samples is not None and answers is not None:
-        chosen = np.concatenate([np.arange(*samples.offsets[row : row + 2]) for row in rows.tolist()])
-        answers = {name: column[chosen.astype(np.int64)] for name, column in answers.items()}
+        chosen = gathered(samples.offsets, rows)[1]
+        answers = {name: column[chosen] for name, column in answers.items()}
     return replace(
         result,
         workload=requests_of(result.workload, rows),
@@ -111,7 +111,8 @@ def _sum(parts: Sequence[Integrals]) -> Integrals:
 def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:
     if not parts:
         return None
-    return UpkeepTotals(**{name: sum(getattr(each, name) for each in parts) for name in vars(parts[0])})
+    names = [each.name for each in fields(UpkeepTotals)]  # a compiled instance has no vars()
+    return UpkeepTotals(**{name: sum(getattr(each, name) for each in parts) for name in names})
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:

@@ -69,10 +69,6 @@ class GroupServer(Server):
         if not group.sequences:
             del self.groups[group]
 
-    def drop_head(self, reason: str) -> None:
-        """The head of the queue can never be served."""
-        self.step.reject(self.waiting.popleft().index, reason)
-
     def drop_running(self, group: Group, reason: str) -> None:
         """A group must make room and cannot be kept."""
         for request in group.sequences:

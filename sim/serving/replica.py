@@ -198,9 +198,15 @@ class Replica:
             if not self._alone:
                 yield self._alarm.at(until_ps)
             server.wait(until_ps)
-        elif not step.departures:  # else there is room now: decide again
+        elif step.departures:  # there is room now: decide again
+            return
+        elif step.no_room and not server.allocator.used_slots:  # evicted, it is longer than when it came
+            server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
+            self._write_facts()
+        else:
             raise InvariantError(
-                f"step {server.steps}: nobody runs and the head of {len(server.waiting)} waiting is refused"
+                f"step {server.steps}: nobody runs and request {server.waiting[0].index}, the head of "
+                f"{len(server.waiting)} waiting, is refused"
             )
 
     def _on_the_clock(self, now_ps: int) -> int:

@@ -69,6 +69,7 @@ class Request:
         "sample",
         "seq",
         "state",
+        "stuck_at",
     )
 
     def __init__(self, index: int, prompt_tokens: int, output_tokens: int) -> None:
@@ -82,6 +83,7 @@ class Request:
         self.known_tokens = prompt_tokens  # prompt and answer so far: what a (re)computation must prefill
         self.preemptions = 0
         self.outgrown = 0  # reservations that were too short for its answer
+        self.stuck_at = 0  # tokens for which it last found no room, although nobody else had any
         self.reached = 0  # most tokens ever computed: what a preemption throws away
         self.internal = 0  # slots that it holds and will never write
         self.joined_as = -1  # its id when it began to decode: progress knows it by that

@@ -458,10 +458,24 @@ class Server(Decoding):
                 request.outgrown += 1
             self.evict(victim, by=request)
             if victim is request:
+                if not self.running and self.waiting and self.waiting[0] is request:
+                    self._drop_stuck(request, tokens)
                 return False
         if self.events:
             self.events.copied(request, self.now_ps, self.steps, allocator.copied_slots - copied)
         return True
+
+    def _drop_stuck(self, request: Request, tokens: int) -> None:
+        """It found no room for so many tokens, alone in the memory: a second time, no further, is enough."""
+        if tokens <= request.stuck_at:
+            self.drop_head(
+                f"finds no room to grow in an empty arena of {self.allocator.capacity_slots:,} slots"
+            )
+        request.stuck_at = tokens
+
+    def drop_head(self, reason: str) -> None:
+        """The head of the queue can never be served."""
+        self.step.reject(self.waiting.popleft().index, reason)
 
     def _victim(self) -> Request:
         """The last running request; by priority, the least urgent."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from kvsim import cli
+from kvsim.allocators import ALLOCATORS
 
 ROOT = Path(cli.__file__).resolve().parent
 COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -145,6 +146,19 @@ def test_every_file_and_every_word_is_that_of_pure_python(target, tmp_path):
     different = [name for name, data in found["pure"][1].items() if found["compiled"][1][name] != data]
     assert not [name for name in different if "__pycache__" not in name]
     assert found["compiled"][0] == found["pure"][0]
+
+
+def test_a_fleet_of_each_allocator_is_that_of_pure_python(target, tmp_path):
+    command = "run --num-prompts 12 --request-rate inf --kv-tokens 20000 --replicas 2 --no-plots --out"
+    commands = "\n".join(f"{command} {name} --allocator {name}" for name in ALLOCATORS)
+    said = []
+    for name, path in (("compiled", target), ("pure", ROOT)):
+        folder = tmp_path / name
+        folder.mkdir()
+        told = run(path, "-c", f"import sys\nsys.stderr = sys.stdout\n{DRIVER}", commands, folder=folder)
+        said.append(re.sub(r"\d+\.\d+ s CPU", "", told))
+    assert said[0] == said[1] and "bug:" not in said[0]
+    assert said[0].count("exit code 0") > 3 * said[0].count("exit code 2")
 
 
 def test_recordings_equality_and_contracts_hold(target, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.cases import COSTS, draw_case, told
 
+import kvsim
 from kvsim import workloads
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
@@ -142,3 +143,8 @@ def test_a_router_of_ones_own_chooses():
 def test_mistakes_are_named(settings, message):
     with pytest.raises(KvsimError, match=message):
         build_engine(server(), chat(), fleet=FleetConfig(**{"replicas": 2} | settings)).run()
+
+
+def test_a_replica_that_nothing_went_to_has_no_answers_either():
+    found = kvsim.simulate(replicas=2, n=2, num_prompts=1, cost="constant:0.03")
+    assert [replica["requests"]["finished"] for replica in found.summary["replicas"]] == [1, 0]
