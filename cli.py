@@ -39,7 +39,7 @@ from kvsim.cli_lists import lists_app
 from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
 from kvsim.cli_traces import traces_app
 from kvsim.flags import called, flat, given, names_of, of_parts, shortened
-from kvsim.light import collect_seldom, leave_out, take_plain_values, without_docstrings
+from kvsim.light import collect_seldom, take_plain_values
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -218,7 +218,6 @@ def plot(
     force: Force = False,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
-    without_docstrings()
     from kvsim.reports.figures import Choices, Latency, check, draw, style_named
     from kvsim.reports.labels import told_apart
     from kvsim.reports.rundir.run import read_runs
@@ -475,8 +474,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from kvsim.words import completed
 
                 words = completed(words)
-            if name in ("run", "compare") and not any(":" in word for word in words):  # no code of a user
-                leave_out()
             with trusting(None if "--allow-code" in words else " ".join(words)):
                 code = _called(name, words)(words, standalone_mode=False) or 0
             sys.stdout.flush()

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.light import without_docstrings
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import NO_GOALS, Goals
@@ -331,10 +330,8 @@ def _write_run(
 
 
 def _drawn(output: Output) -> bool:
-    """Whether figures are; then matplotlib is imported, without what a command has no use for."""
-    if drawn := not (output.no_plots or output.no_out):
-        without_docstrings()
-    return drawn
+    """Whether figures are."""
+    return not (output.no_plots or output.no_out)
 
 
 def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:

@@ -1,15 +1,9 @@
-"""What the command line leaves out, to answer sooner; whoever imports kvsim as a library keeps it.
-
-A command ends in seconds and holds few reference cycles, and nobody asks it for documentation.
-"""
+"""How the command line answers sooner: few searches for reference cycles, no validator for a plain option."""
 
 import atexit
 import gc
-import importlib
 import os
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args, get_origin
 
 from kvsim.sim.errors import KvsimError
@@ -82,38 +76,3 @@ def _path(text: str) -> Path:
     if os.path.exists(text) and not os.access(text, os.R_OK):
         raise ValueError(f"{text} cannot be read")
     return Path(text)
-
-
-def leave_out() -> None:
-    """Import NumPy without the docstrings of its C functions, and SimPy without a look at its own version.
-
-    The docstrings are a sixth of NumPy's import; for the version, Python's email is imported.
-    """
-    if "numpy" not in sys.modules:
-        for name in ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars"):
-            sys.modules[name] = ModuleType(name)
-    if not {"simpy", "importlib.metadata"} & sys.modules.keys():
-        unknown: Any = ModuleType("importlib.metadata")
-        unknown.version = lambda package: "unknown"
-        sys.modules[unknown.__name__] = importlib.metadata = unknown
-        try:
-            importlib.import_module("simpy")
-        except AttributeError:  # it asks for more: whoever needs it imports all of it
-            pass
-        finally:
-            del sys.modules[unknown.__name__], importlib.metadata
-
-
-def without_docstrings() -> None:
-    """Import matplotlib, if nobody has, without the docstrings that it writes for its classes meanwhile.
-
-    They are a third of its import.
-    """
-    if "matplotlib.artist" not in sys.modules:
-        from matplotlib import artist
-
-        written = "_update_set_signature_and_docstring"
-        if hasattr(artist.Artist, written):
-            setattr(artist.Artist, written, classmethod(lambda cls: None))
-        if hasattr(artist, "kwdoc"):
-            artist.kwdoc = lambda described: ""
