@@ -26,7 +26,7 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.summary import Summary
-from kvsim.sim.run import Simulation, prepare, resolved
+from kvsim.sim.run import Simulation, defaults_told, prepare, resolved
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.serving.fleet import FleetConfig
@@ -74,6 +74,11 @@ def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
     return prepare(
         deployment, source.workload(), source.as_json(), fleet=replace(fleet, seed=seed), goals=goals
     )
+
+
+def defaults(settings: Settings) -> list[str]:
+    """Which settings of the server are those that its release starts with, in words."""
+    return defaults_told(_deployed(described(None, None, dict(settings))[0])[0])
 
 
 def checked(settings: Settings, goals: Goals) -> str:

@@ -249,7 +249,10 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
     else:
         from kvsim.reports.listing import show
 
-        show(sweep_words(rows, [*sweep.names, "seed"], sweep.goals.limits), f"written to {path}")
+        told = [note for run in sweep.keys.values() for note in sweep_runs.defaults(run.point.settings)]
+        notes = [f"note: {note}" for note in dict.fromkeys(told)]
+        table = sweep_words(rows, [*sweep.names, "seed"], sweep.goals.limits)
+        show(table, "\n".join([*notes, f"written to {path}"]))
     unmet = sweep.goals.limits is not None and not any(row.get("slo.met") for row in rows)
     named = [name_of({name: row.get(name) for name in sweep.names}) for row in rows]
     return told_failures(rows, named) or (UNMET if options.fail_unmet and unmet else 0)

@@ -15,6 +15,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.kv_groups import KvGroups, kv_groups
 from kvsim.sim.models.kv_layers import EVERY_TOKEN
+from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import taken
 from kvsim.sim.parts import check_taken
 from kvsim.sim.record.events import Events
@@ -23,6 +24,7 @@ from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
 from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.scenario.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import ONE, Engine
@@ -50,6 +52,28 @@ def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, o
     if scheduler is None:
         return {}
     return scheduler_class(scheduler).defaults(scheduler.partition("@")[2], max_model_len)
+
+
+def server_defaults(
+    allocator: str, scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
+) -> Mapping[str, object]:
+    """The settings that a server starts from where its user chooses none: one rule for every command.
+
+    Those of vLLM's release on that GPU; another engine's own; else seats, budget and utilisation of vLLM's
+    newest release, so that engines are compared on one server. What is missing is as in `EngineConfig`, and
+    whether scheduling is asynchronous as the scheduler's release says.
+    """
+    found = allocator_class(allocator)
+    engine = scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
+    of_vllm = engine.partition("@")[0] == FAMILY
+    own = engine_defaults(scheduler, (asked and asked.max_model_len) or model.max_model_len)
+    if own and not of_vllm:
+        return own
+    settings = dict(release_settings(engine if of_vllm else None, gpu, model, asked))
+    if settings and not found.keeps_prefixes:
+        settings["enable_prefix_caching"] = False
+    names = [*OF_ANY_ENGINE, "enable_chunked_prefill", "enable_prefix_caching"] if of_vllm else OF_ANY_ENGINE
+    return {each: settings[each] for each in names if settings}
 
 
 def scheduler_class(name: str) -> type[Scheduler]:

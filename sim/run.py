@@ -23,6 +23,7 @@ from kvsim.sim.build import (
     own_options,
     scheduler_class,
     scheduler_name,
+    server_defaults,
 )
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.clock import clock_of
@@ -44,7 +45,14 @@ from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
 from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import Asked, defaults_note, release_settings
+from kvsim.sim.scenario.vllm_defaults import (
+    FAMILY,
+    NEWEST,
+    OF_ANY_ENGINE,
+    Asked,
+    defaults_note,
+    rules_of,
+)
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Workload
@@ -164,20 +172,6 @@ class Simulation:
             found.append({"label": f"replica {place}", **numbers, "engine": engine})
         return {"fleet": asdict(self.fleet), "replicas": found}
 
-    def _defaults(self) -> list[str]:
-        """Which settings are those that the release starts with."""
-        scenario, engine = self.scenario, self.scenario.engine
-        scheduler = engine.scheduler or ""
-        own = release_settings(
-            scheduler, scenario.gpu, scenario.model, Asked(max_model_len=engine.max_model_len)
-        )
-        chosen = {**vars(engine), "gpu_memory_utilization": scenario.gpu_memory_utilization}
-        note = defaults_note(scheduler, own, [name for name, value in own.items() if chosen[name] != value])
-        notes = [note] if note else []
-        if own.get("enable_prefix_caching") and not allocator_class(engine.allocator).keeps_prefixes:
-            notes.append(f"Prefix caching is off: allocator {engine.allocator} keeps no prefixes.")
-        return notes
-
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
@@ -204,7 +198,7 @@ class Simulation:
             )
         if hybrid is not None:
             notes.append(hybrid.in_words)
-        notes += self._defaults()
+        notes += defaults_told(self.scenario)
         cost = self.engine.replica.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -229,6 +223,25 @@ class Simulation:
             longest = self.scenario.max_model_len
             notes.append(f"{result.truncated:,} answers cut at the maximum length of {longest:,} tokens.")
         return notes
+
+
+def defaults_told(scenario: Deployment) -> list[str]:
+    """Which settings of a server, its defaults named, are those that its release starts with."""
+    engine = scenario.engine
+    asked = Asked(max_model_len=engine.max_model_len)
+    own = server_defaults(engine.allocator, engine.scheduler, scenario.gpu, scenario.model, asked)
+    name, _, release = (engine.scheduler or FAMILY).partition("@")
+    chosen = {**vars(engine), "gpu_memory_utilization": scenario.gpu_memory_utilization}
+    if not own or not (name == FAMILY or set(own) == set(OF_ANY_ENGINE)):
+        return []
+    if name == FAMILY:
+        own = {**own, "async_scheduling": rules_of(release or NEWEST).async_scheduling}
+    told = {each: value for each, value in own.items() if chosen[each] == value}
+    note = defaults_note(release if name == FAMILY else "", scenario.gpu, told)
+    notes = [note] if note else []
+    if not allocator_class(engine.allocator).keeps_prefixes:
+        notes.append(f"Prefix caching is off: allocator {engine.allocator} keeps no prefixes.")
+    return notes
 
 
 def prepare(
@@ -364,8 +377,8 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
         allocators = [*(name for name in fitting(scenario) if name not in named), *named]
     reserve = scenario.engine.reserve
     bare = replace(scenario, engine=replace(scenario.engine, reserve=None))
-    settings = release_settings(scenario.engine.scheduler, scenario.gpu, scenario.model)
-    cached = bool(settings.get("enable_prefix_caching")) or any(
+    usual = server_defaults("paged", scenario.engine.scheduler, scenario.gpu, scenario.model)
+    cached = bool(usual.get("enable_prefix_caching")) or any(
         allocator_class(with_allocator(bare, text).engine.allocator).keeps_prefixes for text in allocators
     )
     scenarios, taken = [], False

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
-from kvsim.sim.build import build_scheduler, engine_defaults, own_options
+from kvsim.sim.build import build_scheduler, own_options, server_defaults
 from kvsim.sim.parts import defaults_of
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.scenario.vllm_defaults import Asked
 from kvsim.sim.serving.fleet import FleetConfig
 
 LONGEST = 100
@@ -86,8 +87,9 @@ def _of_scenario(scenario: Deployment) -> Iterator[str]:
     if scenario.cost != _USUAL["cost"] and not by_itself:
         yield _plain(scenario.cost)
     undecided = replace(scenario, engine=replace(engine, async_scheduling=None))
+    asked = Asked(max_model_len=engine.max_model_len)
     usual = {
-        **engine_defaults(engine.scheduler, scenario.max_model_len),
+        **server_defaults(engine.allocator, engine.scheduler, scenario.gpu, scenario.model, asked),
         "async_scheduling": build_scheduler(undecided).asynchronous,
     }
     paired = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
@@ -107,7 +109,7 @@ def _of_scenario(scenario: Deployment) -> Iterator[str]:
         value = getattr(scenario, field.name)
         if field.name not in ("model", "gpu", "engine", "cost", "profile") and value not in (
             None,
-            field.default,
+            usual.get(field.name, field.default),
         ):
             yield _word(field.name, value)
 

@@ -16,8 +16,7 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import check_allowed, option
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import POLICIES, EngineConfig, check_reserve, split_reserve
-from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import Asked, release_settings
+from kvsim.sim.scenario.vllm_defaults import Asked
 
 if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig
@@ -49,7 +48,7 @@ class Scenario:
         panel=ENGINE,
         default=None,
         value="N",
-        shown="256",
+        shown="vLLM's for the GPU",
         doc="most sequences computed at once",
     )
     max_num_batched_tokens: int | None = option(
@@ -57,7 +56,7 @@ class Scenario:
         panel=ENGINE,
         default=None,
         value="N",
-        shown="2048",
+        shown="vLLM's for the GPU",
         doc="most tokens in a step; at least `--max-num-seqs`; "
         "of `vllm-v0`, by default, also at least the longest sequence",
     )
@@ -88,7 +87,7 @@ class Scenario:
         "Share and keep what prompts have in common; --no-...: never.",
         panel=ENGINE,
         default=None,
-        shown="off",
+        shown="vLLM's for the model: on",
         doc="whether the memory of what prompts have in common is "
         "[shared and kept](allocators.md#prefix-cache)",
     )
@@ -145,7 +144,7 @@ class Scenario:
         panel=MEMORY,
         default=None,
         value="X",
-        shown="0.9",
+        shown="vLLM's release: 0.92",
         doc="share of the GPU's memory to use, above 0 and at most 1",
     )
     num_gpu_blocks: int | None = option(
@@ -350,7 +349,7 @@ class Scenario:
         KvsimError
             An unknown name, a value out of its range, or two that exclude each other.
         """
-        from kvsim.sim.build import engine_defaults
+        from kvsim.sim.build import server_defaults
         from kvsim.sim.classes import name_of
         from kvsim.sim.cost.logged import cost_of
         from kvsim.sim.cost.profile_files import gpu_and_cost
@@ -374,22 +373,14 @@ class Scenario:
             gpu, cost, profile = self.gpu, cost_of(self.cost) or "roofline", None
         else:
             gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
+        asked = Asked(**{each.name: given.get(each.name) for each in fields(Asked)})
         settings = {
-            **engine_defaults(given.get("scheduler"), self.max_model_len or model.max_model_len),
-            **self._release_settings(given, gpu, model),
+            **server_defaults(given["allocator"], given.get("scheduler"), gpu, model, asked),
             **given,
         }
         engine = EngineConfig(**_of(EngineConfig, settings))
         specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
         return Deployment(**_of(Deployment, settings) | specs)
-
-    def _release_settings(self, given: dict[str, Any], gpu: GpuSpec, model: ModelSpec) -> dict[str, Any]:
-        """What the release that is named starts with on a GPU of today, as far as the allocator can."""
-        asked = Asked(**{each.name: given.get(each.name) for each in fields(Asked)})
-        found = dict(release_settings(given.get("scheduler"), gpu, model, asked))
-        if found and not allocator_class(given["allocator"]).keeps_prefixes:
-            del found["enable_prefix_caching"]
-        return found
 
     def fleet(self) -> "FleetConfig":
         """How many servers there are, and how requests are spread; KvsimError for what cannot be."""

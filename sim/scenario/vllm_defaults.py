@@ -15,7 +15,7 @@ From vLLM's own code: vllm/engine/arg_utils.py (get_batch_defaults, once _set_de
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from kvsim.sim.errors import KvsimError
@@ -258,22 +258,24 @@ def _memory_class(gpu: GpuSpec, release: Release) -> str:
 
 FAMILY = "vllm-v1"
 """The scheduler whose releases have these defaults."""
-PAPERS_GPU = "a100-40gb"
-"""The GPU of the paper's scenario, whose settings stay what they are."""
+PAPERS_SERVERS = {("opt-13b", "a100-40gb"), ("opt-66b", "a100-40gb"), ("opt-175b", "a100-80gb")}
+"""Model and GPU of the PagedAttention paper's servers, which are older than any of these releases."""
+OF_ANY_ENGINE = ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
+"""What engines without defaults of their own share with vLLM, so that they are compared on one server."""
 
 
 def release_settings(
     scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
 ) -> Mapping[str, int | float | bool]:
-    """What `--scheduler vllm-v1@RELEASE` starts from on a GPU of today, by the names of our own settings.
+    """What a server starts from on this GPU, by the names of our own settings: the release's or the newest's.
 
-    Nothing where no release is named, or on the paper's GPU. Prefix caching stays off where `sim run` keeps
-    no prefixes (windows and recurrent layers before 0.33.0).
+    Nothing for other engines, nor for the PagedAttention paper's own servers. Prefix caching stays off where
+    `sim run` keeps no prefixes (windows and recurrent layers before 0.33.0).
     """
-    name, _, release = (scheduler or "").partition("@")
-    if name != FAMILY or not release or gpu.name == PAPERS_GPU:
+    name, _, release = (scheduler or FAMILY).partition("@")
+    if name != FAMILY or (model.name, gpu.name) in PAPERS_SERVERS:
         return {}
-    found = vllm_defaults(release, gpu, model, asked=asked)
+    found = vllm_defaults(release or NEWEST, gpu, model, asked=asked)
     alike = not model.window_layers and all(
         layers.kind in ("full_attention", "mla_attention") for layers in model.kv_layers
     )
@@ -288,7 +290,9 @@ def release_settings(
     }
 
 
-def defaults_note(scheduler: str, settings: Mapping[str, object], given: Collection[str]) -> str:
+def defaults_note(release: str, gpu: GpuSpec, settings: Mapping[str, object]) -> str:
     """One line for a report: which settings are a release's own."""
-    told = ", ".join(f"{name} {value}" for name, value in settings.items() if name not in given)
-    return f"Default of vLLM {scheduler.partition('@')[2]}: {told}." if told else ""
+    told = ", ".join(
+        f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in settings.items()
+    )
+    return f"vLLM {release or NEWEST} defaults for {gpu.name}: {told}." if told else ""

@@ -490,8 +490,8 @@ MISTAKES = {
     "run --block-size 0": "block_size must be a whole number of at least 1, got 0",
     "run --block-size 24": "block_size must be a power of two, got 24",
     "run --model llama-2-70b": "model llama-2-70b does not fit on 1 x a100-40gb: weights 128.5 GiB + "
-    "activations 0.5 GiB + runtime 0.1 GiB + CUDA graphs 0.9 GiB need 94.3 GiB more than the 35.6 GiB "
-    "available (39.6 GiB x 0.9); try --tensor-parallel-size 4 or a larger GPU",
+    "activations 0.5 GiB + runtime 0.1 GiB + CUDA graphs 0.9 GiB need 93.5 GiB more than the 36.4 GiB "
+    "available (39.6 GiB x 0.92); try --tensor-parallel-size 4 or a larger GPU",
     "run --request-rate 0": "request_rate must be above 0 requests/s (inf: all at once), got 0.0",
     "run --request-rate=-2": "request_rate must be above 0 requests/s (inf: all at once), got -2.0",
     "compare --request-rate nan": "request_rate must be above 0 requests/s (inf: all at once), got nan",

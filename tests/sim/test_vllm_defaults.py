@@ -5,11 +5,17 @@ import json
 from dataclasses import replace
 
 import pytest
+from support.bench_files import GUIDELLM
 from support.shared_data import goldens
 
+import kvsim
+from kvsim.sim.bench.read import read_result
+from kvsim.sim.bench.server import server_of
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.fit.answer import fit
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.run import resolved, side_by_side
 from kvsim.sim.scenario.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 
 USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
@@ -141,20 +147,20 @@ def test_a_release_on_a_gpu_of_today_brings_its_own_settings_and_the_papers_scen
     gemma = model_named("gemma-3-27b")
     assert release_settings("vllm-v1@0.33.0", h100, gemma)["enable_prefix_caching"]
     assert not release_settings("vllm-v1@0.11.0", h100, gemma)["enable_prefix_caching"]
-    for scheduler, gpu in (
-        (None, "h100"),
-        ("vllm-v1", "h100"),
-        ("orca", "h100"),
-        ("vllm-v1@0.33.0", "a100-40gb"),
-    ):
-        assert release_settings(scheduler, gpu_named(gpu), llama) == {}
+    assert release_settings(None, h100, llama) == release_settings("vllm-v1", h100, llama) == found
+    assert release_settings("orca", h100, llama) == {}
+    for model, gpu in (("opt-13b", "a100-40gb"), ("opt-66b", "a100-40gb"), ("opt-175b", "a100-80gb")):
+        for scheduler in (None, "vllm-v1@0.33.0"):
+            assert release_settings(scheduler, gpu_named(gpu), model_named(model)) == {}
+    assert release_settings(None, gpu_named("a100-40gb"), llama)["max_num_batched_tokens"] == 2048
 
 
 def test_a_report_says_which_settings_are_a_releases_own():
     settings = {"max_num_seqs": 1024, "async_scheduling": True}
-    note = defaults_note("vllm-v1@0.33.0", settings, ("async_scheduling",))
-    assert note == "Default of vLLM 0.33.0: max_num_seqs 1024."
-    assert defaults_note("vllm-v1@0.33.0", settings, tuple(settings)) == ""
+    told = "vLLM 0.11.0 defaults for h100: max_num_seqs 1,024, async_scheduling True."
+    assert defaults_note("0.11.0", gpu_named("h100"), settings) == told
+    assert defaults_note("", gpu_named("h100"), settings).startswith("vLLM 0.33.0 defaults")
+    assert defaults_note("", gpu_named("h100"), {}) == ""
 
 
 def test_a_run_starts_from_the_releases_settings_and_every_one_can_be_overridden():
@@ -162,10 +168,46 @@ def test_a_run_starts_from_the_releases_settings_and_every_one_can_be_overridden
     found = server.deployed()
     engine = found.engine
     assert (engine.max_num_batched_tokens, engine.max_num_seqs) == (8192, 64)
-    assert (engine.enable_prefix_caching, engine.async_scheduling) == (True, True)
+    assert (engine.enable_prefix_caching, resolved(found).engine.async_scheduling) == (True, True)
     assert found.gpu_memory_utilization == 0.92
     given = replace(server, gpu_memory_utilization=0.8, enable_prefix_caching=False).deployed()
     assert (given.gpu_memory_utilization, given.engine.enable_prefix_caching) == (0.8, False)
     assert not replace(server, allocator="contiguous").deployed().engine.enable_prefix_caching
-    plain = Scenario(model="llama-3.1-8b", gpu="h100").deployed()
-    assert (plain.gpu_memory_utilization, plain.engine.max_num_batched_tokens) == (0.9, 2048)
+    plain = replace(server, scheduler=None).deployed()
+    assert replace(plain, engine=replace(plain.engine, scheduler="vllm-v1@0.33.0")) == found
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-27b", "qwen3-next-80b-a3b"])
+@pytest.mark.parametrize("gpu", ["h100", "a100-40gb", "a100-80gb", "l40s", "b200"])
+def test_run_replay_and_fit_ask_for_one_server(model, gpu, tmp_path):
+    asked = Scenario(model=model, gpu=gpu, tensor_parallel_size=4)
+    run, replay = asked.deployed(), server_of(asked, read_result(GUIDELLM)).scenario.deployed()
+    engine = fit(model, gpu, tensor_parallel_size=4).engine
+    for each in (run, replay):
+        found = resolved(each)
+        assert found.gpu_memory_utilization == engine.gpu_memory_utilization
+        for name in ("max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching", "async_scheduling"):
+            assert getattr(found.engine, name) == getattr(engine, name), name
+    assert resolved(run).engine == resolved(replace(each, engine=replace(each.engine, scheduler=None))).engine
+
+
+def test_other_engines_are_compared_on_the_same_server():
+    server = Scenario(model="llama-3.1-8b", gpu="h100").deployed()
+    names = ("contiguous", "buddy:pow2", "paged", "radix", "sglang")
+    for each in side_by_side(server, names):
+        assert (each.engine.max_num_batched_tokens, each.engine.max_num_seqs) == (8192, 1024)
+        assert each.gpu_memory_utilization == 0.92
+    for scheduler in ("orca", "static"):
+        found = Scenario(model="llama-3.1-8b", gpu="h100", scheduler=scheduler).deployed()
+        assert (found.engine.max_num_seqs, found.engine.enable_prefix_caching) == (1024, False)
+    own = Scenario(model="llama-3.1-8b", gpu="h100", scheduler="tensorrt-llm").deployed()
+    assert (own.engine.max_num_seqs, own.gpu_memory_utilization) == (2048, 0.9)  # an engine's own go first
+
+
+def test_a_runs_name_and_notes_tell_what_was_chosen_and_what_is_usual():
+    run = kvsim.simulate(model="llama-3.1-8b", gpu="h100", num_prompts=5, max_num_seqs=64)
+    note = next(note for note in run.summary["notes"] if "defaults" in note)
+    assert note.startswith("vLLM 0.33.0 defaults for h100: max_num_batched_tokens 8,192, gpu_memory_util")
+    assert "max_num_seqs" not in note
+    papers = kvsim.simulate(num_prompts=5)
+    assert not any("defaults" in note for note in papers.summary["notes"])

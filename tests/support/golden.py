@@ -146,8 +146,8 @@ def flags(case):
     yield from ("--num-gpu-blocks", str(config["usable_blocks"]))
     for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
         yield from (f"--{name.replace('_', '-')}", str(config[name]))
-    if config["caching"] and engine != "nano":  # which always caches
-        yield "--enable-prefix-caching"
+    if engine != "nano":  # which always caches
+        yield "--enable-prefix-caching" if config["caching"] else "--no-enable-prefix-caching"
     if "watermark" in config:
         yield from ("--watermark", str(config["watermark"]))
     if not config.get("scheduler_reserve_full_isl", True):
