@@ -33,9 +33,9 @@ class Scaled(CostModel):
         self._inner.carried_out(shape, round(duration_ps / self._factor))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """Tell the model, in its own time."""
-        own = [round(end / self._factor) for end in ends]
-        self._inner.span_carried_out(decode_seqs, context_tokens, own)
+        """Tell the model, in its own time, rounded step by step."""
+        own = accumulate(round((later - before) / self._factor) for before, later in pairwise([0, *ends]))
+        self._inner.span_carried_out(decode_seqs, context_tokens, list(own))
 
     def step_ps(self, shape: StepShape) -> int:
         """The model's duration, multiplied; at least 1 ps."""

@@ -84,9 +84,9 @@ class RequestLog:
         if self.replica is not None:
             self.replica[index] = replica
 
-    def preempted(self, index: int) -> None:
-        """Count one more preemption of a request that is finished."""
-        self._columns["num_preemptions"][index] += 1
+    def preempted(self, index: int, times: int = 1) -> None:
+        """Count preemptions of a request that is finished, or rejected."""
+        self._columns["num_preemptions"][index] += times
 
     def arrive(self, index: int, now_ps: int) -> None:
         """Note when a request came that waited for another one's answer."""

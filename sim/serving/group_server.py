@@ -77,7 +77,7 @@ class GroupServer(Server):
             self.release(request)
         del self.groups[group]
         self.step.evict()
-        self.step.reject(group.index, reason)
+        self._reject(group, reason)
 
     def drop_swapped(self, group: Group, reason: str) -> None:
         """A swapped group can never come back."""
@@ -85,7 +85,10 @@ class GroupServer(Server):
             self.allocator.release(request.seq)
         self.swapped_groups.remove(group)
         self.swapped -= len(group.sequences)
-        self.step.reject(group.index, reason)
+        self._reject(group, reason)
+
+    def _reject(self, group: Group, reason: str) -> None:
+        self.step.reject(group.index, reason, sum(each.preemptions for each in group.sequences))
 
     # -- forking ------------------------------------------------------------------------------
 

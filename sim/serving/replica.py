@@ -555,7 +555,8 @@ class Replica:
         server = self.server
         for row in server.step.evicted_finished:
             self.recorder.log.preempted(row)
-        for row, reason in server.step.rejected:
+        for row, reason, preemptions in server.step.rejected:
+            self.recorder.log.preempted(row, preemptions)
             self._write_rejection(row, server.now_ps, server.steps, reason)
             self._arrivals.answered(row, server.now_ps)
 

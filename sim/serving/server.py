@@ -475,7 +475,8 @@ class Server(Decoding):
 
     def drop_head(self, reason: str) -> None:
         """The head of the queue can never be served."""
-        self.step.reject(self.waiting.popleft().index, reason)
+        head = self.waiting.popleft()
+        self.step.reject(head.index, reason, head.preemptions)
 
     def _victim(self) -> Request:
         """The last running request; by priority, the least urgent."""

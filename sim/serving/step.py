@@ -37,7 +37,7 @@ class Step:
         Blocks that come from the host pool and go there.
     copied_before, cow_copies_before : int
         The allocator's counts of copied slots, and of copies on write, when the step began.
-    rejected : tuple of (int, str)
+    rejected : tuple of (int, str, int)
         Rows of requests that were dropped, and why.
     no_room : bool
         Whether the head of the queue was refused memory; of the last decision, where several were equal.
@@ -87,7 +87,7 @@ class Step:
         self.copied_before = copied_before
         self.cow_copies_before = cow_copies_before
         self.evicted_finished: tuple[int, ...] = ()
-        self.rejected: tuple[tuple[int, str], ...] = ()
+        self.rejected: tuple[tuple[int, str, int], ...] = ()
         self.refusal: Refusal | None = None
 
     @property
@@ -114,11 +114,11 @@ class Step:
         self.changed = True
         self.evictions += 1
 
-    def reject(self, row: int, reason: str) -> None:
-        """A request is dropped: it can never be served."""
+    def reject(self, row: int, reason: str, preemptions: int) -> None:
+        """A request is dropped: it can never be served, and was preempted so often before that was seen."""
         self.changed = True
         self.departures += 1
-        self.rejected += ((row, reason),)
+        self.rejected += ((row, reason, preemptions),)
 
 
 @dataclass

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 from support.attack import attack, tried
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,7 @@ CHOICES = {
     "--cost": ["roofline", "constant:0.03"],
     "--seed": ["1", "2", "3"],
 }
+KINDS = ("token", "reserved", "internal", "cached", "external", "idle", "free")
 USUAL = "run --no-plots --quiet --force"
 
 
@@ -56,6 +58,18 @@ def content_of(directory):
     return files | {"summary.json": summary}
 
 
+def check_books(run):
+    """No kind of slot is negative or missing at any instant; what is counted twice is counted alike."""
+    timeline = parquet.read_table(run / "timeline.parquet").to_pydict()
+    kinds = [timeline[name] for name in KINDS if name in timeline]
+    assert min(map(min, kinds)) >= 0
+    assert len(set(map(sum, zip(*kinds, strict=True)))) == 1
+    engine = json.loads((run / "summary.json").read_text())["engine"]
+    requests = parquet.read_table(run / "requests.parquet").to_pydict()
+    preempted = engine["preemptions_recompute"] + engine["preemptions_swap"]
+    assert sum(requests["num_preemptions"]) == preempted
+
+
 def test_step_mode_and_fast_forward_write_the_same_files(cases):
     def case(rng):
         words = configuration(rng)
@@ -64,6 +78,7 @@ def test_step_mode_and_fast_forward_write_the_same_files(cases):
         if fast.code == 0:
             one, other = content_of("fast"), content_of("slow")
             assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == [], words
+            check_books(Path("fast"))
         return fast
 
     found = tried("modes", cases(25), case)

@@ -1,7 +1,7 @@
 """Calibrated step times: the calibration's formulas, spans equal to their steps, time outside counted."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import pytest
@@ -14,6 +14,7 @@ from kvsim.kernels.calibration import form
 from kvsim.sim.build import build_engine
 from kvsim.sim.cost.calibrated.model import GRAPH_SEQS, STRETCH, step_shapes
 from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named, model_names
@@ -459,3 +460,19 @@ def squeezed(work):
 def test_without_a_profile_the_error_says_what_to_do():
     with pytest.raises(KvsimError, match="measure one with sim calibrate, or use --cost roofline"):
         cost(profile=None)
+
+
+@given(st.floats(0.1, 9), st.integers(1, 60))
+def test_what_lies_outside_is_the_same_in_spans_and_steps_when_each_is_multiplied(factor, steps):
+    counted = []
+    for spans in (True, False):
+        inner = cost(profile=UNEVEN)
+        scaled = Scaled(inner, factor)
+        ends = scaled.span_ends(3, 100, steps, 10**15)
+        if spans:
+            scaled.span_carried_out(3, 100, ends)
+        else:
+            for step, (before, end) in enumerate(pairwise([0, *ends])):
+                scaled.carried_out(StepShape(decode_seqs=3, context_tokens=100 + 3 * step), end - before)
+        counted.append((inner.extrapolated_share, inner.outside()))
+    assert counted[0] == counted[1]

@@ -206,6 +206,7 @@ def test_a_recomputation_longer_than_a_step_is_dropped_and_reported():
     assert story.result.rejected == {"prompt or recomputation is longer than the 8 tokens of a step": 1}
     assert story.result.finished.tolist() == [True, False]
     assert (story.finish, story.result.preemptions) == ([6], 1)
+    assert story.result.requests["num_preemptions"].tolist() == [0, 1]
 
 
 def test_a_prompt_in_chunks_that_would_evict_itself_for_ever_is_refused():
