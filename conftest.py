@@ -12,6 +12,7 @@ import gc
 import os
 import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,52 @@ LONGEST = [
     "tests/cli/test_same_bytes.py",
     "tests/project/test_installed.py",
 ]
+
+
+OPTIONAL = {
+    *("torch", "triton", "ray", "joblib", "dask", "distributed", "playwright", "tokenizers"),
+    *("nbclient", "nbformat", "ipykernel"),
+}
+"""What the extra `dev` leaves out: tests that need one of these say so and are skipped, but for CI."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module of tests that imports what is not installed is skipped as a whole."""
+    report = yield
+    call = report.__dict__.get("call")
+    _skipped(report, call and call.excinfo, str(collector.path))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """So is a test that comes to need it."""
+    report = yield
+    _skipped(report, call.excinfo, str(item.path))
+    return report
+
+
+def _skipped(
+    report: pytest.CollectReport | pytest.TestReport,
+    excinfo: pytest.ExceptionInfo[BaseException] | None,
+    path: str,
+) -> None:
+    """Turn a failure for want of an optional package into a skip with its reason."""
+    if not report.failed or excinfo is None or os.environ.get("CI"):
+        return
+    error = excinfo.value
+    while error is not None:
+        name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+        if name in OPTIONAL:
+            report.outcome = "skipped"
+            report.longrepr = (path, 0, f"Skipped: {name} is not installed: pip install -e '.[test]'")
+            return
+        error = error.__cause__ or error.__context__
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,11 @@
-"""The one exception that a user may see: its text is the whole message."""
+"""The one exception that a user may see: its text is the whole message.
+
+Where a checkout's root is on Python's path, the folder `sim` is a package as well: whatever path it is
+imported by, this module is one.
+"""
+
+import sys
+from importlib import import_module
 
 
 class KvsimError(ValueError):
@@ -44,3 +51,7 @@ def listed(names: list[str]) -> str:
 def of_pyarrow(error: Exception) -> bool:
     """Whether pyarrow raised it, which is imported late."""
     return type(error).__module__.partition(".")[0] == "pyarrow"
+
+
+if __name__ != "kvsim.sim.errors":
+    sys.modules[__name__] = import_module("kvsim.sim.errors")

@@ -20,13 +20,6 @@ __all__ = ["Named", "Option", "check_kinds", "checked_names", "numpydoc", "optio
 
 T = TypeVar("T")
 
-PANELS = (
-    *("Replay", "Workload", "Arrivals", "Engine", "Memory", "Model and GPU", "Fleet", "Goals", "Sweep"),
-    "Search",
-    "Output",
-)
-"""Groups of options, in the order in which they are shown."""
-
 
 @dataclass(frozen=True)
 class Named:

@@ -62,7 +62,6 @@ class ElasticBlocks:
         self.page_bytes = page_bytes
         self.block_bytes = block_bytes
         self.null_block = null_block
-        self.most_pages = pool.total
         self.part_free: dict[int, list[int]] = {}
         self.full: dict[int, None] = {}
         self.set_aside: list[int] = []

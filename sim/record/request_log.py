@@ -41,7 +41,6 @@ class RequestLog:
         rows = len(workload)
         self.workload = workload
         self.finished_count = 0
-        self.finished_samples = 0
         self.arrival_ps = workload.arrival_ps
         if workload.waits is not None:
             self.arrival_ps = self.arrival_ps.copy()
@@ -128,7 +127,6 @@ class RequestLog:
                 columns[name][index] = min(columns[name][index], getattr(request, name))
         columns["num_preemptions"][index] += request.preemptions
         unfinished[index] -= 1
-        self.finished_samples += 1
         if unfinished[index]:
             return False
         self._begun.discard(index)

@@ -1,9 +1,9 @@
 """vAttention: rows, kvblocks and the pool after every call of the genuine code; its table of page sizes."""
 
 import pytest
+from support.vattention_admission import Promises
 from support.zoo import first_difference, recording
 
-from kvsim.allocators.virtual_memory.admission import Promises
 from kvsim.allocators.virtual_memory.mapped_rows import pool_pages, tokens_per_page, worst_waste_bytes
 from kvsim.allocators.virtual_memory.rows import Rows
 

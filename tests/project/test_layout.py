@@ -283,7 +283,7 @@ def test_the_wheel_has_every_data_file():
         for path in (ROOT / name).rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc")
     }
-    assert declared == there
+    assert declared == there | {"kvsim/py.typed"}
     for package, name in (
         ("kvsim.sim.models", "models.toml"),
         ("kvsim.sim.models", "model_configs.toml"),

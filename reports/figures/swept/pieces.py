@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures import pieces
@@ -37,8 +36,3 @@ def legend(figure: Figure, style: Style, names: Sequence[str], found: Sequence[L
     if grey:
         pairs.append((f"{grey} others", Look(style.grid, "-", "", "")))
     pieces.systems_below(figure, style, [name for name, _ in pairs], [look for _, look in pairs], marker=True)
-
-
-def from_zero(axes: Axes, highest: float) -> None:
-    """A value axis from 0 on."""
-    axes.set_ylim(0, 1.08 * highest or 1)

@@ -18,7 +18,7 @@ that of the edge. The time of these parts is counted (extrapolation.py), and eve
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -319,10 +319,3 @@ def source(profile: Profile, scenario: Deployment) -> str:
     kind = REHEARSAL if profile["kind"] == "rehearsal" else "measured"
     said = ", ".join(filter(None, [kind, date, *facts, *host]))
     return f"calibrated: {what}; profile {profile['name']}, {said}"
-
-
-def step_shapes(seqs: int, total: int, steps: int, spread: Spread | None) -> Iterator[StepShape]:
-    """The steps of a span one by one."""
-    for step in range(steps):
-        later = spread and spread.later(step, seqs)
-        yield StepShape(decode_seqs=seqs, context_tokens=total + step * seqs, spread=later)
