@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.sim.bench.logged import part_of
-from kvsim.sim.bench.measured import MeasuredRun
+from kvsim.sim.bench.measured import Floats, MeasuredRun
 from kvsim.sim.bench.turns import SharedPrefix, texts_of
 from kvsim.sim.fit.running import RunningLog
 from kvsim.sim.options.scenario import Scenario
 
+OF_RATE = 1000
+"""Requests that a logged hit rate is of."""
 FEWEST = 0.05
 """Share of the prompts' tokens below which hits are left out."""
 
@@ -43,7 +45,26 @@ def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
     if part is None or requests is None or run.cut is not None:
         return None
     asked = int(requests.input_tokens.sum())
-    return Hits(asked, max(asked - round(part.prompt_tokens), 0))
+    found = Hits(asked, max(asked - round(part.prompt_tokens), 0))
+    if found.share < FEWEST and not len(part.steps):
+        return _by_rates(found, part.statistics, log, len(requests))
+    return found
+
+
+def _by_rates(counted: Hits, lines: Floats, log: RunningLog, requests: int) -> Hits:
+    """By the logged hit rate, of releases whose prompt throughput counts what was found, too.
+
+    The rate is over the last 1,000 requests, those of earlier runs among them.
+    """
+    rates = lines[:, 6][~np.isnan(lines[:, 6])]
+    if not len(rates) or rates[-1] < FEWEST:
+        return counted
+    asked, earlier = counted.prompt_tokens, log.statistics[log.statistics[:, 0] < lines[0, 0]]
+    before = min(float(earlier[:, 1].sum()) * log.interval_s, asked * max(OF_RATE / requests - 1, 0))
+    known = earlier[:, 6][~np.isnan(earlier[:, 6])]
+    at_first = float(known[-1]) if len(known) else 0.0
+    hits = float(rates[-1]) * (before + asked) - at_first * before
+    return Hits(asked, round(min(max(hits, 0), asked)))
 
 
 def shared_prefix(run: MeasuredRun, hits: Hits, block_size: int) -> SharedPrefix | None:

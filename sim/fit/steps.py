@@ -3,9 +3,10 @@
     elapsed = base + per sequence x requests + per token x prompt tokens
 
 Least squares of the relative error, no number below 0; a step that takes many times as long as the fit says
-(a compilation, a pause of the machine) is left out. The sum over all steps is then made the measured one: a
-few slow steps are part of what clients wait for. Between two steps of a busy server there is time too, which
-no line tells: it is what the lines' clock has beyond their sum, over stretches in which somebody always
+(a compilation, a pause of the machine) is left out. The sum over many steps is then made the measured one, as
+a few slow ones are part of what clients wait for: that of the middle of twenty parts, so that a time in which
+the machine was busy with something else does not count. Between two steps of a busy server there is time too,
+which no line tells: it is what the lines' clock has beyond their sum, over stretches in which somebody always
 decodes, and goes into the base.
 
 Held out: five parts of the log, one after another, each predicted from the other four.
@@ -24,6 +25,8 @@ FEWEST, PARTS = 100, 5
 """Steps that a fit needs, and parts of the log that are held out in turn."""
 FARTHEST = 10.0
 """Times the fitted duration, beyond which a step is an accident."""
+LEVELS = 20
+"""Parts of the log whose middle one says how long steps take in sum."""
 TRIES = 20
 SHORTEST_S = 1e-9
 STRETCH_S = 5.0
@@ -122,7 +125,7 @@ def _held_out(columns: Floats, seconds: Floats) -> tuple[Floats, float, tuple[fl
 
 
 def _fitted(columns: Floats, seconds: Floats) -> Floats:
-    """Coefficients, none below 0, that meet the sum of all steps that are no accidents."""
+    """Coefficients, none below 0, that meet the sum of the steps of an ordinary part."""
     weights = 1 / np.maximum(seconds, 1e-9)
     kept = np.ones(len(seconds), dtype=bool)
     found = _not_negative(columns * weights[:, None], seconds * weights)
@@ -135,8 +138,10 @@ def _fitted(columns: Floats, seconds: Floats) -> Floats:
         last, found = found, _not_negative((columns * weights[:, None])[kept], (seconds * weights)[kept])
         if np.allclose(found, last, rtol=1e-6):
             break
-    said = (columns @ found)[kept].sum()
-    scaled: Floats = found * (seconds[kept].sum() / said if said > 0 else 1.0)
+    said = np.maximum(columns @ found, SHORTEST_S)
+    parts = [part[kept[part]] for part in np.array_split(np.arange(len(seconds)), LEVELS)]
+    levels = [seconds[part].sum() / said[part].sum() for part in parts if len(part)]
+    scaled: Floats = found * (float(np.median(levels)) if levels else 1.0)
     return scaled
 
 

@@ -60,6 +60,17 @@ def test_statistics_tell_the_same_where_no_steps_are_logged(run, tmp_path):
     assert hits_of(read_result(run), read_running(log_of(tmp_path, "".join(lines)))) == Hits(2000, 1024)
 
 
+@pytest.mark.parametrize("before", [0, 20])
+def test_a_release_whose_prompt_throughput_counts_all_tokens_tells_by_its_hit_rate(run, tmp_path, before):
+    """20 requests with 40 % found after as many with none: the rate of both is 20 %."""
+    told = [(-60 + second, 0.0) for second in range(before // 2)]
+    told += [(second, 40.0 if not before else 20.0) for second in range(10)]
+    rate = "Engine 000: Avg prompt throughput: 200.0 tokens/s, Avg generation throughput: 22.0 tokens/s"
+    end = "Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%, Prefix cache hit rate:"
+    log = "".join(f"INFO {at(second)} [loggers.py:118] {rate}, {end} {rates}%\n" for second, rates in told)
+    assert hits_of(read_result(run), read_running(log_of(tmp_path, log))) == Hits(2000, 800)
+
+
 def test_hits_become_the_shortest_prefix_that_can_give_them(run):
     found = read_result(run)
     assert shared_prefix(found, Hits(2000, 16 * 64), 16) == SharedPrefix(4, 64)
