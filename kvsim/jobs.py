@@ -120,12 +120,12 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
 
 def choices(config: Path) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
     """What a config.json says."""
-    from kvsim.sim.files.reading import json_in, understood
+    from kvsim.sim.files.reading import read_json, understood
     from kvsim.sim.run import deployment_of, fleet_of, goals_of
 
     what = f"config {config}"
     with understood(what, "cannot be used"):
-        found = json_in(config.read_text(encoding="utf-8"), what)
+        found = read_json(config, what)
         deployment, traffic = deployment_of(found, what)
         fleet = fleet_of(found, what)
         try:

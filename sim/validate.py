@@ -29,6 +29,7 @@ from kvsim.sim.bench.workload import workload_of as replayed_workload
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.counted import several
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import text_of
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
@@ -361,10 +362,7 @@ def sources(
         return _chosen(some, runs(cost) if source != "points" else [], model, gpu)
     path = Path(str(source)).expanduser()
     if path.suffix == ".csv":
-        try:
-            return _chosen(points(path.read_text(encoding="utf-8")), [], model, gpu)
-        except OSError as error:
-            raise KvsimError(f"measurement {path} cannot be read: {error.strerror}") from error
+        return _chosen(points(text_of(path, f"measurement {path}")), [], model, gpu)
     if path.suffix not in (".json", ".jsonl"):
         kinds = "points, requests, a .csv of points or a .json of a benchmark"
         raise KvsimError(f"source must be {kinds}, got {source!r}")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from kvsim.sim.bench.names import BEGINNINGS, begins_a_result, in_folder
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import GZIP_MAGIC
+from kvsim.sim.files.reading import GZIP_MAGIC, check_regular
 from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of
 from kvsim.workloads.lengths import Lengths
@@ -141,6 +141,7 @@ def recognised(path: str) -> str:
     KvsimError
         A file that cannot be read.
     """
+    check_regular(path, f"trace {path}")
     try:
         with open(path, "rb") as file:
             head = file.read(LONGEST_HEAD)

@@ -79,7 +79,7 @@ class Lengths:
         )
 
 
-MOST_PROMPTS = 1_000_000_000
+MOST_PROMPTS = 20_000_000
 MOST_SAMPLES = 64
 FIRST_OF, REPEATED = "The first ", "drawn with replacement"
 """So a note says that there are fewer requests than the trace has rows, or more."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.reports.rundir.formats import plain
+from kvsim.sim.files.reading import content_of
 from kvsim.sim.files.whole_file import explained
 
 NAME = "runs.jsonl"
@@ -52,7 +53,7 @@ class Journal:
         self.done[key] = Done(json.loads(line)["row"], cpu_s)
 
     def _read(self) -> None:
-        text = self._path.read_bytes()
+        text = content_of(self._path, str(self._path))
         whole = text[: text.rfind(b"\n") + 1]
         if len(whole) < len(text):
             with self._path.open("r+b") as file:

@@ -25,7 +25,7 @@ from kvsim.reports.rundir.formats import plain, write_json
 from kvsim.reports.sweeps.values import values_of
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.files.reading import understood
+from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
@@ -167,7 +167,7 @@ def read_plan(path: Path) -> dict[str, Any]:
     """What a file says, for `plan_of`."""
     with understood(f"sweep {path}"):
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(text_of(path, f"sweep {path}"))
         except tomllib.TOMLDecodeError as error:
             raise KvsimError(f"sweep {path} is no TOML: {error}") from error
 

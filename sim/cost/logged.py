@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import understood
+from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.workload import PS_PER_S
 
 LOGGED = "logged"
@@ -77,7 +77,7 @@ def read_step_times(path: Path) -> StepTimes:
     """
     what = f"profile {path}"
     with understood(what, "is none of sim calibrate log"):
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(text_of(path, what))
         return StepTimes.parsed(str(content["cost"]))
 
 

@@ -27,7 +27,7 @@ from kvsim.sim.cost.logged import cost_of
 from kvsim.sim.cost.profile_checks import KINDS, check_profile
 from kvsim.sim.cost.published import ELSEWHERE
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.files.reading import json_in, understood
+from kvsim.sim.files.reading import content_of, json_in, understood
 from kvsim.sim.models.catalog import gpu_named, gpu_names
 from kvsim.sim.models.own_gpu import read_own_gpu
 from kvsim.sim.models.spec import GpuSpec
@@ -163,8 +163,7 @@ class ProfileFile:
 def read_profile(path: Path, origin: str = "file") -> ProfileFile:
     """The profile in a file; KvsimError in one line if it is none."""
     what = f"profile {path}"
-    with understood(what):
-        data = path.read_bytes()
+    data = content_of(path, what)
     content = _checked(path, json_in(data, what))
     return ProfileFile(path, origin, content, hashlib.sha256(data).hexdigest())
 

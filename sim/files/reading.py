@@ -7,10 +7,14 @@ afterwards stays outside, so that a bug there is seen as one.
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
+from os import PathLike
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from kvsim.sim.errors import KvsimError, of_pyarrow
 
@@ -70,6 +74,46 @@ def json_in(content: bytes | str, what: str) -> object:
 
 GZIP_MAGIC = b"\x1f\x8b"
 
+LARGEST_BYTES = 256 << 20
+"""Of a file that is read as a whole, also unpacked: a result of ten thousand requests has 100 MiB."""
+
+
+def check_regular(path: str | PathLike[str], what: str) -> int:
+    """The size of a file in bytes; KvsimError where it is none: a device or a pipe may never end."""
+    with understood(what):
+        about = os.stat(path)
+    if S_ISREG(about.st_mode) or S_ISDIR(about.st_mode):
+        return about.st_size
+    raise KvsimError(f"{what} must be a regular file, got a device or a pipe")
+
+
+def content_of(path: Path, what: str, most: int = LARGEST_BYTES) -> bytes:
+    """The bytes of a file of at most so many; KvsimError if it cannot be read, has more, or is no file."""
+    if check_regular(path, what) <= most:
+        with understood(what), open(path, "rb") as file:
+            content = file.read(most + 1)  # files of /proc do not say how long they are
+        if len(content) <= most:
+            return content
+    raise KvsimError(f"{what} must have at most {most >> 20:,} MiB")
+
+
+def text_of(path: Path, what: str) -> str:
+    """The text in such a file; KvsimError if it is none."""
+    with understood(what, "is no text in UTF-8"):
+        return content_of(path, what).decode("utf-8")
+
+
+def unpacked(content: bytes, what: str) -> bytes:
+    """What gzip packed; KvsimError where it is damaged, or has more than LARGEST_BYTES."""
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+            found = file.read(LARGEST_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise KvsimError(f"{what} is packed by gzip and damaged: {shortened(error)}") from error
+    if len(found) > LARGEST_BYTES:
+        raise KvsimError(f"{what} must have at most {LARGEST_BYTES >> 20:,} MiB, unpacked")
+    return found
+
 
 def plain_bytes(path: Path, what: str) -> bytes:
     """The content of a file, unpacked where gzip packed it, whatever its name.
@@ -79,21 +123,13 @@ def plain_bytes(path: Path, what: str) -> bytes:
     KvsimError
         A file that cannot be read, or was packed and is damaged.
     """
-    with understood(what):
-        content = path.read_bytes()
-        if not content.startswith(GZIP_MAGIC):
-            return content
-        try:
-            return gzip.decompress(content)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise KvsimError(f"{what} is packed by gzip and damaged: {shortened(error)}") from error
+    content = content_of(path, what)
+    return unpacked(content, what) if content.startswith(GZIP_MAGIC) else content
 
 
 def read_json(path: Path, what: str) -> object:
     """The value in a JSON file; KvsimError as `json_in`, or if it cannot be read."""
-    with understood(what):
-        content = path.read_bytes()
-    return json_in(content, what)
+    return json_in(content_of(path, what), what)
 
 
 def read_object(path: Path, what: str) -> dict[str, object]:

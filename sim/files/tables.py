@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import understood
+from kvsim.sim.files.reading import check_regular, understood
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+MOST_ROWS = 50_000_000
+"""Of a table, which is held in memory."""
 
 
 @contextmanager
@@ -26,8 +30,11 @@ def opened_table(
     """A parquet file whose columns have names of their own, among them those `needed`; else KvsimError."""
     from pyarrow import parquet
 
+    check_regular(path, what)
     with understood(what), open(path, "rb") as raw, parquet.ParquetFile(raw) as file:
-        names = file.schema_arrow.names
+        names, rows = file.schema_arrow.names, file.metadata.num_rows
+        if rows > MOST_ROWS:
+            raise KvsimError(f"{what} must have at most {MOST_ROWS:,} rows, got {rows:,}")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise KvsimError(f"{what} is damaged: column {twice!r} is there {names.count(twice)} times")

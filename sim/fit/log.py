@@ -19,7 +19,6 @@ a device is GPU, CPU, XPU, TPU, or one of them + host):
 What a log does not say stays None, and is the release's default. A CPU has defaults of its own.
 """
 
-import gzip
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import understood
+from kvsim.sim.files.reading import plain_bytes
 
 SIZE = r"(-?[\d.]+) ?Gi?B"
 FLAGS = {
@@ -153,10 +152,7 @@ def read_log(path: Path) -> StartupLog:
     KvsimError
         When it cannot be read, or holds none of the lines.
     """
-    with understood(f"log {str(path)!r}:"):
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+    content = plain_bytes(path, f"log {str(path)!r}:")
     text = content.decode("utf-8", errors="replace")
     found: dict[str, object] = {}
     for patterns in (FLAGS, CONFIG, FOUND):

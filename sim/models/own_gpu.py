@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.files.reading import json_in
+from kvsim.sim.files.reading import content_of, json_in
 from kvsim.sim.models.spec import GpuSpec
 
 GIB = 2**30
@@ -104,9 +104,7 @@ def read_own_gpu(path: Path) -> GpuSpec | None:
         A file that cannot be read, is neither TOML nor JSON, or holds no GPU that can be.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KvsimError(f"gpu {str(path)!r} cannot be read: {error.strerror or error}") from error
+        text = content_of(path, f"gpu {str(path)!r}").decode("utf-8")
     except UnicodeDecodeError as error:
         raise KvsimError(f"gpu {str(path)!r} must be a text, TOML or JSON") from error
     is_json = text.lstrip()[:1] == "{" or path.suffix == ".json"

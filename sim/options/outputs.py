@@ -10,6 +10,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import check_allowed, option
 
 PANEL = "Output"
+MOST_SEEDS = 10_000
 MAP_INSTANTS = 240
 """Instants of the memory map where it is asked for without a number."""
 
@@ -136,4 +137,6 @@ class Seeds:
         for name, value in (("seeds", self.seeds), ("jobs", 1 if self.jobs is None else self.jobs)):
             if value < 1:
                 raise KvsimError(f"{name} must be at least 1, got {value}")
+            if value > MOST_SEEDS:
+                raise KvsimError(f"{name} must be at most {MOST_SEEDS:,}, got {value:,}")
         return self.seeds > 1
