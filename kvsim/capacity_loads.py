@@ -23,7 +23,7 @@ from kvsim.sim.run import Simulation
 from kvsim.sweep_runs import prepared
 from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
-CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share")
+CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share", "validated")
 """What is told of the clock, of the section `cost` of a summary."""
 
 Columns = Mapping[str, Any]

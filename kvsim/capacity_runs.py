@@ -30,6 +30,7 @@ MOST_REPLAYED = 64_000
 """Requests of a trace at its own times, of a longer one the first."""
 LONGER, LONGEST = 4, 64
 """How many times as many requests a run has that confirms: at least, at most."""
+ROUGH = 0.05
 FRESH = 1 << 20
 """What is added to a seed for the runs that confirm."""
 LOADS = {"rate": "request_rate", "clients": "clients", "rate-scale": "rate_scale"}
@@ -46,11 +47,15 @@ AT_ONCE_S = 1e-3
 
 @dataclass(frozen=True)
 class Sought:
-    """What is sought: `find` is one of LOADS, `tolerance` a share, `more_kv_gib` of each GPU beside."""
+    """What is sought: `find` is one of LOADS, `tolerance` a share, `more_kv_gib` of each GPU beside.
+
+    `rough`: by short runs alone, five per cent apart, which say too much near saturation.
+    """
 
     find: str
     tolerance: float
     more_kv_gib: float = 0.0
+    rough: bool = False
 
 
 def load_of(settings: Mapping[str, Any], find: str) -> str:
@@ -86,13 +91,15 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
     gpus, *bounds = _range(settings, seed, load)
     short = {"goals": goals, "load": load, "bounds": bounds}
-    found = _search(settings, seed, **short, tolerance=sought.tolerance if not replayed else fine)
-    if found.best is not None and not replayed:
+    found = _search(
+        settings, seed, **short, tolerance=ROUGH if sought.rough else fine if replayed else sought.tolerance
+    )
+    if found.best is not None and not replayed and not sought.rough:
         settings = {**settings, "num_prompts": LONGER * settings["num_prompts"]}
         seed += FRESH
-        near = {**short, "start": found.best.load, "factor": 1 + 2 * sought.tolerance, "long": True}
-        found = _search(settings, seed, **near, tolerance=fine)
-    row = {"status": FINISHED, "reason": "", "gpus": gpus, **_told(found, load)}
+        from_there = {**short, "start": found.best.load, "factor": 1 + 2 * sought.tolerance, "long": True}
+        found = _search(settings, seed, **from_there, tolerance=fine)
+    row = {"status": FINISHED, "reason": "", "gpus": gpus, "rough": sought.rough, **_told(found, load)}
     if sought.more_kv_gib and found.best is not None:
         larger = _with_more_kv(settings, seed, goals, sought.more_kv_gib)
         beside = {**short, "start": found.best.load, "long": not replayed}

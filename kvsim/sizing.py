@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim import capacity_runs
 from kvsim.capacity_runs import LOADS
+from kvsim.deploying import every_deployment, to_confirm, wants_all
 from kvsim.reports.sweeps.capacity import MET, UNITS, capacities, table_rows
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
@@ -56,6 +57,8 @@ class Search:
     sweep: Sweep
     sought: capacity_runs.Sought
     for_rate: float | None
+    margin: float = 0.0
+    every: bool = False
 
     @property
     def jobs(self) -> dict[str, tuple[Mapping[str, Any], int]]:
@@ -66,6 +69,21 @@ class Search:
         """The key of a search in the journal."""
         return sha256(f"{of_run} {self.sought}".encode()).hexdigest()[:40]
 
+    @property
+    def rough(self) -> "Search":
+        """The same by short runs with one seed."""
+        runs = [run for run in self.sweep.runs if run.seed == first_seed(run.point.settings)]
+        return replace(
+            self, sweep=replace(self.sweep, runs=runs), sought=replace(self.sought, rough=True), every=False
+        )
+
+    def of(self, rows: Sequence[Mapping[str, Any]]) -> "Search":
+        """The same of the systems of these rows alone."""
+        sweep = self.sweep
+        wanted = [{name: row[name] for name in sweep.names} for row in rows]
+        runs = [run for run in sweep.runs if sweep.settings_of(run) in wanted]
+        return replace(self, sweep=replace(sweep, runs=runs), every=False)
+
 
 def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
     """All searches of a description, each checked."""
@@ -73,7 +91,14 @@ def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
     load = LOADS[options.find]
     if load in given or any(load in case for case in cases):
         raise KvsimError(f"{load} must be left out: it is what is sought")
-    sweep = planned(given, {"clients": 1} if options.find == "clients" else None)
+    every = wants_all(given)
+    if every and options.for_rate is None:
+        raise KvsimError("for_rate must be given with gpu all: the load that is to be served")
+    sweep = (
+        every_deployment(given)
+        if every
+        else planned(given, {"clients": 1} if options.find == "clients" else None)
+    )
     if sweep.goals.limits is None:
         raise KvsimError("slo must be given: without limits any load will do")
     possible = {id(run.point): run.point.settings for run in sweep.runs if not run.reason}
@@ -89,11 +114,18 @@ def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
     ]
     sweep = replace(sweep, runs=runs)
     sought = capacity_runs.Sought(options.find, options.tolerance, options.more_kv or 0.0)
-    return Search(sweep, sought, options.for_rate)
+    return Search(sweep, sought, options.for_rate, options.margin_share, every)
 
 
 def carry_out(search: Search, journal: Journal, where: Where) -> None:
-    """Carry out the searches that the journal lacks."""
+    """Carry out the searches that the journal lacks; of every deployment short ones, of the cheapest all."""
+    if search.every:
+        carry_out(search.rough, journal, where)
+        rows, _ = told(search, journal)
+        while places := to_confirm(rows):
+            carry_out(search.of([rows[place] for place in places]), journal, where)
+            rows, _ = told(search, journal)
+        return
     beside = search.sweep.goals, search.sought
     work = {key: (*job, *beside) for key, job in search.jobs.items() if key not in journal.done}
     hand_out(capacity_runs.searched, work, journal, where, ("capacity", "searches"))
@@ -105,18 +137,19 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
     names = sweep.names
     rows, gpus = [], []
     for run in sweep.runs:
+        ended: Mapping[str, Any] = {"status": IMPOSSIBLE, "reason": run.reason}
+        if not run.reason:
+            key = search.key(run.key)
+            if key not in journal.done and search.every:  # not among the cheapest
+                key = search.rough.key(run.key)
+                if key not in journal.done:
+                    continue
+            ended = journal.done[key].row
         gpus.append(str(shown(setting(run.point, "gpu"))))
-        ended: Mapping[str, Any] = (
-            {"status": IMPOSSIBLE, "reason": run.reason}
-            if run.reason
-            else journal.done[search.key(run.key)].row
-        )
         rows.append({**sweep.settings_of(run), "seed": run.seed, **ended})
     found = capacities(rows, names, gpus)
-    more_kv = search.sought.more_kv_gib or None
-    table = table_rows(
-        found, search.sought.find, sweep.goals, search.sought.tolerance, search.for_rate, more_kv
-    )
+    sought, fleet = search.sought, (search.for_rate, search.sought.more_kv_gib or None, search.margin)
+    table = table_rows(found, sought.find, sweep.goals, sought.tolerance, *fleet)
     return table, [name_of({name: row[name] for name in names}) for row in table]
 
 
@@ -161,7 +194,8 @@ def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
 
         slo = sweep.goals.limits
         assert slo is not None
-        show(capacity_words(rows, labels, search.sought.find, slo, search.for_rate), f"written to {path}")
+        said = capacity_words(rows, labels, search.sought.find, slo, search.for_rate, sweep.goals.prices_from)
+        show(said, f"written to {path}")
     return told_failures(rows, labels) or (UNMET if options.fail_unmet and MET not in found else 0)
 
 
@@ -171,14 +205,22 @@ def _write(
     write_tables(search.sweep, rows, path)
     if draw:
         from kvsim.reports.figures.swept.capacity import draw_capacity
+        from kvsim.reports.figures.swept.fleet import draw_fleet
         from kvsim.reports.rundir.writing import write_figures
-        from kvsim.reports.sweeps.capacity_words import WORDS, answer, beside
+        from kvsim.reports.sweeps.capacity_words import WORDS, answer, beside, clocks_apart
 
         find, slo = search.sought.find, search.sweep.goals.limits
         assert slo is not None
         headline = answer(rows, labels, find, slo, search.for_rate)
         axis = (UNITS[find], WORDS[find])
-        write_figures(path, lambda part: draw_capacity(rows, labels, axis, headline, beside(rows), part))
+        below = [clocks_apart(rows, labels)[:-1], *beside(rows, search.sweep.goals.prices_from)]
+
+        def drawn(part: Path) -> Path:
+            if any(row.get("fleet_price_per_hour") is not None for row in rows):
+                return draw_fleet(rows, labels, headline, below, part)
+            return draw_capacity(rows, labels, axis, headline, below, part)
+
+        write_figures(path, drawn)
 
 
 # -- Python -------------------------------------------------------------------------------------
@@ -191,6 +233,7 @@ def capacity(
     seeds: int = 3,
     tolerance: float = 0.02,
     for_rate: float | None = None,
+    margin: str = "0%",
     more_kv: float | None = None,
     file: str | Path | None = None,
     zip: bool | Sequence[str] = False,
@@ -216,7 +259,10 @@ def capacity(
     tolerance : float
         The answer is less than this share below a load that misses the SLO.
     for_rate : float, optional
-        Also the fleet that serves so many requests per second, the cheapest first.
+        Also the fleet that serves so many requests per second, the cheapest first; with `gpu="all"` of every
+        deployment that fits, at listed prices unless `gpu_price` gives others.
+    margin : str
+        How much more than that the fleet is to carry, as in `20%`.
     more_kv : float, optional
         Also the gain of so many GiB of KV memory more on each GPU.
     file, zip, case, jobs, backend, address, out, allow_code
@@ -244,7 +290,7 @@ def capacity(
     """
     beside = {"slo": slo, "seeds": seeds, "zip": zip or None, "case": list(case) or None}
     given = with_file(file, {**options, **beside})
-    asked = Sought(find=find, tolerance=tolerance, for_rate=for_rate, more_kv=more_kv)
+    asked = Sought(find=find, tolerance=tolerance, for_rate=for_rate, margin=margin, more_kv=more_kv)
     where = Where(jobs=jobs, backend=backend, address=address)
     with trusting(None if allow_code else repr([options, case])):
         search = planned_search(given, asked)

@@ -87,7 +87,9 @@ class Capacity:
         if not self.told:
             return {}
         first = self.told[0]
-        cost = {f"cost.{name}": value for name, value in first.get("cost", {}).items()}
+        cost = {f"cost.{name}": value for name, value in first.get("cost", {}).items() if name != "validated"}
+        found = first.get("cost", {}).get("validated") or {}
+        cost["cost.tpot_error_percent"] = 100 * found["tpot_error"] if found else None
         return {**{n: v for n, v in first.get("assumed", {}).items() if n not in self.settings}, **cost}
 
     @property
@@ -196,6 +198,7 @@ def table_rows(  # noqa: PLR0917 - what was asked
     tolerance: float,
     for_rate: float | None,
     more_kv: float | None,
+    margin: float = 0.0,
 ) -> list[dict[str, Any]]:
     """A row per system, units in the names; the fleet for a rate, cheapest first, where that is asked for."""
     slo, unit = goals.limits, UNITS[find]
@@ -208,6 +211,7 @@ def table_rows(  # noqa: PLR0917 - what was asked
             **system.settings,
             "status": system.status,
             "reason": system.reason,
+            "rough": any(each.get("rough", False) for each in system.rows),
             "gpus": system.gpus or None,
             unit: None if load is None else load.mean,
             f"{unit}_low": None if load is None else load.low,
@@ -238,7 +242,8 @@ def table_rows(  # noqa: PLR0917 - what was asked
                     None if value is None else 100 * (getattr(value, name) - 1)
                 )
         if for_rate is not None:
-            servers = None if load is None else ceil(for_rate / load.mean)
+            servers = None if load is None else ceil(for_rate * (1 + margin) / load.mean)
+            row["margin_percent"] = 100 * margin
             row["fleet_servers"] = servers
             row["fleet_gpus"] = None if servers is None else servers * system.gpus
             if per_hour is not None:

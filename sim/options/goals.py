@@ -4,14 +4,21 @@ Goals change nothing in a run, only what its summary says of it (sim/record/atta
 `Goals` is an option of `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md.
 """
 
+import tomllib
 from dataclasses import dataclass
+from importlib import resources
 from math import inf
+from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import understood
 from kvsim.sim.option import option
 from kvsim.sim.record.slo import Slo
 
 PANEL = "Goals"
+LISTED = "listed"
+"""Stands for the prices that ship."""
+SHIPPED = resources.files("kvsim.sim.models").joinpath("prices.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +40,8 @@ class Goals:
         default=None,
         value="X",
         shown="none",
-        doc="price of a GPU per hour, in any currency; `h100=2.5,l40s=0.8`: by GPU; "
+        doc="price of a GPU per hour, in any currency; `h100=2.5,l40s=0.8`: by GPU; a file like "
+        "[prices.toml](../sim/models/prices.toml), which `listed` stands for; "
         "the summary also has the [cost per million tokens](output.md#goals)",
     )
 
@@ -41,6 +49,17 @@ class Goals:
         if self.slo is not None:
             Slo.parse(self.slo)
         _prices(self.gpu_price)
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """GPU -> price per hour; "" stands for all others."""
+        return _prices(self.gpu_price)
+
+    @property
+    def prices_from(self) -> str:
+        """The file that prices are from, with its date and currency, or ""."""
+        text = str(self.gpu_price or "")
+        return _file(text)[1] if text == LISTED or text.endswith(".toml") else ""
 
     @property
     def limits(self) -> Slo | None:
@@ -70,8 +89,9 @@ class Goals:
 
 
 def _prices(text: str | float | None) -> dict[str, float]:
-    """GPU -> price per hour; "" stands for all others."""
     found: dict[str, float] = {}
+    if isinstance(text, str) and (text == LISTED or text.endswith(".toml")):
+        return _file(text)[0]
     for part in [] if text is None else str(text).split(","):
         gpu, _, amount = part.strip().rpartition("=")
         try:
@@ -79,9 +99,23 @@ def _prices(text: str | float | None) -> dict[str, float]:
         except ValueError:
             price = -1.0
         if not 0 <= price < inf:
-            raise KvsimError(f"gpu_price must be a number, or GPU=NUMBER,..., per hour, got {text!r}")
+            must = "a number, GPU=NUMBER,..., listed, or a file that ends with .toml"
+            raise KvsimError(f"gpu_price must be {must}, per hour, got {text!r}")
         found[gpu] = price
     return found
+
+
+def _file(text: str) -> tuple[dict[str, float], str]:
+    """The prices of a file like prices.toml, and where they are from."""
+    path = SHIPPED if text == LISTED else Path(text)
+    with understood(f"prices {path}", "are no prices per hour by GPU"):
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        prices = {name: float(gpu["per_hour"]) for name, gpu in said.items() if isinstance(gpu, dict)}
+    for name, price in prices.items():
+        if not 0 <= price < inf:
+            raise KvsimError(f"per_hour of {name} must be at least 0 and finite, got {price:g} in {path}")
+    about = ", ".join(str(said[name]) for name in ("currency", "date") if name in said)
+    return prices, f"{'listed prices' if text == LISTED else path.name}{f' ({about})' if about else ''}"
 
 
 NO_GOALS = Goals()

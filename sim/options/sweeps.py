@@ -133,7 +133,14 @@ class Sought(Swept):
         value="R",
         shown="not asked",
         doc="also the fleet that serves R requests per second with each system, the cheapest first "
-        "(with `--gpu-price`, else the one with the fewest GPUs)",
+        "(with `--gpu-price`, else the one with the fewest GPUs); with `--gpu all` of all that fit",
+    )
+    margin: str = option(
+        "How much more than --for-rate the fleet is to carry, as in 20%.",
+        panel=SEARCH,
+        default="0%",
+        value="P%",
+        doc="how much more than R the fleet is to carry, for what the clock and the traffic are off",
     )
     more_kv: float | None = option(
         "What GIB more of KV memory per GPU would be worth.",
@@ -154,3 +161,16 @@ class Sought(Swept):
                 raise KvsimError(f"{name} must be above 0, got {value:g}")
         if self.for_rate is not None and self.find != "rate":
             raise KvsimError("for_rate must be left out unless the rate is sought")
+        if self.margin_share and self.for_rate is None:
+            raise KvsimError(f"margin must be left out without for_rate, got {self.margin}")
+
+    @property
+    def margin_share(self) -> float:
+        """`20%` -> 0.2."""
+        try:
+            percent = float(self.margin.removesuffix("%"))
+        except ValueError:
+            percent = -1.0
+        if not (self.margin.endswith("%") and 0 <= percent <= 1000):
+            raise KvsimError(f"margin must be a percentage from 0% to 1000%, as in 20%, got {self.margin!r}")
+        return percent / 100

@@ -33,7 +33,7 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
 ) -> Figure:
     """Bars, the largest first; a line for the interval, beside it the limit; below what is assumed."""
     unit, words = axis
-    below = [line for text in beside for line in wrap(f"{text}.", 140)]
+    below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
     order = sorted(range(len(rows)), key=lambda place: -(rows[place][f"{unit}_per_gpu"] or 0.0))
     crowded = len(rows) > 12
     figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * len(rows), headline)

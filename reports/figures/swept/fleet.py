@@ -1,0 +1,58 @@
+"""fleet: what serving a load costs per hour, a bar per system, the cheapest first, with trust beside each."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.systems import short
+from kvsim.reports.palette import figures
+from kvsim.reports.sweeps.capacity_words import count_of, trust_of
+
+Row = Mapping[str, Any]
+MOST_BARS = 20
+
+
+def draw_fleet(
+    rows: Sequence[Row], labels: Sequence[str], headline: str, beside: Sequence[str], part: Path
+) -> Path:
+    """Draw into a directory; returns the file."""
+    path = part / "capacity.png"
+    save(path, SCREEN, lambda: fleet(rows, labels, headline, beside, SCREEN))
+    return path
+
+
+def fleet(
+    rows: Sequence[Row], labels: Sequence[str], headline: str, beside: Sequence[str], style: Style
+) -> Figure:
+    """Bars of those that serve the load; hollow where only short runs were made."""
+    shown = [
+        (row, label)
+        for row, label in zip(rows, labels, strict=True)
+        if row["fleet_price_per_hour"] is not None
+    ][:MOST_BARS]
+    below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
+    figure = new_sheet(style, 1.7 + 0.17 * len(below) + 0.3 * len(shown), headline)
+    axes = figure.subplots()
+    most = max((row["fleet_price_per_hour"] for row, _ in shown), default=1.0) or 1.0
+    colour = style.look(0).colour
+    for at, (row, _) in enumerate(shown):
+        price = row["fleet_price_per_hour"]
+        inside = "none" if row["rough"] else colour
+        axes.barh(at, price, height=0.62, facecolor=inside, edgecolor=colour, linewidth=0.7 * style.line)
+        said = f"{figures(price)}   {count_of(row)}; {trust_of(row)}"
+        how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
+        axes.text(price + 0.01 * most, at, said, **how)
+    axes.set_yticks(range(len(shown)), [short(label, 34) for _, label in shown], color=style.ink)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xlim(0, 1.6 * most)
+    rough = "; hollow: by short runs alone" if any(row["rough"] for row, _ in shown) else ""
+    axes.set_xlabel(f"price per hour of the fleet{rough}")
+    figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return figure
