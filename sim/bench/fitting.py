@@ -20,6 +20,7 @@ from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs, simulated
 from kvsim.sim.bench.workload import AS_MEASURED, Load
 from kvsim.sim.cost.host import HOSTS
+from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 
@@ -113,6 +114,8 @@ def with_factor(server: Scenario, kind: str, factor: float) -> Scenario:
     """The server with its steps, or its host, so many times as slow."""
     if kind == "scale":
         return replace(server, time_scale=factor * server.time_scale)
+    if str(server.cost).startswith(f"{LOGGED}:"):
+        raise KvsimError("fit must be scale with the step times of a log, in which the host is, got 'host'")
     usual = HOSTS["vllm-v1"]
     base, each = usual.base_s, usual.per_sequence_s
     if "+" in server.host_time or server.host_time.replace(".", "", 1).isdigit():

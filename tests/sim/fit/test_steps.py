@@ -168,6 +168,8 @@ def test_a_replay_takes_the_steps_of_its_log_by_itself(tmp_path):
         KvsimError, match=r"what_if: tensor_parallel_size must be left out with step times from"
     ):
         kvsim.replay(run, log=log, **SERVER, what_if="tensor_parallel_size=2")
+    with pytest.raises(KvsimError, match="fit must be scale with the step times of a log"):
+        kvsim.replay(run, log=log, **SERVER, fit="host")
     other = kvsim.replay(run, log=log, **SERVER, what_if="max_num_seqs=4").changed
     assert other.scenario.max_num_seqs == 4
     assert kvsim.replay(run, log=log, **SERVER, cost="roofline").server.scenario.cost == "roofline"
