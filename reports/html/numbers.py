@@ -7,6 +7,7 @@ from typing import Any
 from kvsim.reports.alike import one_traffic
 from kvsim.reports.html.words import group_label, grouped
 from kvsim.reports.palette import Summary, count, figures, number, seconds
+from kvsim.reports.ranked import different_clocks, ranked
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import difference, interval
 from kvsim.reports.seeds.words import with_spread
@@ -28,39 +29,45 @@ Values = list[float | None]
 def numbers(runs: Sequence[Run]) -> dict[str, Any]:
     """The columns' names, and the rows: a name, a text per column, and which of them are the best.
 
-    None is the best where the runs had different traffic.
+    None is the best where the runs had different traffic or clocks, nor one that rejected what others served.
     """
     groups = grouped(runs)
     columns = [[run.summary for run in group] for group in groups]
-    ranked = one_traffic(runs)
+    alike = one_traffic(runs) and not different_clocks(columns)
+    fit = ranked(columns) if alike else [False] * len(columns)
     rows = []
     for row in ROWS:
         values = [[row.value(summary) for summary in summaries] for summaries in columns]
         if row.optional and not any(value for column in values for value in column):
             continue
         texts = [_text(row, column) for column in values]
-        best = _best(row if ranked else replace(row, best=None), values, texts)
+        best = _best(row, values, texts, [alike] * len(columns) if row.of_all else fit)
         rows.append({"name": row.name, "texts": texts, "best": best})
-    return {"columns": [group_label(group) for group in groups], "rows": rows, "ranked": ranked}
+    return {
+        "columns": [group_label(group) for group in groups],
+        "rows": rows,
+        "ranked": sum(fit) > 1 or len(fit) == 1,
+    }
 
 
 def _text(row: Row, column: Values) -> str:
     return row.text(column[0]) if len(column) == 1 else with_spread(row.text, interval(column))
 
 
-def _best(row: Row, columns: Sequence[Values], texts: Sequence[str]) -> list[bool]:
-    """Which columns read like the best, or differ from it no more than seeds do; none if all do."""
-    means = [sum(filter(None, column)) / len(column) for column in columns if None not in column]
-    if row.best is None or not means or len(columns) == 1:
+def _best(row: Row, columns: Sequence[Values], texts: Sequence[str], fit: Sequence[bool]) -> list[bool]:
+    """Which of those that fit read like the best, or differ from it no more than seeds do; none if all do."""
+    known = [column for column, may in zip(columns, fit, strict=True) if may and None not in column]
+    means = [sum(filter(None, column)) / len(column) for column in known]
+    if row.best is None or not means or sum(fit) < 2:
         return [False] * len(columns)
     top = row.best(means)
-    best = next(c for c in columns if None not in c and sum(filter(None, c)) / len(c) == top)
+    best = known[means.index(top)]
     if len(best) == 1:
         found = [text == row.text(top) for text in texts]
     else:
         apart = [difference(column, best) for column in columns]
         found = [each is not None and each.holds(0.0) for each in apart]
-    return [each and not all(found) for each in found]
+    return [each and may and not all(found) for each, may in zip(found, fit, strict=True)]
 
 
 def _of(*path: str) -> Callable[[Summary], float | None]:
@@ -79,8 +86,8 @@ def _preemptions(summary: Summary) -> float:
 
 
 ROWS = (
-    Row("Requests finished", _of("requests", "finished"), count, max),
-    Row("Requests rejected", _of("requests", "rejected"), count, min, optional=True),
+    Row("Requests finished", _of("requests", "finished"), count, max, of_all=True),
+    Row("Requests rejected", _of("requests", "rejected"), count, min, optional=True, of_all=True),
     Row("Requests per second", _of("throughput", "requests_per_s"), figures, max),
     Row("Output tokens per second", _of("throughput", "output_tokens_per_s"), figures, max),
     Row("Requests at once, mean", _of("engine", "mean_running"), figures),

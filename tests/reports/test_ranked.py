@@ -6,6 +6,7 @@ from support.summaries import BUDDY, CONTIGUOUS, PAGED, plain
 import kvsim
 from kvsim.reports.figures.systems import first_words, last_words, rankable, systems
 from kvsim.reports.headline import headline, verdict
+from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.words import answer
 from kvsim.reports.ranked import rejections
 from kvsim.reports.seeds.tables import seeds_table
@@ -96,6 +97,10 @@ def test_figures_and_pages_say_so_too(unlike):
     )
     waste = unlike[1].plot("waste").get_label()
     assert waste.startswith("Served: paged 7 of 100") and "wastes" not in waste
+    for runs in unlike:
+        told = numbers([run.stored() for run in runs])
+        marked = {row["name"] for row in told["rows"] if any(row["best"])}
+        assert not told["ranked"] and marked <= {"Requests finished", "Requests rejected"}
     page = answer([run.stored() for run in unlike[1]])
     assert page.startswith("Served: paged 7 of 100") and "Schedulers differ: orca (contiguous)" in page
 
