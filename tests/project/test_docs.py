@@ -403,6 +403,7 @@ def shortened(command):
         coarse = " --tolerance 0.4" if command.startswith("sim capacity") else ""
         few = " --max-num-seqs 8" if coarse and not re.search("--(find|more-kv)", command) else ""
         alone = "" if re.search("--(jobs|backend|address)", command) else " --jobs 1"
+        few += " --tensor-parallel-size 1" if "--gpu all" in command else ""
         return f"{command} --num-prompts 40 --seeds 1 --no-plots{coarse}{few}{alone}"
     return command + short + (" --num-prompts 20" if short and not whole else "")
 
@@ -450,7 +451,7 @@ def test_the_replay_in_the_how_to_is_what_the_program_prints(workplace, capsys, 
 
 def capacity_of_the_how_to():
     """The command whose answer that page shows."""
-    (command,) = blocks(named("how-to-size-a-deployment"), "sh")[1].splitlines()
+    (command,) = blocks(named("how-to-size-a-deployment"), "sh")[2].splitlines()
     assert command.startswith("sim capacity ")
     return command
 
