@@ -43,7 +43,7 @@ from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig, split_reserve
-from kvsim.sim.scenario.memory import KvCapacity
+from kvsim.sim.scenario.memory import KvCapacity, gpu_memory
 from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.scenario.vllm_defaults import (
     FAMILY,
@@ -447,7 +447,8 @@ def config_of(
 
 def _capacity_json(scenario: Deployment, capacity: KvCapacity) -> Json:
     """The memory, with the groups of unlike layers that share it."""
-    found: Json = asdict(capacity)
+    parts = gpu_memory(scenario)
+    found: Json = asdict(capacity) | ({} if parts is None else {"gpu_memory_bytes": parts})
     hybrid = hybrid_groups(scenario)
     return found if hybrid is None else found | {"groups": hybrid.as_json()}
 

@@ -184,6 +184,22 @@ def cache_bytes(scenario: Deployment) -> tuple[float, str]:
     return share.kv, f"{_have(scenario, share)} - {share.in_words} leaves {_gib(share.kv)}"
 
 
+def gpu_memory(scenario: Deployment) -> dict[str, int] | None:
+    """Bytes of one GPU by part, as `sim fit` has them; None where the KV capacity is given or reported."""
+    if scenario.num_gpu_blocks or scenario.kv_tokens or reported_bytes(scenario):
+        return None
+    share = _share(scenario, scenario.tensor_parallel_size, scenario.model.caching_layers or 1)
+    found, usable = share.found, int(share.available)
+    return {
+        "weights": found.weights,
+        "activations": found.activations,
+        "CUDA graphs": found.graphs,
+        "runtime": found.runtime,
+        "KV cache": usable - found.taken,
+        "not used": scenario.gpu.memory_bytes - usable,
+    }
+
+
 def _have(scenario: Deployment, share: _Share) -> str:
     """What the engine may take, in words."""
     gpu, each = scenario.gpu, " on each GPU" if scenario.gpus > 1 else ""

@@ -12,7 +12,7 @@ from kvsim.sim.models.kv_groups import kv_groups
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.memory import kv_capacity
+from kvsim.sim.scenario.memory import gpu_memory, kv_capacity
 
 MIB = 2**20
 
@@ -131,6 +131,10 @@ def test_a_run_has_the_blocks_that_fit_says_but_the_null_block(model, gpu, tp, r
     asked = Scenario(model=model, gpu=gpu, tensor_parallel_size=tp, scheduler=f"vllm-v1@{release}")
     found = fit(model, gpu, tensor_parallel_size=tp, engine=f"vllm-v1@{release}")
     assert capacity_of(asked.deployed()).tokens // 16 == found.capacity.num_blocks - 1
+    assert gpu_memory(asked.deployed()) == {
+        **dict.fromkeys(("CUDA graphs",), 0),
+        **{line.name: line.bytes for line in found.lines},
+    }
 
 
 def test_more_memory_gpus_or_utilization_hold_more():
