@@ -129,7 +129,7 @@ class Simulation:
     def _summary(
         self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
     ) -> Json:
-        engine, cost = self.scenario.engine, self.engine.replica.cost
+        engine, cost = self.scenario.engine, self.engine.replica.pricing.cost
         numbers = metrics.summary(result, requests)
         counts = numbers.pop("engine")
         names = {"allocator": engine.allocator, "scheduler": engine.scheduler, "reserve": engine.reserve}
@@ -199,7 +199,7 @@ class Simulation:
         if hybrid is not None:
             notes.append(hybrid.in_words)
         notes += defaults_told(self.scenario)
-        cost = self.engine.replica.cost
+        cost = self.engine.replica.pricing.cost
         if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
         network = network_note(self.scenario)

@@ -35,9 +35,9 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
 from kvsim.sim.serving.growth import Grown
+from kvsim.sim.serving.pricing import Pricing
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.upkeep import Upkeep
 
 LATE_PS: Final = 1 << 61
 """Some way before the clock ends: from here on it is looked at."""
@@ -86,32 +86,27 @@ class Replica:
         self.server = server
         self.scheduler = scheduler
         self.decide: Callable[[Server], None] = scheduler.schedule
-        self.cost = cost
+        self.pricing = Pricing(server, cost)
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         works = server.allocator.works_after_steps
-        self._reads_holes = server.allocator.reads_holes
         self._works_in_spans = server.own.works_in_spans
         self.max_span = 1 if step_log or (works and not self._works_in_spans) else max_span
         self.check: Callable[[], None] | None = server.check if check else None
         self._wait: Callable[[int], None] | None = None
-        self._hears = cost.flags
         self._in_turn = scheduler.in_turn
         self._linear = server.progress.linear
         # may it have slots that are external, cached, idle or shared?
         self._rests = server.own.external_slots or server.allocator.idles
         self._rests = self._rests or server.allocator.caches or scheduler.forks
-        self._upkeep = Upkeep(server) if Upkeep.needed(server.allocator) else None
-        self._beside = self._reads_holes or self._upkeep is not None
         self._after_each = scheduler.forks or step_log or works  # is there anything to do after each step?
         self.events = events
         self.memory_map = memory_map
-        server.watch(events, 0 if self._reads_holes else cost.context_tile)
+        server.watch(events, 0 if server.allocator.reads_holes else cost.context_tile)
         self._alarm = Alarm()
         self._span = Span()
         self._current: Span | None = None  # the plan, while it sleeps on it
         self._last_ends = [0]  # of the plan that it carried out last
         self._may_be_cut = False
-        self._span_priced: tuple[int, int] | None = None  # seats and contexts, for a cost that asks
         self._late: list[tuple[int, int]] = []  # (last token, how many) of those who decode late
         self._turned_away: list[tuple[int, int, int, str]] = []  # arrivals during the plan: see `turn_away`
 
@@ -181,8 +176,7 @@ class Replica:
         until_ps = self._on_the_clock(self._alarm.now_ps)
         self.recorder.idle(until_ps - now_ps, "", rest)
         server.wait(until_ps)
-        if self._upkeep:
-            self._upkeep.rest()
+        self.pricing.rest()
 
     def _stall(self) -> Process:
         """A step that computes nothing, as its last request evicted itself, or left.
@@ -191,7 +185,7 @@ class Replica:
         """
         server, step = self.server, self.server.step
         if step.evictions or (server.rules.known_late and step.departures and server.waiting):
-            duration = self._step_ps(0, self._upkeep is not None and self._upkeep.due)
+            duration = self.pricing.step_ps(0, self.pricing.bill())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
             self.recorder.idle(duration, held_by, server.rest())
             until_ps = self._on_the_clock(server.now_ps + duration)
@@ -261,7 +255,7 @@ class Replica:
 
     def _plan(self) -> Span | None:
         """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
-        server = self.server
+        server, pricing = self.server, self.pricing
         now_ps, step, progress = server.now_ps, server.step, server.progress
         if step.changed or step.departures or step.copies:
             step = server.begin_step()
@@ -278,10 +272,10 @@ class Replica:
         if alone and step.paused:
             decodes = 0
         late = progress.late and decodes > 0 and self._note_late(now_ps)
-        if self._beside:
-            due = self._upkeep is not None and self._upkeep.due
-            alone = alone or self._reads_holes or (due and not self._works_in_spans)
-            contexts = server.allocator.read_slots() if self._reads_holes and contexts else contexts
+        if pricing.beside:
+            due = pricing.bill()
+            alone = alone or pricing.is_unlike(due)
+            contexts = pricing.read(contexts)
         if alone or late:
             ends = self._lone_step(decodes, contexts, due)
         elif decodes:
@@ -313,16 +307,8 @@ class Replica:
         if step.rejected or step.evicted_finished:
             self._write_facts()
         if decodes or step.chunks or step.moves_blocks:
-            return [self._step_ps(contexts, due)]
+            return [self.pricing.step_ps(contexts, due)]
         return []
-
-    def _step_ps(self, contexts: int, due: bool) -> int:
-        """The duration of the step that was decided, with what it waits for where that is `due`."""
-        shape = self.server.work(contexts)
-        duration = self.cost.step_ps(shape)
-        if self._hears:
-            self.cost.carried_out(shape, duration)
-        return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
     def _span_ends(self, now_ps: int, contexts: int, due: bool) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one.
@@ -336,71 +322,22 @@ class Replica:
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(progress.size))
         steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
-        seats = progress.size + server.seats.count
         limit_ps = self.recorder.next_sample_ps
         if not (server.waiting and self._in_turn):  # else who comes only joins the queue
             if not self._alone:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
-        if self._works_in_spans or not self._linear or server.step.copies:
-            if not self._linear:
-                return self._unlike_ends(steps, limit_ps - now_ps)
-            if self._works_in_spans and len(server.running) > progress.size:
-                steps = 1
-            return self._unlike_first(steps, limit_ps - now_ps, seats, contexts, due)
-        spread = None
-        if progress.spread is not None:
-            spread = progress.spread.at(progress.clock + 1)
-        ends = self.cost.span_ends(seats, contexts, steps, limit_ps - now_ps, spread)
-        if self._hears:
-            self._span_priced = seats, contexts
-        return ends
+        return self.pricing.ends(steps, limit_ps - now_ps, contexts, due)
 
     def _go_on(self, ends: list[int], contexts: int) -> None:
         """Add to a span what is foreseen of the steps behind those for which the decision holds."""
-        server, cost, progress = self.server, self.cost, self.server.progress
-        until_ps = self.recorder.next_sample_ps
+        server, progress, until_ps = self.server, self.server.progress, self.recorder.next_sample_ps
         if self._alone:
             until_ps = min(until_ps, self._arrivals.next_ps)
-        limit_ps, seats, apart = until_ps - server.now_ps, progress.size, progress.spread
-        if len(ends) < server.step.repeats or ends[-1] >= limit_ps or self._hears or self.memory_map:
-            return
-        at_most = min(self.max_span, progress.next_finish - progress.clock)
-        for more in server.steps_behind(len(ends), at_most):
-            done, contexts_now = len(ends), contexts + len(ends) * seats
-            if apart is None:
-                cost.go_on(ends, seats, contexts_now, more, limit_ps)
-            else:
-                spread = apart.at(progress.clock + 1 + done)
-                end = ends[-1] + cost.copying_ps(seats, contexts_now, more[1], spread)
-                ends.append(end)
-                if more[0] > 1 and end < limit_ps:
-                    spread = apart.at(progress.clock + 2 + done)
-                    rest = cost.span_ends(seats, contexts_now + seats, more[0] - 1, limit_ps - end, spread)
-                    ends += [end + later for later in rest]
-            if ends[-1] >= limit_ps:
-                return
-
-    def _unlike_first(self, steps: int, limit_ps: int, seats: int, contexts: int, due: bool) -> list[int]:
-        """The same where the first step copies blocks beside, or pays for what was done before."""
-        first, progress = self._step_ps(contexts, due), self.server.progress
-        if steps == 1 or first >= limit_ps or self._hears:
-            return [first]
-        apart = progress.spread
-        spread = None if apart is None else apart.at(progress.clock + 2)
-        rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
-        return [first, *[first + end for end in rest]]
-
-    def _unlike_ends(self, steps: int, limit_ps: int) -> list[int]:
-        """The same where steps add different numbers of tokens: each has a cost of its own."""
-        server, ends, end_ps = self.server, [], 0
-        for step in range(steps):
-            end_ps += self.cost.step_ps(server.work(server.progress.contexts_later(step)))
-            ends.append(end_ps)
-            if end_ps >= limit_ps:
-                break
-        return ends
+        if not self.memory_map:
+            at_most = min(self.max_span, progress.next_finish - progress.clock)
+            self.pricing.go_on(ends, contexts, until_ps - server.now_ps, at_most)
 
     def _unlike_spans(self, plan: Span) -> Iterator[Span]:
         """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
@@ -437,9 +374,7 @@ class Replica:
             self.recorder.add(plan)
         else:
             self._pass_on(plan)
-        if self._span_priced is not None:
-            self.cost.span_carried_out(*self._span_priced, ends)
-            self._span_priced = None
+        self.pricing.carried_out(ends)
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
@@ -459,8 +394,7 @@ class Replica:
     def _work_within(self, ends: list[int]) -> Grown:
         """Let the allocator work behind each step of a span but the last, as long as nobody waits for it."""
         grown = self.server.work_within(ends)
-        if self._upkeep:
-            self._upkeep.pass_steps()
+        self.pricing.pass_steps()
         return grown
 
     def _pass_on(self, plan: Span) -> None:
@@ -516,8 +450,7 @@ class Replica:
         if self.recorder.step_log:
             running = len(server.running) - self.scheduler.counted_as_waiting(server)
             self.recorder.log_end(*end_of_step(server, running))
-        if self._upkeep and server.allocator.works_after_steps:
-            self._upkeep.after_step()
+        self.pricing.after_step()
         if self._turned_away:
             for rejection in self._turned_away:
                 self._write_rejection(*rejection)
@@ -604,5 +537,4 @@ class Replica:
         server = self.server
         if self.memory_map:
             self.memory_map.draw(server.now_ps, server.allocator, {}, {})
-        upkeep = self._upkeep.totals if self._upkeep else None
-        return self.recorder.result(server.totals, server.allocator, server.steps, upkeep)
+        return self.recorder.result(server.totals, server.allocator, server.steps, self.pricing.totals)

@@ -42,8 +42,7 @@ class Upkeep:
         beside = allocator.works_after_steps or allocator.moves_on_release
         return bool(beside or allocator.idles or allocator.map_ns or allocator.unmap_ns)
 
-    @property
-    def due(self) -> bool:
+    def bill(self) -> bool:
         """Whether the step just decided has to pay for anything; its copies are then part of its work."""
         allocator = self._allocator
         self._server.step.copied_before = self._copied

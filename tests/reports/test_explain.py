@@ -362,7 +362,7 @@ def test_lives_are_those_of_a_naive_walk_and_sum_to_e2e(scheduler):
     for seed in range(2000, 2040):
         case = draw_case(Random(seed), scheduler)
         engine = build_engine(case.scenario, case.work, events=True)
-        engine.replica.cost = COSTS[case.cost]()
+        engine.replica.pricing.cost = COSTS[case.cost]()
         run, told, result = run_of(engine, case.scenario)
         expected, ended = naive(engine, case, run.columns.requests)
         try:

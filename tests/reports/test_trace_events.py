@@ -146,7 +146,7 @@ def test_whatever_happens_keeps_the_format_and_the_times(scheduler, tmp_path):
     for seed in range(3000, 3012):
         case = draw_case(Random(seed), scheduler)
         engine = build_engine(case.scenario, case.work, events=True, step_log=True)
-        engine.replica.cost = COSTS[case.cost]()
+        engine.replica.pricing.cost = COSTS[case.cost]()
         run, lives, result = run_of(engine, case.scenario)
         events = trace_of(tmp_path, Traced(run, lives, step_table(result)))
         happened |= {event["ph"] for event in events}

@@ -67,7 +67,7 @@ def test_who_has_no_child_gives_way_to_who_has_several(parents, pairs):
 def run(case, max_span: int, check: bool):
     """What a run tells, without events, and the order in which it leaves the free blocks."""
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=check)
-    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.pricing.cost = COSTS[case.cost]()
     engine.replica.recorder.timeline_rows = case.timeline_rows
     result = engine.run()
     return told(result) | {"free": engine.replica.server.allocator.free_queue()}

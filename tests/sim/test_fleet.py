@@ -27,7 +27,7 @@ SCHEDULERS = ("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v0", "nano-vllm", "orca"
 def run(case, fleet, max_span=1 << 20):
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, fleet=fleet)
     for replica in engine.replicas:
-        replica.cost = COSTS[case.cost]()
+        replica.pricing.cost = COSTS[case.cost]()
         replica.recorder.timeline_rows = case.timeline_rows
     return engine.run(), engine
 
@@ -44,7 +44,7 @@ def test_replicas_under_round_robin_are_so_many_servers_of_their_own(scheduler, 
                 continue
             alone = replace(case.work, **vars_of(requests_of(case.work, rows)))
             single = build_engine(case.scenario, alone, check=True)
-            single.replica.cost = COSTS[case.cost]()
+            single.replica.pricing.cost = COSTS[case.cost]()
             single.replica.recorder.timeline_rows = case.timeline_rows
             expected, found = told(single.run()), told(part(result, place))
             assert {k for k in expected if expected[k] != found[k]} == set(), (seed, place)

@@ -27,7 +27,7 @@ def served(case, work=None, max_span=1 << 20, map_instants=12, **fleet):
         fleet=FleetConfig(**fleet),
     )
     for replica in engine.replicas:
-        replica.cost = COSTS[case.cost]()
+        replica.pricing.cost = COSTS[case.cost]()
         replica.recorder.timeline_rows = case.timeline_rows
     engine.run()
     return engine

@@ -51,7 +51,7 @@ class Watched(MemoryMap):
 
 def run(case, max_span, recorded):
     engine = build_engine(case.scenario, case.work, max_span=max_span, events=recorded)
-    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.pricing.cost = COSTS[case.cost]()
     engine.replica.recorder.timeline_rows = case.timeline_rows
     if recorded:
         engine.replica.memory_map = Watched(case.work.tokens, 12, engine.replica.server)

@@ -63,7 +63,7 @@ class Books:
         self.most_running = self.most_tokens = 0
         self._open: tuple[int, dict[str, int], bool, bool] | None = None
         self._check, engine.replica.check = engine.replica.check, self.check
-        engine.replica.cost = self.cost = Timed(engine.replica.cost)
+        engine.replica.pricing.cost = self.cost = Timed(engine.replica.pricing.cost)
 
     def close(self, now_ps: int | None) -> None:
         """The step, or the time without one, has passed: add it to the integrals."""
@@ -179,7 +179,7 @@ def flat(ranges) -> list[int]:
 def run(case: Case, max_span: int, books: bool = False):
     work = case.work
     engine = build_engine(case.scenario, work, max_span=max_span, check=True, events=True)
-    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.pricing.cost = COSTS[case.cost]()
     engine.replica.recorder.timeline_rows = case.timeline_rows
     kept = Books(engine) if books else None
     result = engine.run()

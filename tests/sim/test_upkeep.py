@@ -44,7 +44,7 @@ def run(case, allocator, max_span):
         events=True,
         map_instants=20 if max_span > 1 else 0,
     )
-    engine.replica.cost = COSTS[case.cost]()
+    engine.replica.pricing.cost = COSTS[case.cost]()
     engine.replica.recorder.timeline_rows = case.timeline_rows
     return engine.run(), engine
 
@@ -113,7 +113,7 @@ def test_a_step_takes_what_it_waits_for_and_the_longer_of_compute_and_work_besid
     engine = build_engine(
         scenario(Told, tokens=20_000), work([50, 3, 17, 90, 8] * 6, [9, 40, 3, 20, 33] * 6), step_log=True
     )
-    engine.replica.cost = clerk = Clerk(engine.replica.server.allocator)
+    engine.replica.pricing.cost = clerk = Clerk(engine.replica.server.allocator)
     result = engine.run()
     rows = np.array(clerk.rows) * 1_000
     waits, beside = np.diff(rows, axis=0, prepend=0).T
@@ -155,7 +155,7 @@ def test_what_a_release_moves_is_in_the_work_of_the_next_step():
             return PS_PER_MS
 
     engine = build_engine(scenario(Packed), work([8, 7], [1, 4]))
-    engine.replica.cost = Seen()
+    engine.replica.pricing.cost = Seen()
     assert engine.run().copied_slots == sum(shapes) == 8
 
 

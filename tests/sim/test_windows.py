@@ -464,5 +464,5 @@ def test_constant_costs_do_not_depend_on_windows():
         build_engine(scenario(model(10, 20), blocks=900, disable_hybrid_kv_cache_manager=off), burst(rows))
         for off in (False, True)
     )
-    assert isinstance(windows.replica.cost, Constant)
+    assert isinstance(windows.replica.pricing.cost, Constant)
     assert windows.run().end_ps == plain.run().end_ps

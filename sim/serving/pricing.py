@@ -1,0 +1,151 @@
+"""How long the steps of a plan take: what the cost model says of each, and what the allocator did beside.
+
+    equal steps                |==|==|==|==|            one question for all of them
+    the first pays for more    |====|==|==|==|          copies, calls to the driver (upkeep.py)
+    unlike steps               |==|===|==|=|            each by itself: they add different numbers of tokens
+
+Ends are in picoseconds, counted from the start of the plan.
+"""
+
+from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.step import UpkeepTotals
+from kvsim.sim.serving.upkeep import Upkeep
+
+
+class Pricing:
+    """The clock of one replica's steps.
+
+    Attributes
+    ----------
+    cost : CostModel
+        What it asks.
+    beside : bool
+        Whether a step may take more, or other, time than its batch says.
+    """
+
+    def __init__(self, server: Server, cost: CostModel) -> None:
+        allocator = server.allocator
+        self.cost = cost
+        self._server = server
+        self._upkeep = Upkeep(server) if Upkeep.needed(allocator) else None
+        self._reads_holes = allocator.reads_holes
+        self.beside = self._reads_holes or self._upkeep is not None
+        self._works_in_spans = server.own.works_in_spans
+        self._linear = server.progress.linear
+        self._hears = cost.flags
+        self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
+
+    @property
+    def totals(self) -> UpkeepTotals | None:
+        """What the allocator did beside lending; None: nothing ever."""
+        return self._upkeep.totals if self._upkeep else None
+
+    # -- one step -----------------------------------------------------------------------------
+
+    def read(self, contexts: int) -> int:
+        """Slots that decoding reads of so many tokens: holes, too, where they are not left out."""
+        return self._server.allocator.read_slots() if self._reads_holes and contexts else contexts
+
+    def bill(self) -> bool:
+        """Whether the step just decided pays for what the allocator did beside; its copies are billed too."""
+        return self._upkeep is not None and self._upkeep.bill()
+
+    def is_unlike(self, due: bool) -> bool:
+        """Whether such a step is like none behind it."""
+        return self._reads_holes or (due and not self._works_in_spans)
+
+    def step_ps(self, contexts: int, due: bool) -> int:
+        """The duration of the step that was decided, with what it waits for where that is `due`."""
+        shape = self._server.work(contexts)
+        duration = self.cost.step_ps(shape)
+        if self._hears:
+            self.cost.carried_out(shape, duration)
+        return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
+
+    # -- several ------------------------------------------------------------------------------
+
+    def ends(self, steps: int, limit_ps: int, contexts: int, due: bool) -> list[int]:
+        """When so many steps end, up to the first that reaches the limit; at least one.
+
+        The first has to pay for what the allocator did beside, where that is `due`.
+        """
+        server, progress = self._server, self._server.progress
+        if not self._linear:
+            return self._unlike_ends(steps, limit_ps)
+        seats = progress.size + server.seats.count
+        if self._works_in_spans or server.step.copies:
+            if self._works_in_spans and len(server.running) > progress.size:
+                steps = 1
+            return self._unlike_first(steps, limit_ps, seats, contexts, due)
+        spread = None
+        if progress.spread is not None:
+            spread = progress.spread.at(progress.clock + 1)
+        ends = self.cost.span_ends(seats, contexts, steps, limit_ps, spread)
+        if self._hears:
+            self._heard = seats, contexts
+        return ends
+
+    def go_on(self, ends: list[int], contexts: int, limit_ps: int, at_most: int) -> None:
+        """Add to a span what is foreseen of the steps behind those for which the decision holds."""
+        server, cost, progress = self._server, self.cost, self._server.progress
+        seats, apart = progress.size, progress.spread
+        if len(ends) < server.step.repeats or ends[-1] >= limit_ps or self._hears:
+            return
+        for more in server.steps_behind(len(ends), at_most):
+            done, contexts_now = len(ends), contexts + len(ends) * seats
+            if apart is None:
+                cost.go_on(ends, seats, contexts_now, more, limit_ps)
+            else:
+                spread = apart.at(progress.clock + 1 + done)
+                end = ends[-1] + cost.copying_ps(seats, contexts_now, more[1], spread)
+                ends.append(end)
+                if more[0] > 1 and end < limit_ps:
+                    spread = apart.at(progress.clock + 2 + done)
+                    rest = cost.span_ends(seats, contexts_now + seats, more[0] - 1, limit_ps - end, spread)
+                    ends += [end + later for later in rest]
+            if ends[-1] >= limit_ps:
+                return
+
+    def _unlike_first(self, steps: int, limit_ps: int, seats: int, contexts: int, due: bool) -> list[int]:
+        """The same where the first step copies blocks beside, or pays for what was done before."""
+        first, progress = self.step_ps(contexts, due), self._server.progress
+        if steps == 1 or first >= limit_ps or self._hears:
+            return [first]
+        apart = progress.spread
+        spread = None if apart is None else apart.at(progress.clock + 2)
+        rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
+        return [first, *[first + end for end in rest]]
+
+    def _unlike_ends(self, steps: int, limit_ps: int) -> list[int]:
+        """The same where steps add different numbers of tokens: each has a cost of its own."""
+        server, ends, end_ps = self._server, [], 0
+        for step in range(steps):
+            end_ps += self.cost.step_ps(server.work(server.progress.contexts_later(step)))
+            ends.append(end_ps)
+            if end_ps >= limit_ps:
+                break
+        return ends
+
+    # -- what became of them ------------------------------------------------------------------
+
+    def carried_out(self, ends: list[int]) -> None:
+        """Tell a cost that asks how much of the span it priced came to pass."""
+        if self._heard is not None:
+            self.cost.span_carried_out(*self._heard, ends)
+            self._heard = None
+
+    def pass_steps(self) -> None:
+        """Steps have passed that hid all that was done beside them."""
+        if self._upkeep:
+            self._upkeep.pass_steps()
+
+    def after_step(self) -> None:
+        """Let the allocator work while the next step computes."""
+        if self._upkeep and self._server.allocator.works_after_steps:
+            self._upkeep.after_step()
+
+    def rest(self) -> None:
+        """The server is idle: there is time for all that is still to do."""
+        if self._upkeep:
+            self._upkeep.rest()
