@@ -443,9 +443,8 @@ def test_fast_forward_equals_step_mode_in_every_integer_and_in_what_lay_outside(
         for max_span in (1, 1 << 20):
             engine = build_engine(chosen, squeezed(case.work), max_span=max_span, check=True)
             engine.replica.recorder.timeline_rows = case.timeline_rows
-            found.append(
-                (told(engine.run()), engine.replica.pricing.cost.extrapolated_share, engine.replica.pricing.cost.outside())
-            )
+            result, cost = told(engine.run()), engine.replica.pricing.cost
+            found.append((result, cost.extrapolated_share, cost.outside()))
         assert found[0] == found[1], f"seed {seed}"
         shares.append(found[0][1])
     assert sum(0 < share < 1 for share in shares) > 12
