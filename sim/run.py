@@ -33,6 +33,7 @@ from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import json_in, understood
+from kvsim.sim.files.records import record_of
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere, defaults_of
@@ -480,7 +481,8 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
         parts = config["scenario"]
         parts = {**parts, "engine": _with_options(parts["engine"])}
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
-        scenario = Deployment(**parts | {name: spec(**parts[name]) for name, spec in specs.items()})
+        made: Json = {name: record_of(spec, parts[name], name) for name, spec in specs.items()}
+        scenario = record_of(Deployment, {**parts, **made}, "scenario")
         if scenario.profile is not None:
             check_profile(scenario.profile)
         return scenario, dict(config["workload"])
@@ -512,7 +514,7 @@ def fleet_of(config: object, what: str = "config") -> FleetConfig:
     with understood(what, "cannot be used"):
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
-        return FleetConfig(**config.get("fleet", {}))
+        return record_of(FleetConfig, config.get("fleet", {}), "fleet")
 
 
 def goals_of(config: object, what: str = "config") -> Goals:
@@ -520,4 +522,4 @@ def goals_of(config: object, what: str = "config") -> Goals:
     with understood(what, "cannot be used"):
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
-        return Goals(**config.get("goals", {}))
+        return record_of(Goals, config.get("goals", {}), "goals")

@@ -12,7 +12,10 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.summary import Summary
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
-_REQUEST_COLUMNS = ("request", "arrival_s", "status", "ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token")
+_REQUEST_COLUMNS = (
+    *("request", "arrival_s", "prompt_tokens", "output_tokens", "status"),
+    *("ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token"),
+)
 _TIMELINE_COLUMNS = (
     *("time_s", "token", "reserved", "internal", "cached", "external", "free"),
     *("running", "waiting"),
@@ -94,8 +97,11 @@ def read_run(directory: Path) -> Run:
     _check_summary(directory / "summary.json", summary)
     config = read_json(directory / "config.json")
     _check_objects(directory / "config.json", config, ("scenario", "workload"))
-    _check_objects(directory / "config.json", config.get("scenario", {}), ("model", "gpu", "engine"))
-    return Run(
+    scenario = config.get("scenario", {})
+    _check_objects(directory / "config.json", scenario, ("model", "gpu", "engine"))
+    if scenario.get("profile") is not None:
+        _check_objects(directory / "config.json", scenario, ("profile",))
+    found = Run(
         path=directory,
         label=str(summary["label"]),
         config=config,
@@ -105,6 +111,8 @@ def read_run(directory: Path) -> Run:
             read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
         ),
     )
+    _check_replicas(found)
+    return found
 
 
 def read_runs(directory: Path, whole: bool = False) -> list[Run]:
@@ -123,6 +131,23 @@ def read_runs(directory: Path, whole: bool = False) -> list[Run]:
     if not isinstance(summaries, list):
         return [read_run(directory)]
     return [read_run(directory / str(summary["label"])) for summary in summaries]
+
+
+def _check_replicas(run: Run) -> None:
+    """Raise KvsimError unless the time is known at each instant, and replicas have what a run has."""
+    if np.isnan(run.columns.timeline["time_s"]).any():
+        raise KvsimError(f"{run.path / 'timeline.parquet'} is damaged: column time_s must have no nulls")
+    replicas, path = run.summary.get("replicas") or [], run.path / "summary.json"
+    if not isinstance(replicas, list):
+        raise KvsimError(f"{path} is damaged: replicas must be a list, got {_shown(replicas)}")
+    for each in replicas:
+        lacking = [name for name in _SECTIONS if not isinstance(each, dict) or name not in each]
+        if lacking:
+            raise KvsimError(f"{path} is damaged: a replica lacks {', '.join(lacking)}")
+        _check_summary(path, each)
+    for name, columns in (("requests", run.columns.requests), ("timeline", run.columns.timeline)):
+        if replicas and "replica" not in columns:
+            raise KvsimError(f"{run.path / name}.parquet is damaged: it lacks the column replica")
 
 
 def _check_objects(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:

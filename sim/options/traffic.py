@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, Self
 
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import check_allowed, checked_names, option, options_of
 
 WORKLOAD, ARRIVALS = "Workload", "Arrivals"
@@ -199,10 +200,18 @@ class Traffic:
         """The inverse of `as_json`; what an older version did not know keeps its default."""
         checked_names(cls, options)
         known = {each.name: each for each in options_of(cls)}
-        given = {}
+        given: dict[str, Any] = {}
         for name, value in options.items():
-            kept = value is None and known[name].optional
-            given[name] = value if kept else known[name].type(value)
+            kind = known[name].type
+            if value is None and known[name].optional:
+                given[name] = None
+                continue
+            if kind in (str, bool) and not isinstance(value, kind):
+                raise KvsimError(f"{name} must be {kind.__name__}, got {value!r:.60}")
+            try:
+                given[name] = kind(value)  # of "inf", too
+            except (TypeError, ValueError, OverflowError) as error:
+                raise KvsimError(f"{name} must be {kind.__name__}, got {value!r:.60}") from error
         return cls(**given)
 
     def as_json(self, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -282,7 +282,9 @@ def nothing_ran(commands, file, texts, capsys):
         file.write_text(text)
         for command in commands:
             cli.main(command.split())
-            refused += "is code that only a file names" in capsys.readouterr().err
+            told = capsys.readouterr().err
+            assert "bug:" not in told, (command, text, told)
+            refused += "is code that only a file names" in told
             assert not Path("ran").exists() and "bait" not in sys.modules, (command, text)
     return refused
 
