@@ -94,6 +94,7 @@ DECODE = (
     Shape("8 x 4096", (4096,) * 8),
     Shape("64 x 1024", (1024,) * 64),
     Shape("256 x 1024", (1024,) * 256),
+    *(Shape(f"{batch} x 4096", (4096,) * batch) for batch in (24, 34, 67, 72)),  # a wave and a bit
     Shape("64, lognormal", lognormal(64, 4096)),
     Shape("63 x 512 and 65536", (512,) * 63 + (65_536,)),
 )
@@ -407,16 +408,19 @@ def moves(stage: Stage) -> Iterator[dict]:
 
 def tune(stage: Stage) -> Iterator[dict]:
     """Other tilings and numbers of splits for three decode shapes, blocks of 16, shuffled; fastest first."""
-    tilings = [Tiling(*sizes) for sizes in (
-        (64, 4, 3), (64, 4, 2), (64, 4, 4), (32, 4, 3), (32, 4, 4), (32, 4, 5), (128, 4, 2), (128, 4, 3),
-        (64, 8, 3), (128, 8, 2), (128, 8, 3), (32, 2, 4), (64, 2, 3),
+    tilings = [Tiling(*sizes, programs=programs) for *sizes, programs in (
+        (64, 4, 2, 3), (64, 4, 2, 2), (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 3, 2), (32, 4, 3, 4),
+        (32, 4, 4, 3), (32, 4, 5, 3), (128, 4, 2, 2), (64, 8, 2, 1), (64, 8, 3, 1),
+        (128, 8, 2, 1), (32, 2, 4, 5),
     )]  # fmt: skip
     shapes = (Shape("2 x 70", (70, 70), **TOY),) if stage.dry else DECODE[:3]
     for shape in shapes:
         pools = Pools(stage, shape)
         contestants = {}
         for tiling in tilings[:2] if stage.dry else tilings:
-            name = f"tile {tiling.tile}, {tiling.warps} warps, {tiling.stages} stages"
+            name = (
+                f"tile {tiling.tile}, {tiling.warps} warps, {tiling.stages} stages, {tiling.programs} at once"
+            )
             contestants[name] = pools.ours(16, shuffle=True, tiling=tiling)
         for splits in (1, 2) if stage.dry else (1, 2, 4, 8, 16, 33, 66, 132):
             if splits * 64 <= max(shape.lengths):

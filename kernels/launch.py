@@ -1,4 +1,4 @@
-"""How kernels are launched: tile sizes, warps and stages from an explicit table, the length of a piece,
+"""How kernels are launched: tile sizes, warps and stages from an explicit table, the number of shares,
 and a launch as a value that can be run, or compiled without a GPU.
 
 No autotuning: it needs a GPU, its choice differs from run to run, and a captured graph must not change.
@@ -7,7 +7,7 @@ key's element. `benchmarks/kernels.py tune` measures the alternatives on a GPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -16,11 +16,16 @@ import triton
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter on the CPU: read when they are defined, as Triton does."""
 
-PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs of the decode kernel that a multiprocessor should have at once, to keep enough loads in flight."""
+REGISTERS = 65_536
+"""Of a multiprocessor, of all NVIDIA GPUs since 2012."""
+MOST_REGISTERS = 255
+"""Of a thread."""
 
-LEAST_CHUNK_TOKENS = 256
-"""A context is not split into pieces shorter than this: below it, starting and reducing costs more."""
+LEAST_ROWS, MOST_GROUP = 16, 32
+"""A matrix instruction has 16 rows at least; more than 32 query heads a KV head need twice the warps."""
+
+LEAST_SHARE_TOKENS = 256
+"""Contexts are not cut into shares of less than this: below it, starting and merging costs more."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Gpu:
     def has_fp8(self) -> bool:
         """Whether Triton converts float8_e4m3fn there."""
         return self.capability >= (8, 9)
+
+    @property
+    def shared_kib(self) -> int:
+        """Shared memory of a multiprocessor, KiB."""
+        return {(8, 0): 164, (8, 7): 164, (9, 0): 228, (10, 0): 228, (10, 3): 228}.get(self.capability, 100)
 
 
 REHEARSAL = Gpu((9, 0), 2)
@@ -71,25 +81,43 @@ class Tiling:
         Depth of the software pipeline.
     rows : int
         Rows of the query tile (query tokens x heads of a group); 0: as many as the group needs.
+    programs : int
+        Of decode attention that a multiprocessor is to hold at once; 0: as it comes. It is started exactly so
+        often, and the compiler is given the registers that leave room for so many.
+    shared_kib : int
+        Shared memory of such a program, KiB.
     """
 
     tile: int
     warps: int
     stages: int
     rows: int = 0
+    programs: int = 0
+    shared_kib: int = 0
+
+    @property
+    def registers(self) -> int | None:
+        """Of a thread, at most, so that the programs fit."""
+        threads = 32 * self.warps * self.programs
+        return min(REGISTERS // threads // 8 * 8, MOST_REGISTERS) if threads else None
+
+    def at_once(self, gpu: Gpu) -> int:
+        """Programs that the whole GPU holds: with little shared memory fewer than registers allow."""
+        programs = min(self.programs, gpu.shared_kib // (self.shared_kib + 1))  # 1: the system's
+        return gpu.multiprocessors * max(programs, 1)
 
 
 DECODE: Mapping[tuple[int, int], Tiling] = {
-    (32, 1): Tiling(128, 4, 3),
-    (32, 2): Tiling(128, 4, 3),
-    (64, 1): Tiling(128, 4, 3),
-    (64, 2): Tiling(64, 4, 3),
-    (128, 1): Tiling(64, 4, 3),
-    (128, 2): Tiling(64, 4, 2),
-    (256, 1): Tiling(64, 8, 3),
-    (256, 2): Tiling(32, 4, 3),
+    (32, 1): Tiling(128, 4, 3, programs=3, shared_kib=22),
+    (32, 2): Tiling(128, 4, 3, programs=3, shared_kib=38),
+    (64, 1): Tiling(128, 4, 3, programs=2, shared_kib=39),
+    (64, 2): Tiling(64, 4, 3, programs=4, shared_kib=37),
+    (128, 1): Tiling(64, 4, 3, programs=2, shared_kib=39),
+    (128, 2): Tiling(64, 4, 2, programs=3, shared_kib=39),
+    (256, 1): Tiling(64, 8, 3, programs=1, shared_kib=75),
+    (256, 2): Tiling(32, 4, 3, programs=2, shared_kib=74),
 }
-"""(padded head size, bytes of an element of the keys) -> tiling of decode attention."""
+"""(padded head size, bytes of a key's element) -> tiling of decode attention, of 16 query heads or fewer."""
 
 PREFILL: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(64, 8, 3, rows=128),
@@ -118,9 +146,7 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
 
 def described() -> str:
     """The tables, as text: what a measurement was made with."""
-    limits = {"programs": PROGRAMS_PER_MULTIPROCESSOR, "least": LEAST_CHUNK_TOKENS}
-    tables = {"decode": DECODE, "prefill": PREFILL, "prefill_in_registers": PREFILL_IN_REGISTERS}
-    return "\n".join(f"{name} {table}" for name, table in (limits | tables).items())
+    return f"{LEAST_SHARE_TOKENS}\n{DECODE}\n{PREFILL}\n{PREFILL_IN_REGISTERS}"
 
 
 def next_power_of_2(number: int) -> int:
@@ -128,9 +154,12 @@ def next_power_of_2(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def decode_tiling(head_dim: int, element_bytes: int) -> Tiling:
-    """The entry of DECODE for a head size."""
-    return DECODE[next_power_of_2(head_dim), element_bytes]
+def decode_tiling(head_dim: int, element_bytes: int, group: int = 1) -> Tiling:
+    """The entry of DECODE for a head size; more query heads a KV head take more registers each."""
+    found = DECODE[next_power_of_2(head_dim), element_bytes]
+    if group > MOST_GROUP:
+        return replace(found, warps=8, programs=1)
+    return replace(found, programs=min(found.programs, 2)) if group > LEAST_ROWS else found
 
 
 def prefill_tiling(head_dim: int, element_bytes: int, gpu: Gpu) -> Tiling:
@@ -139,30 +168,25 @@ def prefill_tiling(head_dim: int, element_bytes: int, gpu: Gpu) -> Tiling:
     return table[next_power_of_2(head_dim), element_bytes]
 
 
-def piece_tokens(gpu: Gpu, token_heads: int, longest: int, tile: int) -> int:
-    """How long a piece of a context should be.
+def shares_of(
+    gpu: Gpu, tiling: Tiling, *, batch: int, kv_heads: int, tokens: int, longest: int
+) -> int | None:
+    """Among how many programs for each KV head all contexts are shared out; None: each has one of its own.
 
     Parameters
     ----------
-    gpu : Gpu
-        Where it runs.
-    token_heads : int
-        Tokens of all contexts x KV heads.
-    longest : int
-        The longest context, or what of it lies in the window.
-    tile : int
-        Tokens of one loop iteration: a piece is a whole number of them.
-
-    Returns
-    -------
-    int
-        Such that the pieces of the longest context are even, and all pieces together about as many as the
-        programs that the GPU holds at once.
+    gpu, tiling : Gpu, Tiling
+        Where it runs, and how.
+    batch, kv_heads : int
+        Sequences, and KV heads.
+    tokens, longest : int
+        Of all contexts, and of the longest one, or what of it lies in the window.
     """
-    programs = gpu.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR
-    pieces = round(longest * programs / max(token_heads, 1))
-    pieces = max(1, min(pieces, longest // max(LEAST_CHUNK_TOKENS, tile)))
-    return max(1, -(-longest // (pieces * tile))) * tile
+    programs = tiling.at_once(gpu)
+    if batch * kv_heads <= programs and longest < 2 * LEAST_SHARE_TOKENS:
+        return None
+    wanted = max(batch, -(-tokens // max(LEAST_SHARE_TOKENS, tiling.tile)))
+    return max(1, min(programs // kv_heads, wanted))
 
 
 @dataclass(frozen=True)
@@ -177,8 +201,8 @@ class Launch:
         Programs along the three axes.
     arguments : Mapping
         Every argument of the kernel by name, constexpr ones included.
-    warps, stages : int
-        As in Tiling.
+    warps, stages, registers : int
+        As in Tiling; None: as many registers as the compiler likes.
     """
 
     kernel: triton.JITFunction
@@ -186,11 +210,13 @@ class Launch:
     arguments: Mapping[str, object]
     warps: int
     stages: int
+    registers: int | None = None
 
     @property
     def options(self) -> Mapping[str, object]:
         """What the compiler is told beside the arguments."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        found = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        return found | ({"maxnreg": self.registers} if self.registers else {})
 
     def run(self) -> None:
         """Start the kernel on the current stream; nothing to do is nothing launched."""

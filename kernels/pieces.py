@@ -1,16 +1,17 @@
-"""How contexts are cut among the programs of decode attention: pieces of one length, numbered through.
+"""How the contexts are shared out among the programs of decode attention: evenly, in stretches of tiles.
 
-    contexts      |--------------------------|   |---|   |------|
-    pieces        |   0   |   1   |   2   |3 |   | 4 |   |  5   |        before = [0, 4, 5, 6]
+    contexts   |----------------------------|----|-------|    tiles of all sequences, one behind the other
+    shares     |    0    |    1    |    2    |    3     |    starts = [(0, 0), (0, 10), (0, 20), (1, 0), ...]
 
-A program computes one piece for one KV head. The length of a piece follows from all tokens of the batch and
-from the programs that fill the GPU: a long sequence among many short ones is cut into so many pieces that no
-program takes much longer than each place on the GPU is busy anyway. (A number of splits that follows from the
-count of the sequences would leave the long one to one program a head.)
+There are as many shares as the GPU holds programs at once, divided by the KV heads, so that there is no last
+wave that most of the GPU waits for; where there is little to do, fewer, so that each has some tiles still. A
+program works through its share, sequence by sequence. A sequence that lies in one share is done then; of one
+that is cut each share leaves a part, and a second kernel merges them. Where all programs fit the GPU at once
+and no context is worth cutting, each sequence has a program of its own, and nothing is merged.
 
-`before` holds the number of the first piece of each sequence; a program finds its own by bisection. It is the
-same in all layers of a step, so engines compute it once: `cut`. The host needs only two bounds that it knows,
-the longest context and the sum of all.
+`starts` holds where each share begins, (sequence, tile of it). It is the same in all layers of a step, so
+engines compute it once: `cut`. Shares cover all sequences to their ends, whatever their lengths are by then:
+what was made of other lengths gives the same result, less evenly.
 """
 
 from dataclasses import dataclass
@@ -20,43 +21,44 @@ import triton
 import triton.language as tl
 
 from kvsim.kernels.checks import INTEGERS, expect_between, expect_tensor
-from kvsim.kernels.launch import Gpu, Launch, Tiling, decode_tiling, gpu_of, piece_tokens
+from kvsim.kernels.launch import Gpu, Launch, Tiling, decode_tiling, gpu_of, shares_of
 
 AT_ONCE = 1024
-"""Sequences whose pieces are counted in one go."""
+"""Sequences whose tiles are counted in one go."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Contexts cut into pieces.
+    """Contexts shared out.
 
     Attributes
     ----------
-    tokens : int
-        Length of a piece, a whole number of tiles; the last one of a sequence may be shorter.
-    most : int
-        No more pieces than this.
-    before : Tensor or None
-        [batch + 1] int32: pieces of the sequences before each; None where every sequence is one piece.
+    batch, tile : int
+        Sequences, and tokens of a tile.
+    shares : int
+        How many there are, for each KV head.
+    starts : Tensor or None
+        [shares + 1, 2] int32: the sequence and the tile of it that each share begins with; None where every
+        sequence is a share.
     """
 
-    tokens: int
-    most: int
-    before: torch.Tensor | None
+    batch: int
+    tile: int
+    shares: int
+    starts: torch.Tensor | None
 
 
-@triton.jit(do_not_specialize=["batch", "chunk", "window"])
-def pieces_kernel(
+@triton.jit(do_not_specialize=["batch", "window"])
+def tiles_kernel(
     lengths,  # [batch]
     before,  # int32 [batch + 1]
     batch,
-    chunk,
     window,
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Running sum of the sequences' pieces, by one program."""
+    """Running sum of the sequences' tiles, by one program."""
     total = 0
     tl.store(before, total)
     for start in range(0, batch, AT_ONCE):
@@ -65,9 +67,33 @@ def pieces_kernel(
         begin = tl.zeros_like(length)
         if WINDOW:
             begin = tl.maximum(length - window, 0) // TILE * TILE
-        upto = total + tl.cumsum((length - begin + chunk - 1) // chunk, 0)
+        upto = total + tl.cumsum((length - begin + TILE - 1) // TILE, 0)
         tl.store(before + 1 + seq, upto, mask=seq < batch)
         total = tl.max(upto, 0)
+
+
+@triton.jit(do_not_specialize=["batch", "shares"])
+def starts_kernel(
+    before,  # int32 [batch + 1]
+    starts,  # int32 [shares + 1, 2]
+    batch,
+    shares,
+    AT_ONCE: tl.constexpr,
+):
+    """Where each share begins: the last sequence that no more tiles lie before. The first begins with all."""
+    share = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    tile = (share.to(tl.int64) * tl.load(before + batch) // shares).to(tl.int32)
+    low, high = tl.zeros_like(share), tl.zeros_like(share) + batch + 1
+    width = batch
+    while width > 0:  # before[low] <= tile
+        middle = (low + high) // 2
+        found = (tl.load(before + middle, mask=share <= shares, other=0) <= tile) & (middle > low)
+        low, high = tl.where(found, middle, low), tl.where(found, high, tl.maximum(middle, low + 1))
+        width //= 2
+    low = tl.where(share == 0, 0, low)
+    tl.store(starts + 2 * share, low, mask=share <= shares)
+    skipped = tile - tl.load(before + low, mask=share <= shares, other=0)
+    tl.store(starts + 2 * share + 1, tl.where(share == 0, 0, skipped), mask=share <= shares)
 
 
 def cut(
@@ -77,29 +103,30 @@ def cut(
     kv_heads: int,
     head_dim: int,
     element_bytes: int = 2,
+    group: int = 1,
     tokens: int | None = None,
     window: int | None = None,
     splits: int | None = None,
     tiling: Tiling | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
-    """Cut contexts, once for all layers of a step.
+    """Share out contexts, once for all layers of a step.
 
     Parameters
     ----------
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     longest, tokens : int
-        No length is above `longest`, and their sum not above `tokens`; `batch * longest` when not given.
-    kv_heads, head_dim, element_bytes : int
-        Of the keys.
+        No length is above `longest`; their sum is about `tokens`, `batch * longest` when not given.
+    kv_heads, head_dim, element_bytes, group : int
+        Of the keys, and query heads of each of their heads: how many programs run at once follows from them.
     window, splits, tiling
         As in `decode_attention`.
 
     Returns
     -------
     Pieces
-        `before` is filled on the current stream.
+        `starts` is filled on the current stream.
 
     Raises
     ------
@@ -108,7 +135,7 @@ def cut(
     """
     pieces, launches = plan_cut(
         lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
-        tiling=tiling or decode_tiling(head_dim, element_bytes), gpu=gpu,
+        tiling=tiling or decode_tiling(head_dim, element_bytes, group), gpu=gpu,
     )  # fmt: skip
     for launch in launches:
         launch.run()
@@ -135,22 +162,27 @@ def plan_cut(
     seen = longest if window is None else min(longest, window + tile - 1)
     tokens = min(tokens, batch * seen)
     if splits is None:
-        chunk = piece_tokens(gpu or gpu_of(lengths.device), tokens * kv_heads, seen, tile)
+        shares = shares_of(
+            gpu or gpu_of(lengths.device), tiling, batch=batch, kv_heads=kv_heads, tokens=tokens, longest=seen
+        )
     else:
-        chunk = max(1, -(-seen // (splits * tile))) * tile
-    each = max(1, -(-seen // chunk))
-    if each == 1:
-        return Pieces(chunk, batch, None), []
+        each = -(-max(seen, 1) // (splits * tile)) * tile
+        shares = None if splits == 1 else max(1, -(-tokens // each))
+    if shares is None:
+        return Pieces(batch, tile, batch, None), []
     before = torch.empty(batch + 1, dtype=torch.int32, device=lengths.device)
-    arguments = {
+    starts = torch.empty((shares + 1, 2), dtype=torch.int32, device=lengths.device)
+    counting = {
         "lengths": lengths,
         "before": before,
         "batch": batch,
-        "chunk": chunk,
         "window": window or 0,
         "TILE": tile,
         "WINDOW": window is not None,
         "AT_ONCE": AT_ONCE,
     }
-    pieces = Pieces(chunk, min(batch * each, tokens // chunk + batch), before)
-    return pieces, [Launch(pieces_kernel, (1, 1, 1), arguments, 4, 1)]
+    sharing = {"before": before, "starts": starts, "batch": batch, "shares": shares, "AT_ONCE": AT_ONCE}
+    return Pieces(batch, tile, shares, starts), [
+        Launch(tiles_kernel, (1, 1, 1), counting, 4, 1),
+        Launch(starts_kernel, (triton.cdiv(shares + 1, AT_ONCE), 1, 1), sharing, 4, 1),
+    ]

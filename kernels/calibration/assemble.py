@@ -92,24 +92,20 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
     """What form.py needs to compute the work of a part: how the kernels are launched on this device."""
     from kvsim.kernels.launch import (
         DECODE,
-        LEAST_CHUNK_TOKENS,
-        PROGRAMS_PER_MULTIPROCESSOR,
+        LEAST_SHARE_TOKENS,
         Gpu,
         prefill_tiling,
     )
 
-    heads = (32, 64, 128, 256)
+    heads, gpu = (32, 64, 128, 256), Gpu(device.capability, device.multiprocessors)
     if part == "decode":
         return {
-            "multiprocessors": device.multiprocessors,
-            "pieces": device.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR,
-            "least_piece_tokens": LEAST_CHUNK_TOKENS,
+            "shares": {str(head): DECODE[head, 2].at_once(gpu) for head in heads},
+            "least_piece_tokens": LEAST_SHARE_TOKENS,
             "tile_tokens": {str(head): DECODE[head, 2].tile for head in heads},
         }
     if part == "prefill":
-        tilings = {
-            head: prefill_tiling(head, 2, Gpu(device.capability, device.multiprocessors)) for head in heads
-        }
+        tilings = {head: prefill_tiling(head, 2, gpu) for head in heads}
         return {
             "multiprocessors": device.multiprocessors,
             "rows": {str(head): tiling.rows for head, tiling in tilings.items()},

@@ -101,7 +101,7 @@ def fit_part(
     form, _, constants = min(found, key=lambda one: one[1])
     if any(one.point.role == "shape" for one in fitted_to):
         form, constants = chosen(found, planned, fitted_to, bounds)
-    if "tile_tokens" in constants:
+    if "tile_tokens" in constants and "shares" not in constants:
         constants["tile_weight"] = tile_weights(form, constants, measured)
     part: dict[str, Any] = {"form": form, "constants": constants, "base": {}, "tables": [], "range": {}}
     part["unmeasured"] = _main_table(part, planned, fitted_to, fill or nearest)
@@ -133,7 +133,7 @@ def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants with what nobody says of the device: each value that comes into question."""
     if "matrices" in constants:
         return [dict(constants) | {"token_tile": each} for each in EXPERT_TILES]
-    if "tile_tokens" in constants:
+    if "tile_tokens" in constants and "shares" not in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     if "whole_waves" in constants:
         return [dict(constants) | {"least_wave": each} for each in LEAST_WAVE]

@@ -7,10 +7,17 @@ p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other). `m
 kernel merges the pieces of decode attention, which takes `merge`; else 0.
 
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
-             work   tiles one after the other in the longest program
+             work   tiles one after the other in the longest program. Constant `shares`, by head size: as many
+                    programs as the GPU holds at once, among which the kernel shares out all tiles
+                        n      = min(shares / kv_heads, max(sum / least_piece_tokens, sequences))
+                    at least 1; the first is a whole number
+                        work   = rounded / n / tile;  merged = 1 where n > 1
+                    But where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
+                        work   = max(longest / tile, 1);  merged = 0
+                    (least_piece_tokens is a tile where that is more.)
+                    The kernel before it cut all contexts into pieces of one length, together about as many as
+                    the constant `pieces`, but none shorter than `least_piece_tokens` (or a tile):
                         work   = max(piece, rounded * kv_heads / at_once) / tile * weight
-                    The kernel cuts all contexts into pieces of one length, together about as many as the
-                    constant `pieces`, but none shorter than `least_piece_tokens` (or a tile):
                         cuts   = min(round(longest * pieces / (sum * kv_heads)),       (half to even)
                                      floor(longest / least_piece_tokens)), at least 1
                         piece  = longest / cuts, rounded up to whole tiles; longest where cuts = 1
@@ -159,7 +166,13 @@ def decode_features(
     tile = by_head_dim(constants["tile_tokens"], head_dim)
     if rounded is None:
         rounded = max(total + sequences * tile / 2, sequences * tile)
-    merged = 0
+    moved, merged = 2 * total * kv_heads * head_dim * element_bytes, 0
+    if "shares" in constants:
+        programs, least = by_head_dim(constants["shares"], head_dim), constants["least_piece_tokens"]
+        if sequences * kv_heads <= programs and longest < 2 * least:
+            return moved, max(longest / tile, 1), 0
+        shares = max(min(programs // kv_heads, max(total / max(least, tile), sequences)), 1)
+        return moved, rounded / shares / tile, int(shares > 1)
     if "pieces" in constants:
         piece = even_piece(constants, longest, total * kv_heads, tile)
         merged = int(piece < longest)
@@ -169,11 +182,11 @@ def decode_features(
     at_once = constants["at_once"] if "at_once" in constants else constants["programs"]
     work = max(piece, rounded * kv_heads / at_once) / tile
     work *= by_head_dim(constants.get("tile_weight", {}), head_dim, 1.0)
-    return 2 * total * kv_heads * head_dim * element_bytes, work, merged
+    return moved, work, merged
 
 
 def even_piece(constants: Mapping[str, Any], longest: float, token_heads: float, tile: int) -> float:
-    """Tokens of the longest program's piece, as kernels/launch.py cuts: one length over all contexts."""
+    """Tokens of the longest program's piece, where all contexts are cut into pieces of one length."""
     most = longest // max(constants["least_piece_tokens"], tile)
     cuts = min(round(longest * constants["pieces"] / max(token_heads, 1)), most)
     return -(-longest // (cuts * tile)) * tile if cuts > 1 else longest

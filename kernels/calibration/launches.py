@@ -51,7 +51,7 @@ def decode(room: Room, x: Arguments) -> list[Call]:
     on_device, longest = room.integers(lengths), max(lengths)
     pieces = cut(
         on_device, longest=longest, tokens=sum(lengths), kv_heads=x["kv_heads"], head_dim=x["head_dim"],
-        element_bytes=x["element_bytes"],
+        element_bytes=x["element_bytes"], group=x["group"],
     )  # fmt: skip
     query = room.normal(len(lengths), x["kv_heads"] * x["group"], x["head_dim"])
     out = torch.empty_like(query)

@@ -150,7 +150,7 @@ def _decode(x: Arguments, constants: Mapping[str, Any]) -> Features:
     )
     place = {"sequence_heads": len(lengths) * x["kv_heads"], "context_tokens": sum(lengths) / len(lengths)}
     place |= {name: x[name] for name in ("block_size", "group", "head_dim", "element_bytes")}
-    if "pieces" in constants:
+    if "programs" not in constants:
         place[form.MERGED] = merged
     return moved, work, place
 

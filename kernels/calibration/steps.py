@@ -103,8 +103,9 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
     if decoding:
         longest, together = max(batch.decoding), sum(batch.decoding)
         pieces = cut(
-            batch.lengths[:decoding], longest=longest, tokens=together, kv_heads=kv_heads, head_dim=head_dim
-        )
+            batch.lengths[:decoding], longest=longest, tokens=together, kv_heads=kv_heads, head_dim=head_dim,
+            group=heads // kv_heads,
+        )  # fmt: skip
 
     def run() -> None:
         layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -108,8 +109,9 @@ def test_a_journal_of_another_device_or_version_or_plan_is_refused(quick, tmp_pa
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        ("PROGRAMS_PER_MULTIPROCESSOR", 3), ("LEAST_CHUNK_TOKENS", 128),
+        ("LEAST_SHARE_TOKENS", 128),
         ("DECODE", launch.DECODE | {(128, 2): launch.Tiling(128, 8, 2)}),
+        ("DECODE", launch.DECODE | {(128, 2): replace(launch.DECODE[128, 2], programs=2)}),
         ("PREFILL", launch.PREFILL | {(128, 2): launch.Tiling(32, 8, 3, rows=128)}),
     ],
 )  # fmt: skip

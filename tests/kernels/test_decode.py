@@ -94,23 +94,60 @@ def test_a_long_sequence_among_short_ones_is_shared_by_many_programs(window):
     assert_right(batch, query, out)
 
 
-def test_pieces_are_cut_once_for_all_layers():
+def test_shares_are_cut_once_for_all_layers():
+    """15 tiles in 13 shares: they begin with tile floor(i * 15 / 13) of all."""
     lengths = [0, 700, 3, 64, 65]
     batch = shuffled(lengths)
     numbers = batch.integers(lengths)
     pieces = cut(numbers, longest=700, tokens=sum(lengths), kv_heads=2, head_dim=64, splits=11)
-    assert pieces.tokens == 64
-    assert pieces.before.tolist() == [0, 0, 11, 12, 13, 15]
-    assert pieces.before[-1] <= pieces.most
+    assert (pieces.batch, pieces.tile, pieces.shares) == (5, 64, 13)
+    starts = [[0, 0], *([1, i] for i in (1, 2, 3, 4, 5, 6, 8, 9, 10)), [2, 0], [3, 0], [4, 0], [5, 0]]
+    assert pieces.starts.tolist() == starts
     query = batch.queries(len(lengths))
     assert_right(batch, query, decoded(batch, query, pieces=pieces))
 
 
-def test_more_sequences_than_are_counted_at_once():
-    lengths = torch.arange(2500, dtype=torch.int32, device=DEVICE) % 7 * 40
-    pieces = cut(lengths, longest=240, kv_heads=1, head_dim=64, splits=2, tiling=Tiling(32, 4, 1))
-    each = (lengths.long() + pieces.tokens - 1) // pieces.tokens
-    assert torch.equal(pieces.before[1:].long(), each.cumsum(0))
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("others", [[700, 0, 0, 300, 64], [0, 0, 0, 0, 0], [1, 2, 3, 4, 5], [700] * 5])
+def test_shares_of_other_lengths_give_the_same_result(others, window):
+    """As in the next step, when nobody has cut anew; and whatever the host says of the sum."""
+    lengths = [0, 700, 3, 64, 65]
+    batch = shuffled(lengths, window=window)
+    shape = {"longest": 700, "kv_heads": 2, "head_dim": 64, "splits": 5, "window": window}
+    query = batch.queries(len(lengths))
+    for tokens in (0, sum(lengths), None):
+        pieces = cut(batch.integers(others), tokens=tokens, **shape)
+        assert_right(batch, query, decoded(batch, query, pieces=pieces))
+        assert_right(batch, query, decoded(batch, query, tokens=tokens, splits=3))
+
+
+def test_shares_of_other_sequences_or_tiles_are_refused():
+    batch = shuffled([300, 20])
+    numbers, query = batch.integers([300, 20]), batch.queries(2)
+    for other, tiling in ((numbers[:1].clone(), None), (numbers, Tiling(32, 4, 1))):
+        pieces = cut(other, longest=300, kv_heads=2, head_dim=64, splits=3, tiling=tiling)
+        with pytest.raises(
+            ValueError, match="pieces must be of 2 sequences in tiles of 64 tokens, got those"
+        ):
+            decoded(batch, query, pieces=pieces)
+
+
+@pytest.mark.parametrize(("batch", "shares"), [(2500, 40), (3, 2500), (1, 1), (1024, 1025)])
+def test_any_number_of_sequences_and_shares(batch, shares):
+    """More than are counted in one go, too: each share begins where an even cut of all tiles falls."""
+    lengths = torch.arange(batch, dtype=torch.int32) % 7 * 40
+    pieces = cut(
+        lengths.to(DEVICE), longest=240, tokens=min(32 * shares, 240 * batch), kv_heads=1, head_dim=64,
+        splits=8, tiling=Tiling(32, 4, 1),
+    )  # fmt: skip
+    tiles = (lengths.long() + 31) // 32
+    before = torch.cat([torch.zeros(1, dtype=torch.long), tiles.cumsum(0)])
+    first = torch.arange(pieces.shares + 1) * tiles.sum() // pieces.shares
+    found = pieces.starts.cpu().long()
+    assert torch.equal((before[found[:, 0]] + found[:, 1])[1:], first[1:])
+    assert found[0].tolist() == [0, 0] and found[-1].tolist() == [batch, 0]
+    inside = found[:-1][found[:-1, 1] > 0]
+    assert (inside[:, 1] < tiles[inside[:, 0]]).all()
 
 
 def test_more_pieces_than_the_reduction_takes_at_once():

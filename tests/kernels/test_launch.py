@@ -1,53 +1,80 @@
-"""How a context is split, and what the tables hold."""
+"""How contexts are shared out, and what the tables hold."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
+from support.synthetic_gpu import programs_of, run_s
+
 from kvsim.kernels.decode import plan_decode
 from kvsim.kernels.launch import (
     DECODE,
-    LEAST_CHUNK_TOKENS,
+    LEAST_SHARE_TOKENS,
     PREFILL,
     PREFILL_IN_REGISTERS,
-    PROGRAMS_PER_MULTIPROCESSOR,
     Gpu,
     decode_tiling,
     next_power_of_2,
-    piece_tokens,
+    shares_of,
 )
 
 pytestmark = pytest.mark.slow
 
 H200 = Gpu((9, 0), 132)
+TILING = DECODE[128, 2]
+TOGETHER_S = 2 * 64 * 128 * 2 / 4.2e12
+"""A tile of keys and values, at the speed of the memory."""
 
 
-def in_pieces(lengths, kv_heads=8, gpu=H200, tile=64):
-    """Tokens of every program."""
-    chunk = piece_tokens(gpu, sum(lengths) * kv_heads, max(lengths), tile)
-    assert chunk % tile == 0
-    each = [min(chunk, length - start) for length in lengths for start in range(0, length, chunk)]
-    return [tokens for tokens in each for _ in range(kv_heads)]
+def shares(lengths, kv_heads=8):
+    """For each KV head."""
+    return shares_of(
+        H200, TILING, batch=len(lengths), kv_heads=kv_heads, tokens=sum(lengths), longest=max(lengths)
+    )
 
 
 @pytest.mark.parametrize(
-    ("batch", "tokens", "pieces"),
+    ("batch", "tokens", "wanted"),
     [
-        (64, 4096, 1),  # enough programs as it is
-        (8, 256, 1),  # too short to cut
-        (8, 4096, 8),
-        (1, 131_072, 64),  # one long sequence fills the GPU
+        (64, 4096, 49),  # three programs a multiprocessor, 396, are 49 for each of 8 heads
+        (8, 256, None),  # too short to cut
+        (8, 4096, 49),
+        (1, 131_072, 49),  # one long sequence fills the GPU
         (1, 1024, 4),
-        (300, 100_000, 1),
+        (300, 100_000, 49),
+        (4000, 20, 49),  # more than the GPU holds at once
+        (60, 1, 49),
     ],
 )
-def test_pieces_of_equal_contexts_on_an_h200(batch, tokens, pieces):
-    assert len(in_pieces([tokens] * batch)) == 8 * batch * pieces
+def test_shares_on_an_h200(batch, tokens, wanted):
+    assert shares([tokens] * batch) == wanted
 
 
-def test_no_context_is_no_piece():
-    assert piece_tokens(H200, 0, 0, 64) == 64
+def test_of_more_kv_heads_than_programs_each_has_one():
+    assert shares([4096] * 4, kv_heads=512) == 1
+
+
+def test_heads_of_256_are_one_program_where_shared_memory_is_small():
+    found = [DECODE[head, 2].at_once(Gpu((8, 9), 142)) / 142 for head in (32, 64, 128, 256)]
+    assert found == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("batch", [8, 24, 34, 49, 50, 64, 66, 67, 72, 100, 136, 256])
+def test_no_batch_waits_for_a_last_wave(batch):
+    """Programs that share the memory end within 2 % of what its speed allows; a multiprocessor alone is slow.
+
+    With a program for each sequence and head, 400 programs on 396 places take a quarter longer.
+    """
+    lengths = [4096] * batch
+    programs, merged = programs_of(lengths, 8, TILING)
+    ideal_s = sum(programs) * TOGETHER_S
+    slots = TILING.at_once(H200)
+    assert merged and len(programs) <= slots
+    assert run_s(programs, slots, slots / 3 * TOGETHER_S, TOGETHER_S) <= 1.02 * ideal_s / 0.99
+    apart = run_s([64] * (8 * batch), slots, slots / 3 * TOGETHER_S, TOGETHER_S)
+    if batch == 50:
+        assert apart > 1.25 * ideal_s
 
 
 @pytest.mark.parametrize(
@@ -61,27 +88,27 @@ def test_no_context_is_no_piece():
     ids=["one long", "one very long", "bimodal", "lognormal"],
 )
 def test_skewed_batches_are_balanced(lengths):
-    """The longest program takes little more than what each place on the GPU must do at least."""
-    programs = in_pieces(lengths)
-    share = sum(programs) / (H200.multiprocessors * PROGRAMS_PER_MULTIPROCESSOR)
-    assert max(programs) <= 1.1 * max(share, LEAST_CHUNK_TOKENS)
+    """No program has more than a tile above any other."""
+    programs, _ = programs_of(lengths, 8, TILING)
+    assert max(programs) - min(programs) <= 1
+    assert min(programs) * TILING.tile >= LEAST_SHARE_TOKENS - TILING.tile
 
 
-def test_the_longest_context_is_covered_and_no_piece_is_lost():
+def test_what_a_decode_launches():
     def meta(*shape, dtype):
         return torch.empty(shape, dtype=dtype, device="meta")
 
     pool, query = meta(8192, 16, 8, 128, dtype=torch.bfloat16), meta(3, 32, 128, dtype=torch.bfloat16)
     where = {"lengths": meta(3, dtype=torch.int32), "block_table": meta(3, 8192, dtype=torch.int32)}
-    counting, attention, reduction = plan_decode(
+    counting, sharing, attention, reduction = plan_decode(
         query, pool, pool, out=query, longest=131_072, tokens=140_000, gpu=H200, **where
     )
-    chunk, most = attention.arguments["chunk"], attention.grid[0] // 8
-    assert chunk % attention.arguments["TILE"] == 0
-    assert counting.grid == (1, 1, 1) and reduction.grid == (32, 3, 1)
-    for lengths in ([131_072, 8928, 0], [131_072, 8927, 1], [46_667, 46_667, 46_666]):
-        assert sum(-(-length // chunk) for length in lengths) <= most
-    assert attention.arguments["out"].shape == (most, 32, 128)
+    assert counting.grid == (1, 1, 1) and sharing.grid == (1, 1, 1)
+    assert attention.grid == (392, 1, 1) and reduction.grid == (32, 48, 1)
+    assert attention.arguments["partial"].shape == (98, 32, 128)
+    assert attention.options["maxnreg"] * 3 * 4 * 32 <= 65_536
+    (alone,) = plan_decode(query, pool, pool, out=query, longest=511, gpu=H200, **where)
+    assert alone.grid == (24, 1, 1)
 
 
 @pytest.mark.parametrize("table", [DECODE, PREFILL, PREFILL_IN_REGISTERS])

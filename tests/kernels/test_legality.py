@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
+from kvsim.kernels.launch import REGISTERS, decode_tiling
+
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024}
@@ -20,17 +23,33 @@ SHARED_OF_SMALL_GPUS = 99 * 1024
 """sm_86, sm_89 and sm_120 run what is compiled for sm_80 with less of it."""
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
+def compiled(folder, path, *chips):
     """What every kernel of every variant looks like, compiled in processes without the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests/support/ahead_of_time.py"), str(PROCESSES)]
+    environment |= {"TRITON_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [sys.executable, str(ROOT / "tests/support/ahead_of_time.py"), str(PROCESSES), *chips]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     names, *found = map(json.loads, done.stdout.splitlines())
     assert {report["variant"] for report in found} == set(names)
     return found
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """By the Triton that is installed, for all chips."""
+    return compiled(tmp_path_factory.mktemp("triton"), [ROOT])
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory):
+    """By Triton 3.6, which GPU machines with torch 2.11 have, for their chip. `.ci/run` installs it."""
+    folder = os.environ.get("KVSIM_TRITON_3_6")
+    if folder is None:
+        pytest.skip(
+            "KVSIM_TRITON_3_6 does not name a folder: pip install --no-deps --target FOLDER triton==3.6.0"
+        )
+    return compiled(tmp_path_factory.mktemp("triton36"), [folder, ROOT], "sm_90")
 
 
 def where(reports, wrong):
@@ -49,6 +68,31 @@ def is_attention(report):
 
 def test_nothing_is_spilled(reports):
     assert not where(reports, lambda report: report["stack"] or widths(report, "LDL", "STL"))
+
+
+def test_nothing_is_spilled_by_triton_3_6_either(older):
+    assert not where(older, lambda report: report["stack"] or widths(report, "LDL", "STL"))
+    assert_as_many_programs_as_started(older)
+
+
+def test_as_many_programs_fit_as_decode_attention_starts(reports):
+    assert_as_many_programs_as_started(reports)
+
+
+def assert_as_many_programs_as_started(reports):
+    """Registers and shared memory of a multiprocessor leave room for them: or there would be a last wave."""
+    decoding = [report for report in reports if report["kernel"] == "decode_kernel"]
+    assert decoding
+    for report in decoding:
+        assert report["reg"] <= report["registers"], report
+        programs = REGISTERS // (report["registers"] // 8 * 8 * 32 * report["warps"])
+        room = SHARED_BYTES[report["variant"].partition(" ")[0]] + 1024
+        assert programs * (report["shared"] + 1024) <= room, report
+        head = re.search(r"head (\d+)", report["variant"])
+        tiling = decode_tiling(int(head[1]) if head else 128, 1 if " fp8 " in report["variant"] else 2)
+        if "one" not in report["variant"] and "multi-query" not in report["variant"]:
+            assert programs == tiling.programs, report
+            assert report["shared"] <= 1024 * tiling.shared_kib, report
 
 
 def test_shared_memory_fits(reports):

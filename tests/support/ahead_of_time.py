@@ -1,7 +1,8 @@
 """Compiles launches for GPUs that are not there, and reads what the machine code says of itself.
 
-A program, not a test: `python ahead_of_time.py PROCESSES` prints the names of all variants as a line
-of JSON, then a line for each kernel. TRITON_INTERPRET, read when a kernel is defined, must not be set.
+A program, not a test: `python ahead_of_time.py PROCESSES [CHIP]` prints the names of all variants (of a chip)
+as a line of JSON, then a line for each kernel. TRITON_INTERPRET, read when a kernel is defined, must not be
+set.
 """
 
 import json
@@ -208,7 +209,8 @@ def kernels_of(name) -> list[tuple[dict, bytes]]:
     found = []
     for launch in make():
         what, text = compiled(launch, number_of(gpu))
-        found.append(({"variant": name, "kernel": launch.kernel.__name__} | what, text))
+        about = {"variant": name, "kernel": launch.kernel.__name__, "warps": launch.warps}
+        found.append((about | {"registers": launch.registers} | what, text))
     return found
 
 
@@ -218,12 +220,13 @@ def number_of(gpu) -> int:
     return 10 * major + minor
 
 
-def main(processes):
-    """Compile all variants, in processes that share what is imported."""
-    print(json.dumps(list(VARIANTS)))
+def main(processes, chips):
+    """Compile all variants of some chips, in processes that share what is imported."""
+    names = [name for name in VARIANTS if name.partition(" ")[0] in chips]
+    print(json.dumps(names))
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        kernels = [kernel for some in pool.imap(kernels_of, VARIANTS) for kernel in some]
-    for chip, gpu in GPUS.items():
+        kernels = [kernel for some in pool.imap(kernels_of, names) for kernel in some]
+    for chip, gpu in ((chip, GPUS[chip]) for chip in chips):
         of_chip = [kernel for kernel in kernels if kernel[0]["variant"].startswith(f"{chip} ")]
         whats, texts = zip(*of_chip, strict=True)
         for what, counts in zip(whats, instructions(texts, number_of(gpu)), strict=True):
@@ -231,4 +234,4 @@ def main(processes):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:] or list(GPUS))

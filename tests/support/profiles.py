@@ -26,7 +26,9 @@ def of_an_earlier_kernel():
     """The settings of the example, had each context been cut alone, as kernels once did."""
     found = settings()
     decode = found["parts"]["decode"]
-    decode["constants"]["programs"] = decode["constants"].pop("pieces")
+    del decode["constants"]["shares"]
+    decode["constants"] |= {"programs": 528, "at_once": 396}
+    decode["form"] |= {"work_per_s": 1.9e6, "p": 3}
     decode["form"].pop("merge_s")
     return found
 

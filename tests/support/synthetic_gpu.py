@@ -1,13 +1,16 @@
 """A GPU of formulas and noise, for tests: other formulas than the fitted ones, closer to how kernels run.
 
-Attention counts real programs, pieces and tiles on real slots; products run in whole waves of whole tiles;
-norms are of third power. What is fitted to it must find it all the same.
+Attention runs real programs of real tiles on the slots of its multiprocessors: one begins when another ends,
+and all that run share the memory, so that a last wave of few programs is slow. Products run in whole waves of
+whole tiles; norms are of third power. What is fitted to it must find it all the same.
 
     PYTHONPATH=tests python -m support.synthetic_gpu  writes the fit into tests/data/calibrated-example.json
 """
 
 import json
 from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -18,30 +21,58 @@ from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
 from kvsim.kernels.calibration.profile import write_profile
-from kvsim.kernels.launch import DECODE, PREFILL, Gpu, piece_tokens
+from kvsim.kernels.launch import DECODE, PREFILL, Gpu, shares_of
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 
 H200 = Device("NVIDIA H200", 150_754_820_096, (9, 0), 132, 1, "13.0", "2.11.0", "3.6.0", "3.12.0")
 
 BANDWIDTH, PEAK = 4.2e12, 7.6e14
-SLOTS = 132 * 3
+GPU = Gpu((9, 0), 132)
 
 
 def norm3(a, b):
     return (a**3 + b**3) ** (1 / 3)
 
 
+def programs_of(lengths, kv_heads, tiling):
+    """Tiles of every program of decode attention, and whether parts are merged."""
+    tiles = [ceil(length / tiling.tile) for length in lengths]
+    shares = shares_of(
+        GPU, tiling, batch=len(lengths), kv_heads=kv_heads, tokens=sum(lengths), longest=max(lengths)
+    )
+    if shares is None:
+        return tiles * kv_heads, False
+    starts = [share * sum(tiles) // shares for share in range(shares + 1)]
+    return [end - start for start, end in pairwise(starts)] * kv_heads, shares > 1
+
+
+def run_s(programs, slots, tile_s, together_s):
+    """Until the last of some programs ends, `slots` at once, in order.
+
+    A tile takes one of them `tile_s` where it runs alone, and all of them `together_s` each where the memory
+    is what they wait for.
+    """
+    now, done, running, waiting = 0.0, 0.0, [], programs[::-1]  # done: tiles of a program that ran throughout
+    while running or waiting:
+        while waiting and len(running) < slots:
+            heappush(running, done + waiting.pop())
+        first = heappop(running)
+        now += (first - done) * norm3(tile_s, together_s * (len(running) + 1))
+        done = first
+    return now
+
+
 def decode_s(x):
-    lengths, tile = lengths_of(x), DECODE[x["head_dim"], 2].tile
-    kv_heads, longest = x["kv_heads"], max(lengths)
-    chunk = piece_tokens(Gpu((9, 0), 132), sum(lengths) * kv_heads, longest, tile)
-    tiles = kv_heads * sum(ceil(length / tile) for length in lengths)
-    serial = max(min(chunk, longest) / tile, tiles / SLOTS)
-    moved = 2 * sum(lengths) * kv_heads * x["head_dim"] * x["element_bytes"]
-    latency = 0.5e-6 * (0.4 + 0.6 * x["head_dim"] * tile / 8192)
+    tiling = DECODE[x["head_dim"], 2]
+    lengths, tile = lengths_of(x), tiling.tile
+    programs, merged = programs_of(lengths, x["kv_heads"], tiling)
+    tile_bytes = 2 * tile * x["head_dim"] * x["element_bytes"]
+    filled = sum(lengths) / (tile * sum(ceil(length / tile) for length in lengths))
+    latency = 1e-6 * (0.4 + 0.6 * x["head_dim"] * tile / 8192)
+    ran = run_s(programs, tiling.at_once(GPU), latency, tile_bytes * filled / BANDWIDTH)
     paging = 1 + 0.35 / x["block_size"] ** 0.7
-    return 3e-6 + 2.1e-6 * (chunk < longest) + paging * norm3(moved / BANDWIDTH, serial * latency)
+    return 3e-6 + 2.1e-6 * merged + paging * ran
 
 
 def prefill_s(x):

@@ -3,7 +3,14 @@
 The form, and a ratio by sequences x KV heads and by the mean context:
 
     bytes   2 * sum * kv_heads * head_dim * element_bytes
-    work    tiles one after the other in the longest program, of which `at_once` run at the same time:
+    work    tiles one after the other in the longest program. All tiles are shared out among as many programs
+            as the GPU holds at once (constant `shares`, by head size); what is cut is merged by a second
+            kernel, which takes `merge_s`:
+                n      = min(shares // kv_heads, max(sum / least_piece_tokens, sequences)), at least 1
+                work   = rounded / n / tile, and of n = 1 nothing is merged
+            but where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
+                work   = max(longest / tile, 1), and nothing is merged
+            Profiles with the constant `pieces` are of a kernel of which `at_once` programs run at once:
                 work   = max(piece, rounded * kv_heads / at_once) / tile * tile_weight
             All contexts are cut into pieces of one length, together about `pieces` of them, but none shorter
             than `least_piece_tokens` or a tile; a second kernel merges them, which takes `merge_s`:
@@ -76,18 +83,19 @@ class DecodePart:
         self.one_launch = bool(self._l2_bytes)
         self._multiprocessors: float = constants.get("multiprocessors", 1)
         self._tile_flops, self._key_bytes = 4 * ROWS * head_dim, 2 * head_dim * element_bytes
+        self._shares: int = by_head_dim(constants["shares"], head_dim) if "shares" in constants else 0
         self._together: float = constants.get("pieces", 0)
-        self._programs: float = 0.0 if self._together else constants["programs"]
+        self._programs: float = 0.0 if self._together or self._shares else constants["programs"]
         self.tile: int = by_head_dim(constants["tile_tokens"], head_dim)
         self._least_piece: float = constants["least_piece_tokens"]
-        if self._together and self._least_piece < self.tile:
+        if (self._together or self._shares) and self._least_piece < self.tile:
             self._least_piece = float(self.tile)
         self._token_ps = 2 * kv_heads * head_dim * element_bytes * self._part.byte_ps
         self._least_token_ps = layers * 2 * kv_heads * head_dim * element_bytes * PS_PER_S / most_bytes_per_s
         weight: float = constants.get("tile_weight", {}).get(padded_head(head_dim), 1.0)
         self._tile_ps = self._part.work_ps / self.tile * weight
-        at_once: float = constants["at_once"] if "at_once" in constants else constants["programs"]
-        self._round_ps = self._tile_ps * kv_heads / at_once
+        at_once: float = constants.get("at_once", self._programs)
+        self._round_ps = self._tile_ps * kv_heads / at_once if at_once else 0.0
         self._lines: dict[int, tuple[Line, int]] = {}
         self.limits = self._part.limits
 
@@ -122,6 +130,18 @@ class DecodePart:
             longest, half, tiles = mean, total + seqs * self.tile / 2, float(seqs * self.tile)
             rounded, later = max(half, tiles), max(half + further, tiles)
         length = longest + steps
+        if self._shares:
+            if seqs * self._kv_heads <= self._shares and longest < 2 * self._least_piece:
+                working = max(longest, self.tile) * self._tile_ps
+                throughout = max(length, self.tile) * self._tile_ps
+            else:
+                shares = self._shares_of(seqs, total)
+                working, merging = rounded / shares * self._tile_ps, part.merge_ps if shares > 1 else 0.0
+                throughout = later / self._shares_of(seqs, total + further) * self._tile_ps
+                start, end = start + merging, end + merging
+            first = part.norm(total * self._token_ps, working)
+            last = part.norm((total + further) * self._token_ps, throughout)
+            return (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
         if self._together:
             least, tile = self._least_piece, self.tile
             if length >= 2 * least:  # else no context is cut
@@ -149,6 +169,11 @@ class DecodePart:
             first = least
         least += further * self._least_token_ps
         return first, last if last > least else least
+
+    def _shares_of(self, seqs: int, total: int) -> float:
+        """Among how many programs for each KV head all tiles are shared out."""
+        wanted = total / self._least_piece
+        return max(min(self._shares // self._kv_heads, wanted if wanted > seqs else seqs), 1)
 
     def beside_prompts_ps(
         self, alone_ps: float, seqs: int, total: int, spread: Spread | None, flop_ps: float
