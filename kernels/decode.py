@@ -44,6 +44,8 @@ from kvsim.kernels.pieces import Pieces, plan_cut
 from kvsim.kernels.tiles import fold, load_rows, scores_of, slots_of
 
 LOG2_E = 1.4426950408889634
+MOST_ROWS = 128
+"""Query rows that the registers of a program hold, of 8 warps."""
 
 
 @triton.jit(do_not_specialize=["home_stride", "window"])
@@ -289,6 +291,7 @@ def plan_decode(
     expect_between("window", 1 if window is None else window, 1, 2**31 - 1)
 
     group, head_pad = heads // kv_heads, next_power_of_2(head_dim)
+    expect_between("query: heads for each KV head", group, 0, MOST_ROWS)
     tiling = tiling or decode_tiling(head_dim, keys.element_size(), group)
     launches: list[Launch] = []
     if pieces is None:

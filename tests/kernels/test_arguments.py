@@ -53,6 +53,7 @@ REFUSED = [
     (decode_attention, DECODE, {"block_table": None}, "block_table or starts must be given, one of them"),
     (decode_attention, DECODE, {"starts": numbers(3)}, "block_table or starts must be given, one of them"),
     (decode_attention, DECODE, {"block_table": numbers(2, 3)}, r"block_table must have shape \[3, most blocks\]"),
+    (decode_attention, DECODE, {"query": meta(3, 512, 64)}, "query: heads for each KV head must be 0 to 128, got 256"),
     (decode_attention, DECODE, {"window": 0}, "window must be 1 to 2147483647, got 0"),
     (decode_attention, DECODE, {"splits": 0}, "splits must be 1 to 65535, got 0"),
     (decode_attention, DECODE, {"out": meta(3, 8, 64, dtype=torch.bfloat16)}, "out must be float16, got bfloat16"),
