@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from importlib import resources
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from kvsim.sim.bench.workload import workload_of as replayed_workload
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.counted import several
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import text_of
+from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
@@ -79,23 +80,48 @@ class Point:
 # -- points ---------------------------------------------------------------------------------------
 
 
+TEXTS = ("name", "model", "gpu", "precision", "version")
+WHOLE = ("tp", "dp", "ep", "input_tokens", "output_tokens", "clients")
+
+
 def points(text: str | None = None) -> list[Point]:
     """The points of a table in CSV, those that ship if none is given."""
     rows = csv.DictReader(io.StringIO(_shipped("points") if text is None else text))
-    lacking = [each.name for each in fields(Point) if each.name not in (rows.fieldnames or ())]
-    if lacking:
-        raise KvsimError(f"a table of points must have the columns {', '.join(lacking)}")
-    return [_point(row) for row in rows]
+    with understood("a table of points"):
+        lacking = [each.name for each in fields(Point) if each.name not in (rows.fieldnames or ())]
+        if lacking:
+            raise KvsimError(f"a table of points must have the columns {', '.join(lacking)}")
+        try:
+            return [_point(row) for row in rows]
+        except csv.Error as error:
+            raise KvsimError(f"a table of points is no CSV: {error}") from error
 
 
-def _point(row: Mapping[str, str]) -> Point:
-    found: dict[str, Any] = {name: row[name] for name in ("name", "model", "gpu", "precision", "version")}
-    try:
-        for name in ("tp", "dp", "ep", "input_tokens", "output_tokens", "clients"):
-            found[name] = int(float(row[name] or 1))
-        return Point(**found, ttft_s=float(row["ttft_s"]), tpot_s=float(row["tpot_s"]))
-    except ValueError as error:
-        raise KvsimError(f"point {row['name']!r} has {error}") from error
+LIMITS = {
+    **dict.fromkeys(("tp", "dp", "ep"), (1, 4096)),
+    **dict.fromkeys(("input_tokens", "output_tokens"), (1, 10_000_000)),
+    "clients": (1, 100_000),
+    **dict.fromkeys(("ttft_s", "tpot_s"), (1e-9, 1e6)),
+}
+"""The least and the most that each number of a point may be."""
+
+
+def _point(row: Mapping[str, str | None]) -> Point:
+    found: dict[str, Any] = {name: row[name] or "" for name in TEXTS}
+    for name, (least, most) in LIMITS.items():
+        said = row[name]
+        if said == "" and name in WHOLE:
+            said = "1"
+        try:
+            value = float(said or "nothing")
+        except ValueError:
+            value = nan
+        if not least <= value <= most:
+            raise KvsimError(
+                f"{name} must be from {least:,} to {most:,}, got {said!r:.60} at point {found['name']!r:.60}"
+            )
+        found[name] = int(value) if name in WHOLE else value
+    return Point(**found)
 
 
 def model_of(point: Point) -> ModelSpec:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import kvsim.sim.validate as points_module
 from kvsim import cli
 from kvsim.reports.truth import validate
 from kvsim.sim.errors import KvsimError
@@ -164,3 +165,20 @@ def test_the_command_prints_and_draws(tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "rtx-4090 llama-3.1-8b vLLM 0.19" in out and "throughput mean" in out
     assert [path.name for path in (tmp_path / "pictures").glob("*.png")] == ["truth-requests.png"]
+
+
+@pytest.mark.parametrize("column", [*points_module.LIMITS])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "9" * 30, "1e400", "x", "x" * 5000])
+def test_a_number_that_cannot_be_is_told_by_its_column(column, value, tmp_path):
+    head, row = points_module._shipped("points").splitlines()[:2]
+    cells = dict(zip(head.split(","), row.split(","), strict=True)) | {column: value}
+    with pytest.raises(KvsimError, match=f"{column} must be from .* to .*, got") as told:
+        points_module.points(f"{head}\n{','.join(cells.values())}\n")
+    assert len(str(told.value)) < 250
+
+
+@pytest.mark.parametrize("text", ["{head}\nx", "{head}\n{row}\rx", '{head}\n"'])
+def test_a_table_that_is_cut_off_is_told_in_one_line(text):
+    head, row = points_module._shipped("points").splitlines()[:2]
+    with pytest.raises(KvsimError):
+        points_module.points(text.format(head=head, row=row))
