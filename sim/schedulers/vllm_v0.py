@@ -43,6 +43,11 @@ from kvsim.sim.workload import Beam
 EARLY = ("0.1.0", "0.1.7")
 
 
+MaybeText = str | None
+MaybeCount = int | None
+"""By name: of a union that is written out, a compiled class forgets the types."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VllmV0Options:
     """What of vLLM V0 no other engine has."""
@@ -55,7 +60,7 @@ class VllmV0Options:
         below=1,
         doc="share of the memory that an admission leaves free",
     )
-    preemption: str | None = option(
+    preemption: "MaybeText" = option(  # noqa: RUF009
         "What becomes of preempted requests: recompute, swap.",
         default=None,
         value="NAME",
@@ -63,7 +68,7 @@ class VllmV0Options:
         shown="recompute; swap for several samples",
         doc="what becomes of preempted requests: `recompute`, or `swap`",
     )
-    num_cpu_blocks: int | None = option(
+    num_cpu_blocks: "MaybeCount" = option(  # noqa: RUF009
         "Blocks of host memory for swapped requests.",
         default=None,
         value="N",

@@ -36,6 +36,9 @@ from kvsim.sim.serving.piece_server import PieceServer
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
+MaybeSwitch = bool | None
+"""By name: of a union that is written out, a compiled class forgets the types."""
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -67,7 +70,7 @@ class VllmV1Options:
         below=1,
         doc="share of the memory that an admission leaves free while anything runs",
     )
-    reserve_full_prompt: bool | None = option(
+    reserve_full_prompt: "MaybeSwitch" = option(  # noqa: RUF009
         "Admit a request only when its whole prompt fits.",
         default=None,
         shown="on",
