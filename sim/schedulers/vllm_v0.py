@@ -21,18 +21,17 @@ budget); 0.1.7: prompts apart; neither has chunked prefill or a prefix cache; 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
-from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.vllm_options import VllmV0Options
 from kvsim.sim.serving.beam import Survivors
 from kvsim.sim.serving.beam_server import BeamServer
 from kvsim.sim.serving.group_server import GroupServer
@@ -41,41 +40,6 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam
 
 EARLY = ("0.1.0", "0.1.7")
-
-
-MaybeText = str | None
-MaybeCount = int | None
-"""By name: of a union that is written out, a compiled class forgets the types."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VllmV0Options:
-    """What of vLLM V0 no other engine has."""
-
-    watermark: float = option(
-        "Share of the memory that an admission leaves free.",
-        default=0.01,
-        value="X",
-        least=0,
-        below=1,
-        doc="share of the memory that an admission leaves free",
-    )
-    preemption: "MaybeText" = option(  # noqa: RUF009
-        "What becomes of preempted requests: recompute, swap.",
-        default=None,
-        value="NAME",
-        allowed=("recompute", "swap"),
-        shown="recompute; swap for several samples",
-        doc="what becomes of preempted requests: `recompute`, or `swap`",
-    )
-    num_cpu_blocks: "MaybeCount" = option(  # noqa: RUF009
-        "Blocks of host memory for swapped requests.",
-        default=None,
-        value="N",
-        least=0,
-        shown="what fits in 4 GiB per GPU",
-        doc="host memory for swapped requests, in blocks",
-    )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

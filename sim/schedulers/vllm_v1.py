@@ -27,17 +27,14 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
-from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.piece_server import PieceServer
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
-
-MaybeSwitch = bool | None
-"""By name: of a union that is written out, a compiled class forgets the types."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +53,6 @@ class Policy:
     """keep layers of every kind in groups over one pool, with prefixes (earlier ones: windows, without)"""
     has_switches: bool
     """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VllmV1Options:
-    """Switches of vLLM V1; early releases lack them."""
-
-    watermark: float = option(
-        "Share of the memory that an admission leaves free.",
-        default=0.0,
-        value="X",
-        least=0,
-        below=1,
-        doc="share of the memory that an admission leaves free while anything runs",
-    )
-    reserve_full_prompt: "MaybeSwitch" = option(  # noqa: RUF009
-        "Admit a request only when its whole prompt fits.",
-        default=None,
-        shown="on",
-        doc="whether a request enters only when all of its prompt fits",
-    )
 
 
 POLICIES = {

@@ -40,6 +40,7 @@ WORK = "--num-prompts 60 --request-rate 8 --no-plots --record-map 10 --step-log"
 COMMANDS = f"""\
 run {WORK} --out default
 run {WORK} --no-async-scheduling --cost constant:0.03 --kv-tokens 6000 --out short
+run {WORK} --kv-tokens 6000 --watermark 0.02 --no-reserve-full-prompt --out switches
 run {WORK} --kv-tokens 6000 --out prefixes --enable-prefix-caching --shared-prefix 3x200
 run {WORK} --kv-tokens 6000 --out radix --allocator radix --enable-prefix-caching --shared-prefix 3x200
 run {WORK} --kv-tokens 6000 --out forks --scheduler vllm-v0 --n 3 --preemption swap
@@ -48,20 +49,31 @@ run {WORK} --model gemma-3-27b --gpu h100 --out windows
 run {WORK} --model llama-3.1-8b --gpu h100 --cost measured-elsewhere --out calibrated
 run {WORK} --model gemma-3-27b --gpu h100 --cost measured-elsewhere --out measured-windows
 run --num-prompts 60 --request-rate 20 --no-plots --replicas 3 --router least-requests --out fleet
-run {WORK} --allocator own:Mine --scheduler own:Later --out own
+run {WORK} --allocator own:Mine --scheduler own:Later --patience 2 --out own
 compare {WORK} --kv-tokens 6000 --allocator contiguous,buddy,dynamic,paged --out several
 """
 OWN = """
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
 from kvsim.allocators.paged import Paged
+from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 
 class Mine(Paged):
     def growth_budget(self):
         return super().growth_budget() // 2
 
+@dataclass(frozen=True, kw_only=True)
+class LaterOptions(VllmV1Options):
+    patience: int | None = option("Requests that must wait before any enters.", default=None, value="N")
+
 class Later(VllmV1):
+    declares = LaterOptions
+
     def schedule(self, server):
-        if len(server.waiting) < 3 and server.running and server.now_ps < 10**12:
+        few = len(server.waiting) < (self.own(LaterOptions).patience or 3)
+        if few and server.running and server.now_ps < 10**12:
             server.grow_due()
         else:
             super().schedule(server)

@@ -13,6 +13,7 @@ import pytest
 from setuptools import find_packages
 
 from kvsim import cli
+from kvsim.sim.parts import KINDS, part_named
 
 ROOT = Path(cli.__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -267,6 +268,14 @@ def test_the_wheel_has_every_package_and_the_command():
     packages = find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
     assert sorted(packages) == sorted(["kvsim", *(f"kvsim.{name}" for name in found)])
     assert PROJECT["project"]["scripts"] == {"sim": "kvsim.cli:main"}
+
+
+def test_options_are_declared_in_modules_that_stay_python():
+    """A compiled dataclass forgets what `int | None` said, and nobody could subclass it."""
+    parts = [part_named(kind, name) for kind, (table, _) in KINDS.items() for name in table]
+    declared = {part.declares.__module__ for part in parts}
+    assert "kvsim.sim.schedulers.vllm_options" in declared
+    assert not declared & set(PROJECT["tool"]["kvsim"]["compiled"])
 
 
 def test_the_wheel_has_every_data_file():

@@ -1,0 +1,59 @@
+"""What vLLM's schedulers let a user choose: V0's own options, and V1's.
+
+They stand apart from the schedulers, which are compiled: a compiled class keeps no `int | None` to read, and
+nobody could subclass it.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmV0Options:
+    """What of vLLM V0 no other engine has."""
+
+    watermark: float = option(
+        "Share of the memory that an admission leaves free.",
+        default=0.01,
+        value="X",
+        least=0,
+        below=1,
+        doc="share of the memory that an admission leaves free",
+    )
+    preemption: str | None = option(
+        "What becomes of preempted requests: recompute, swap.",
+        default=None,
+        value="NAME",
+        allowed=("recompute", "swap"),
+        shown="recompute; swap for several samples",
+        doc="what becomes of preempted requests: `recompute`, or `swap`",
+    )
+    num_cpu_blocks: int | None = option(
+        "Blocks of host memory for swapped requests.",
+        default=None,
+        value="N",
+        least=0,
+        shown="what fits in 4 GiB per GPU",
+        doc="host memory for swapped requests, in blocks",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmV1Options:
+    """Switches of vLLM V1; early releases lack them."""
+
+    watermark: float = option(
+        "Share of the memory that an admission leaves free.",
+        default=0.0,
+        value="X",
+        least=0,
+        below=1,
+        doc="share of the memory that an admission leaves free while anything runs",
+    )
+    reserve_full_prompt: bool | None = option(
+        "Admit a request only when its whole prompt fits.",
+        default=None,
+        shown="on",
+        doc="whether a request enters only when all of its prompt fits",
+    )
