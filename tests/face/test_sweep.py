@@ -53,7 +53,7 @@ def test_python_gives_the_same_table(tmp_path):
 
 
 def test_equal_settings_are_run_once(tmp_path):
-    assert swept(tmp_path, "--max-num-seqs", "default,256,128", "--watermark", "default,0") == 0
+    assert swept(tmp_path, "--max-num-seqs", "default,256,128", "--block-size", "default,16") == 0
     assert len(keys(tmp_path / "out")) == len(set(keys(tmp_path / "out"))) == 2
     table = pd.read_parquet(tmp_path / "out/table.parquet")
     assert len(table) == 6 and table["latency.e2e_s.mean"].nunique() <= 2

@@ -238,7 +238,7 @@ def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, bl
             happened[name] += times > 0
         happened["finished"] += result.finished.any()
         happened["rejected"] += bool(result.rejected)
-    assert happened["rejected"] > 5
+    assert happened["rejected"] >= 5  # SGLang cuts an answer that only just fits where others refuse it
     assert happened["finished"] > cases // 2
     assert [name for name in HAPPENS[scheduler] if happened[name] < 2] == []
 
