@@ -228,7 +228,7 @@ def test_no_option_is_described_that_is_not_there():
         for spelling in (*option.opts, *option.secondary_opts)
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
-    there |= {f"--{name.replace('_', '-')}" for name in declared_everywhere()}
+    there |= {f"--{off}{name.replace('_', '-')}" for name in declared_everywhere() for off in ("", "no-")}
     there |= {"--fuzz"}  # one of pytest's here
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     there |= {"--enable-prompt-tokens-details", "--enable-logging-iteration-details"}  # of vllm serve

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.cases import COSTS, HAPPENS, draw_case, told
 from support.event_rows import rows
+from support.settings import engine_config
 from support.stories import workload
 
 from kvsim.allocators.base import Region
@@ -16,7 +17,6 @@ from kvsim.sim.record import memory_map
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.metrics import event_table, map_table
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +141,7 @@ def check_events(case, engine, result):
 
 def engine_of(scheduler, blocks, work, **settings):
     usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
-    config = EngineConfig(**usual | settings)
+    config = engine_config(**usual | settings)
     scenario = Deployment(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),

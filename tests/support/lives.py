@@ -10,7 +10,7 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.metrics import event_table, request_table, timeline_table
 from kvsim.sim.record.summary import Summary
 from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
+from support.settings import engine_config
 
 
 def run_of(engine, scenario, label="test"):
@@ -26,7 +26,7 @@ def run_of(engine, scenario, label="test"):
 def served(scheduler, blocks, work, label="test", **settings):
     """A run on so many blocks of 4 tokens, a second a step."""
     usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
-    config = EngineConfig(**usual | settings)
+    config = engine_config(**usual | settings)
     scenario = Deployment(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),
