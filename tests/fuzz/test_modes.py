@@ -1,24 +1,22 @@
-"""Random configurations of the command, in fast-forward and in step mode: every file of the runs is equal."""
+"""Random configurations of every registered part, in fast-forward and in step mode: every file is equal.
+
+A part or an option of a part is tried from the day it is registered: the cases follow the registries.
+"""
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 from pyarrow import parquet
 from support.attack import attack, tried
+from support.drawn import PARTS, option_words, parts_around
+
+from kvsim.allocators import ALLOCATORS
+from kvsim.sim.parts import declared_everywhere
+from kvsim.sim.scenario.registry import allocator_class
 
 pytestmark = pytest.mark.slow
-
-SCHEDULERS = {
-    "static": ["--allocator=buddy", "--allocator=dynamic", "--allocator=contiguous"],
-    "orca": ["--allocator=buddy", "--allocator=dynamic", "--allocator=contiguous"],
-    "vllm-v0": ["--preemption=swap", "--preemption=recompute", "--beam-width=2", "--enable-prefix-caching"],
-    "vllm-v0@0.1.0": ["--preemption=swap", "--n=3", "--beam-width=2"],
-    "vllm-v1@0.11.0": ["--enable-prefix-caching", "--enable-prefix-caching --allocator=radix"],
-    "vllm-v1@0.33.0": ["--enable-prefix-caching", "--async-scheduling", "--watermark=0.05"],
-    "nano-vllm": ["--enable-prefix-caching"],
-}
-"""Each with options that it takes."""
 
 CHOICES = {
     "--block-size": ["8", "16", "32"],
@@ -27,35 +25,51 @@ CHOICES = {
     "--max-num-batched-tokens": ["300", "2048", "4096"],
     "--max-model-len": ["300", "1024"],
     "--input-len": ["uniform:1:400", "lognormal:100:1"],
+    "--output-len": ["1", "uniform:1:300"],
     "--request-rate": ["0.5", "4", "inf"],
     "--policy": ["priority", "sjf"],
     "--clients": ["1", "5"],
     "--shared-prefix": ["2x50", "3x200"],
     "--n": ["2"],
+    "--beam-width": ["2"],
+    "--enable-prefix-caching": [],
+    "--async-scheduling": [],
+    "--replicas": ["2", "3"],
+    "--trace": ["sharegpt", "agents"],
+    "--model": ["llama-2-7b", "gemma-3-12b", "deepseek-v2-lite", "falcon-h1-7b"],
+    "--time-scale": ["2.7"],
     "--cost": ["roofline", "constant:0.03"],
     "--seed": ["1", "2", "3"],
 }
 KINDS = ("token", "reserved", "internal", "cached", "external", "idle", "free")
-USUAL = "run --no-plots --quiet --force"
 
 
-def configuration(rng):
-    """A command line, of which most can be carried out."""
-    scheduler = rng.choice(list(SCHEDULERS))
-    words = [*USUAL.split(), "--num-prompts", rng.choice(["20", "40", "80"]), "--scheduler", scheduler]
-    if rng.random() < 0.6:
-        words += rng.choice(SCHEDULERS[scheduler]).split()
-    for name in rng.sample(list(CHOICES), rng.randint(1, 5)):
-        words += [name, rng.choice(CHOICES[name])]
-    return [*words, "--record-map", rng.choice(["3", "40"])]
+SLOW = {name for name in ALLOCATORS if allocator_class(name).slow}
+
+
+def run_of(parts, rng, most):
+    """A short run of such parts, with up to so many choices that concern every part."""
+    prompts = "3" if SLOW.intersection(parts) else rng.choice(["3", "20", "50"])
+    words = ["run", "--no-plots", "--quiet", "--force", "--gpu", "h200", "--num-prompts", prompts, *parts]
+    names = rng.sample(list(CHOICES), rng.randint(0, most))
+    if "--kv-tokens" not in names:
+        words += ["--kv-tokens", "4000"]  # larger memories take some allocators long
+    for name in names:
+        words += [name, *rng.sample(CHOICES[name], min(1, len(CHOICES[name])))]
+    return [*words, "--record-map", rng.choice(["3", "10"])]
 
 
 def content_of(directory):
-    """The files of a run; of its summary, all but how long it took."""
-    files = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
-    summary = json.loads(files["summary.json"])
-    del summary["simulation"]
-    return files | {"summary.json": summary}
+    """The files of a run by their path; of summaries, all but how long it took."""
+    found = {}
+    for path in sorted(Path(directory).rglob("*")):
+        if path.is_file():
+            name = str(path.relative_to(directory))
+            found[name] = path.read_bytes()
+            if path.name == "summary.json":
+                found[name] = json.loads(found[name])
+                found[name].pop("simulation", None)
+    return found
 
 
 def check_books(run):
@@ -63,23 +77,42 @@ def check_books(run):
     timeline = parquet.read_table(run / "timeline.parquet").to_pydict()
     kinds = [timeline[name] for name in KINDS if name in timeline]
     assert min(map(min, kinds)) >= 0
-    assert len(set(map(sum, zip(*kinds, strict=True)))) == 1
+    if "replica" not in timeline:
+        assert len(set(map(sum, zip(*kinds, strict=True)))) == 1
     engine = json.loads((run / "summary.json").read_text())["engine"]
     requests = parquet.read_table(run / "requests.parquet").to_pydict()
     preempted = engine["preemptions_recompute"] + engine["preemptions_swap"]
     assert sum(requests["num_preemptions"]) == preempted
 
 
-def test_step_mode_and_fast_forward_write_the_same_files(cases):
-    def case(rng):
-        words = configuration(rng)
-        fast, slow = attack([*words, "--out", "fast"]), attack([*words, "--out", "slow", "--step-mode"])
-        assert (fast.code, fast.err) == (slow.code, slow.err.replace("slow", "fast"))
-        if fast.code == 0:
-            one, other = content_of("fast"), content_of("slow")
-            assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == [], words
-            check_books(Path("fast"))
-        return fast
+def in_both_modes(words):
+    """What a run says, the same in both modes; its files are equal, and its books balance."""
+    fast, slow = attack([*words, "--out", "fast"]), attack([*words, "--out", "slow", "--step-mode"])
+    assert (fast.code, fast.err) == (slow.code, slow.err.replace("slow", "fast")), words
+    if fast.code == 0:
+        one, other = content_of("fast"), content_of("slow")
+        assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == [], words
+        check_books(Path("fast"))
+    return fast
 
-    found = tried("modes", cases(25), case)
-    assert found["accepted"] > 0
+
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+def test_every_registered_part_writes_the_same_files_in_both_modes(cases, kind, name):
+    alone = [f"--{kind}", name, *(["--replicas", "2"] if kind == "router" else [])]
+    assert in_both_modes(run_of(alone, Random(name), 0)).code == 0
+
+    def case(rng):
+        return in_both_modes(run_of(parts_around(rng, kind, name), rng, 4))
+
+    tried(f"{kind} {name} in both modes", cases(1), case)
+
+
+@pytest.mark.parametrize("name", declared_everywhere())
+def test_every_option_of_a_part_writes_the_same_files_in_both_modes(cases, name):
+    declared = declared_everywhere()[name]
+
+    def case(rng):
+        part = [f"--{declared.kind}", rng.choice(declared.parts), *option_words(rng, declared.named)]
+        return in_both_modes(run_of(part, rng, 0))
+
+    assert tried(f"{name} in both modes", cases(2), case)["accepted"]
