@@ -1,8 +1,10 @@
 """What there is to choose from, as tables: models, GPUs, and whatever a registry names."""
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 
@@ -94,8 +96,8 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
 
 def names_table(registry: Mapping[str, str]) -> FittingTable:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
-    modules = {name: import_module(where.partition(":")[0]) for name, where in registry.items()}
-    return table_of(("name", "what it is"), ((name, _first_line(m.__doc__)) for name, m in modules.items()))
+    said = {name: _doc_of(where.partition(":")[0]) for name, where in registry.items()}
+    return table_of(("name", "what it is"), ((name, _first_line(text)) for name, text in said.items()))
 
 
 def scheduler_card(name: str) -> str:
@@ -103,7 +105,7 @@ def scheduler_card(name: str) -> str:
     from kvsim.sim.build import scheduler_class
 
     found = scheduler_class(name)
-    text = (import_module(found.__module__).__doc__ or "").strip()
+    text = _doc_of(found.__module__)
     versions = [f"releases {', '.join(found.VERSIONS)}"] if found.VERSIONS else []
     return "\n".join([name, *versions, *own_options(found.declares), "", text])
 
@@ -134,9 +136,19 @@ def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
     return table_of(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
 
 
-def _first_line(text: str | None) -> str:
+def _doc_of(name: str) -> str:
+    """What a module says of itself; a compiled one has no docstring, but its source lies beside it."""
+    module = import_module(name)
+    text, file = module.__doc__, module.__file__
+    if text is None and file is not None:
+        source = Path(file).with_name(f"{name.rpartition('.')[2]}.py")
+        text = ast.get_docstring(ast.parse(source.read_bytes()), clean=False) if source.is_file() else None
+    return (text or "").strip()
+
+
+def _first_line(text: str) -> str:
     """What stands behind the name: `Paged: fixed blocks ...` says `fixed blocks ...`."""
-    return (text or "").partition("\n")[0].partition(": ")[2]
+    return text.partition("\n")[0].partition(": ")[2]
 
 
 def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:

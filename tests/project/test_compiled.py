@@ -51,6 +51,8 @@ run {WORK} --model gemma-3-27b --gpu h100 --cost measured-elsewhere --out measur
 run --num-prompts 60 --request-rate 20 --no-plots --replicas 3 --router least-requests --out fleet
 run {WORK} --allocator own:Mine --scheduler own:Later --patience 2 --out own
 compare {WORK} --kv-tokens 6000 --allocator contiguous,buddy,dynamic,paged --out several
+schedulers
+schedulers vllm-v1
 """
 OWN = """
 from dataclasses import dataclass
