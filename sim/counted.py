@@ -1,5 +1,7 @@
 """Numbers in sentences: `1 server` and `2 servers`, `+0.0 %` and never `-0.0 %`."""
 
+from math import isnan
+
 
 def several(count: int, what: str) -> str:
     """`1 GPU`, `1,000 GPUs`."""
@@ -7,6 +9,8 @@ def several(count: int, what: str) -> str:
 
 
 def signed_percent(share: float) -> str:
-    """`+1.2 %` of 0.012; what rounds to nothing has no sign of its own."""
+    """`+1.2 %` of 0.012; what rounds to nothing has no sign of its own, and NaN is `-`."""
+    if isnan(share):
+        return "-"
     said = f"{100 * share:+.1f} %"
     return "+0.0 %" if said == "-0.0 %" else said

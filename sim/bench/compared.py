@@ -1,6 +1,7 @@
 """One number of a server: what was measured, and what is simulated."""
 
 from dataclasses import dataclass
+from math import nan
 
 
 @dataclass(frozen=True)
@@ -14,5 +15,5 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """Simulated over measured, less 1."""
-        return self.simulated / self.measured - 1
+        """Simulated over measured, less 1; NaN of what took no time, as TPOT of single tokens."""
+        return self.simulated / self.measured - 1 if self.measured else nan

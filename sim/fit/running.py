@@ -24,15 +24,16 @@ from kvsim.sim.files.reading import plain_bytes
 
 Floats = npt.NDArray[np.float64]
 _AT = r"(\d\d-\d\d \d\d:\d\d:\d\d)"
+_X = r"(\d+(?:\.\d+)?)"
 _STEP = re.compile(
-    _AT
-    + r"[^\n]*?Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, (\d+) generation requests, "
-    r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) ms(?:, [A-Z]+ KV cache usage: ([\d.]+)%)?"
+    rf"{_AT}[^\n]*?Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, "
+    rf"(\d+) generation requests, (\d+) generation tokens, iteration elapsed time: {_X} ms"
+    rf"(?:, [A-Z]+ KV cache usage: {_X}%)?"
 )
 _STATISTICS = re.compile(
-    _AT + r"[^\n]*?Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, "
-    r"Running: (\d+) reqs, Waiting: (\d+) reqs[^\n]*?KV cache usage: ([\d.]+)%"
-    r"(?:[^\n]*?Prefix cache hit rate: ([\d.]+)%)?"
+    rf"{_AT}[^\n]*?Avg prompt throughput: {_X} tokens/s, Avg generation throughput: {_X} tokens/s, "
+    rf"Running: (\d+) reqs, Waiting: (\d+) reqs[^\n]*?KV cache usage: {_X}%"
+    rf"(?:[^\n]*?Prefix cache hit rate: {_X}%)?"
 )
 QUARTER_S = 900
 FARTHEST = 56

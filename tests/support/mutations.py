@@ -1,12 +1,14 @@
 """Damage for fuzzers: bytes, JSON, tables and directories, each changed a little by a seeded `Random`.
 
 mutated_bytes    cut off, flipped, doubled, or filled with marks that mean something
+mutated_words    some words of a text replaced by odd ones
 mutated_json     a value replaced, a key dropped or doubled, a list ten levels or ten thousand deep
 mutated_table    a column dropped, doubled, of another type, with nulls, or of another length
 mutated_folder   one of its files changed so, emptied, removed, or a directory in its place
 """
 
 import json
+import re
 from pathlib import Path
 from random import Random
 
@@ -38,6 +40,37 @@ def mutated_bytes(rng: Random, content: bytes) -> bytes:
     if rng.random() < 0.2:
         del found[rng.randint(0, len(found)) :]
     return bytes(found)
+
+
+ODD = (
+    *(
+        "0",
+        "1",
+        "-1",
+        "-7",
+        "1e308",
+        "1e-300",
+        "inf",
+        "nan",
+        "1e400",
+        "9" * 12,
+        "00",
+        "0x10",
+        "1_0",
+        "\u0663",
+    ),
+    *("true", "null", "None", "x", "\u00e9", "\0", "paged", "os:system", "2026-02-30", "../..", "/dev/zero"),
+    *("[]", "[1]", "[[1]]", "{}", "{a=1}", "[nan]", "[-1]", '["x"]', '""', '"x"', '"4"', "'a", '"', *"#=,;"),
+)
+
+
+def mutated_words(rng: Random, text: str) -> str:
+    """A text of settings, cells or messages with one to three of its words changed, doubled or left out."""
+    words = re.split(r"([\w.+-]+)", text)
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        place = rng.randrange(1, len(words), 2)
+        words[place] = rng.choice([*ODD, "", words[place] * 2, "x" * 5000, rng.choice(words)])
+    return "".join(words)
 
 
 def deep(rng: Random) -> str:

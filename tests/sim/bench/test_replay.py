@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import replace
+from math import isnan
 
 import numpy as np
 import pytest
 from support.bench_files import GUIDELLM, INFERENCE_PERF, bench_serve, measured_on, of_simulation
 
 import kvsim
+from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.replay import compared, simulated
 from kvsim.sim.bench.server import server_of
 from kvsim.sim.bench.what_if import changed, parsed
 from kvsim.sim.bench.workload import workload_of
+from kvsim.sim.counted import signed_percent
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.log import read_log
 from kvsim.sim.options.scenario import Scenario
@@ -305,3 +308,9 @@ def test_a_replay_and_its_what_if_name_their_clocks(tmp_path):
     assert fitted.clock() == ["Clock: roofline; not validated."]
     assert fitted.as_json()["what_if_cost"]["clock"].startswith("roofline x 1.")
     assert found.plot("requests").texts[-1].get_text() == "clock: roofline; not validated"
+
+
+def test_what_took_no_time_has_no_error():
+    nothing = Compared("TPOT", "mean", 0.0, 0.0)
+    assert isnan(nothing.off) and signed_percent(nothing.off) == "-"
+    assert signed_percent(Compared("TTFT", "mean", 0.2, 0.1).off) == "-50.0 %"

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from support.bench_files import bench_serve
+from support.bench_files import bench_serve, step_lines
 from support.shared_data import shared
 
 import kvsim
@@ -202,3 +202,10 @@ def test_real_runs_are_met_with_the_steps_of_their_log(name):
     )
     off = replay.table.set_index(["what", "statistic"]).off
     assert abs(off["TPOT", "mean"]) < 0.08 and abs(off["requests", "per s"]) < 0.04
+
+
+def test_a_line_whose_number_is_damaged_is_left_out(tmp_path):
+    lines = step_lines(4).splitlines()
+    path = tmp_path / "server.log"
+    path.write_text("\n".join([*lines[:3], lines[3].replace(" ms,", ".50 ms,"), ""]))
+    assert len(read_running(path).steps) == 3

@@ -1,0 +1,168 @@
+"""Every file that a command reads, changed: used, or refused in one line.
+
+READ says of each parameter of each command that takes a file what is tried of it; a new one that is neither
+there nor known to be written fails `test_every_file_that_a_command_reads_is_tried`.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.attack import attack, tried
+from support.bench_files import AIPERF, GUIDELLM, INFERENCE_PERF, VLLM, bench_serve, step_lines
+from support.commands import reads_or_writes_files
+from support.mutations import mutated_file, mutated_folder, mutated_words
+
+from kvsim import cli
+
+pytestmark = pytest.mark.slow
+
+SMALL = "--cost constant:0.03 --num-prompts 5 --kv-tokens 5000"
+SOUGHT = """\
+slo = "ttft:p99=1s"
+allocator = ["paged", "buddy"]
+cost = "constant:0.03"
+num_prompts = 5
+kv_tokens = 5000
+
+[[case]]
+name = "chat"
+output_len = "20"
+"""
+SWEEP = 'request_rate = "2:4:2"\n' + SOUGHT
+POINTS = """\
+name,model,gpu,precision,version,tp,dp,ep,input_tokens,output_tokens,clients,ttft_s,tpot_s
+mine,meta-llama/Llama-3.1-8B,h100,bf16,0.19.0,1,1,1,512,16,4,0.03,0.0085
+other,meta-llama/Llama-3.1-8B,h100,bf16,0.19.0,1,1,1,99,9,1,0.02,0.0075
+"""
+LOG = """\
+INFO 01-01 non-default args: {'model': 'm', 'max_num_seqs': 128}
+INFO core.py:99] Initializing a V1 LLM engine (v0.19.0) with config: model='m', tensor_parallel_size=1, \
+enable_prefix_caching=True
+INFO Chunked prefill is enabled with max_num_batched_tokens=2048.
+INFO Model loading took 14.99 GiB memory and 3.1 seconds
+INFO GPU KV cache size: 41,408 tokens
+"""
+TOKENIZER = {
+    "version": "1.0",
+    "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
+    "pre_tokenizer": {"type": "Whitespace"},
+}
+TEXTS = [
+    {"id": str(k), "conversations": [{"from": who, "value": "a b " * (9 + k)} for who in ("human", "gpt")]}
+    for k in range(4)
+]
+SERVER = "--model llama-3.1-8b --gpu l4 --cost roofline"
+RUN = "--no-plots --quiet --out out --force"
+
+READ = {
+    "sweep file": [("sweep.toml", f"sweep {{}} --jobs 1 {RUN}"), ("sweep.toml", "sweep {} --dry-run")],
+    "capacity file": [("capacity.toml", f"capacity {{}} --jobs 1 --seeds 1 {RUN}")],
+    "table directories": [("swept", "table {}"), ("seeds", "table {} --out table.csv --force")],
+    "fit log": [("server.log", "fit llama-3.1-8b --gpu l4 --log {}")],
+    "replay result": [
+        (name, f"replay {{}} {SERVER}")
+        for name in ("vllm.json", "guidellm.json", "aiperf", "inference-perf.json", "mine.json")
+    ],
+    "replay log": [
+        ("server.log", f"replay mine.json {SERVER} --log {{}}"),
+        ("steps.log", "replay mine.json --model llama-3.1-8b --gpu l4 --log {}"),
+    ],
+    "validate source": [("points.csv", "validate {}"), ("mine.json", f"validate {{}} {SERVER}")],
+    "validate table": [("errors.csv", "validate points.csv --table {}")],
+    "calibrate log log": [("steps.log", "calibrate log {} --out fitted.toml --force")],
+}
+READ |= {
+    f"{command} tokenizer": [("tokenizer.json", f"{words} --tokenizer {{}}")]
+    for command, words in {
+        "run": f"run --trace texts.json {SMALL} {RUN}",
+        "compare": f"compare --trace texts.json {SMALL} {RUN} --allocator paged,buddy",
+        "sweep": f"sweep --trace texts.json {SMALL} {RUN} --request-rate 2,4 --jobs 1",
+        "capacity": f"capacity --trace texts.json {SMALL} {RUN} --slo ttft:p99=1s --seeds 1 --jobs 1",
+        "traces show": "traces show texts.json",
+        "traces convert": "traces convert texts.json converted.jsonl --force",
+    }.items()
+}
+
+OWN_FUZZERS = {
+    "model": "test_models.py",
+    "models": "test_models.py",
+    "gpu": "test_profiles.py",
+    "profile": "test_profiles.py",
+    "trace": "test_traces.py",
+    "config": "test_run_directories.py",
+    "run": "test_run_directories.py",
+    "directories": "test_run_directories.py",
+}
+"""Parameters that read a file by the same reader in every command -> where it is tried."""
+WRITTEN = {"out"}
+
+
+@pytest.fixture
+def files(here):
+    """One of each file that READ names, whole."""
+    Path("sweep.toml").write_text(SWEEP)
+    Path("capacity.toml").write_text(SOUGHT)
+    Path("points.csv").write_text(POINTS)
+    Path("server.log").write_text(LOG)
+    Path("steps.log").write_text(LOG + step_lines())
+    Path("tokenizer.json").write_text(json.dumps(TOKENIZER))
+    Path("texts.json").write_text(json.dumps(TEXTS))
+    for name, path in (("vllm", VLLM), ("guidellm", GUIDELLM), ("inference-perf", INFERENCE_PERF)):
+        shutil.copy(path, f"{name}.json")
+    shutil.copytree(AIPERF, "aiperf")
+    bench_serve(Path("mine.json"), [(k / 4, 100 + k, 5, 0.05, [0.02] * 4) for k in range(6)])
+    for words in (
+        "sweep sweep.toml --jobs 1 --no-plots --quiet --out swept",
+        f"run --seeds 2 --jobs 1 {SMALL} --no-plots --quiet --out seeds",
+        "validate points.csv --cost roofline --table errors.csv",
+    ):
+        assert cli.main(words.split()) == 0
+
+
+def test_every_file_that_a_command_reads_is_tried():
+    unknown = {
+        name
+        for name in reads_or_writes_files() - READ.keys()
+        if name.split()[-1] not in {*OWN_FUZZERS, *WRITTEN}
+    }
+    assert unknown == set(), "add it to READ, or say in OWN_FUZZERS where it is tried"
+    assert all((Path(__file__).parent / name).is_file() for name in OWN_FUZZERS.values())
+
+
+def damaged(rng, path):
+    """Change a file, or some of the files of a directory, in its place."""
+    if path.is_dir():
+        mutated_folder(rng, path)
+    elif path.suffix != ".json" and rng.random() < 0.7:
+        path.write_text(mutated_words(rng, path.read_text()))
+    else:
+        mutated_file(rng, path)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_changed_files(cases, files, name):
+    for path, words in READ[name]:
+        told = attack(words.format(path).split())
+        assert told.code == 0, f"{words}: the whole file: {told.err}"
+
+    def case(rng):
+        path, words = rng.choice(READ[name])
+        whole = Path("whole", path)
+        if not whole.exists():
+            whole.parent.mkdir(exist_ok=True)
+            Path(path).rename(whole)
+        _put(whole, Path(path))
+        damaged(rng, Path(path))
+        return attack(words.format(path).split())
+
+    tried(f"files of {name}", cases(6), case)
+
+
+def _put(whole, path):
+    """A copy in the place of what stands there, whatever it has become."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    (shutil.copytree if whole.is_dir() else shutil.copy)(whole, path)
