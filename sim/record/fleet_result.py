@@ -90,6 +90,7 @@ def requests_of(workload: Workload, rows: Int64Column) -> Workload:
         samples=None if samples is None else samples.rows(rows),
         content=None if content is None else [content[row] for row in rows.tolist()],
         priority=None if priority is None else priority[rows],
+        held_ps=None if workload.held_ps is None else workload.held_ps[rows],
         waits=None if workload.waits is None else _waits_of(workload.waits, rows),
         labels={name: column[rows] for name, column in workload.labels.items()},
     )

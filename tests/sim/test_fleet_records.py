@@ -1,17 +1,20 @@
 """What a fleet writes down of each request and of each memory: as servers of their own would."""
 
+from dataclasses import fields
 from random import Random
 
 import numpy as np
 import pytest
 from support.cases import COSTS, draw_case
 
+import kvsim
 from kvsim.sim.build import build_engine
 from kvsim.sim.record import metrics
 from kvsim.sim.record.events import Texts
 from kvsim.sim.record.fleet_result import requests_of
 from kvsim.sim.record.glance import glance
 from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.workload import Workload
 
 ROUTERS = ("round-robin", "random", "least-requests:2", "least-kv", "prefix")
 SCHEDULERS = ("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v0", "orca")
@@ -104,3 +107,29 @@ def test_who_looks_at_a_fleet_sees_all_its_replicas_together():
         place = list(type(engine.replica.recorder.rows()[0])._fields).index(kind)
         assert max(most) <= max(row[place] for row in seen.rows) <= sum(most)
     assert [row[0] for row in seen.rows] == sorted({row[0] for row in seen.rows})
+
+
+def test_a_part_of_a_workload_has_its_rows_of_every_column():
+    """A column of requests that is added to `Workload` is taken apart, too."""
+    rows = np.array([1, 3])
+    n, column = 4, np.arange(10, 14)
+    whole = Workload("w", column, column, column, priority=column, held_ps=column, labels={"session": column})
+    found = requests_of(whole, rows)
+    for field in fields(Workload):
+        value = getattr(whole, field.name)
+        if isinstance(value, np.ndarray) and len(value) == n:
+            assert getattr(found, field.name).tolist() == [11, 13], field.name
+    assert found.labels["session"].tolist() == [11, 13]
+    assert found.heard_ps.tolist() == [22, 26]
+
+
+def test_a_fleet_behind_a_front_end_is_reported_replica_by_replica():
+    run = kvsim.simulate(
+        model="llama-3.1-8b",
+        gpu="h200",
+        replicas=3,
+        router="random",
+        num_prompts=50,
+        request_rate=float("inf"),
+    )
+    assert run.summary.requests.finished == 50
