@@ -34,12 +34,12 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error.name} is not installed: pip install '.[gpu]' in a clone of kvsim")
 
+from kvsim.kernels.calibration.card import clocks
 from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.layer import read
 from kvsim.kernels.calibration.timing import (
     LEAST_LAUNCHES,
     captured,
-    clocks,
     datasheet_of,
     expect_alive,
     interleaved,
@@ -120,6 +120,7 @@ class Stage:
         self.device = torch.device("cpu" if dry else "cuda")
         self.generator = torch.Generator(self.device).manual_seed(0)
         self.name = "rehearsal" if dry else torch.cuda.get_device_name()
+        self.uuid = None if dry else str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
         self.sheet = None if dry else datasheet_of(self.name)
         self.most_tflops = math.inf
         self.copy_gb_per_s = math.nan
@@ -157,8 +158,12 @@ class Stage:
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
         """One measured point, or the reason why it cannot be one; also printed."""
         middle, low, high = spread(seconds)
-        rate, speed = moved / middle / 1e9, flops / middle / 1e12
+        if middle <= 0:
+            row = {"part": part, "name": name, "refused": refusal(self.sheet, middle)}
+            print(f"         {name}: left out, {row['refused']}", flush=True)
+            return row
         row = {"part": part, "name": name, "us": middle * 1e6, "us_p10": low * 1e6, "us_p90": high * 1e6}
+        rate, speed = moved / middle / 1e9, flops / middle / 1e12
         row |= {"bytes": moved, "gb_per_s": rate, "tflops": speed, "of_copy": rate / self.copy_gb_per_s}
         if reason := refusal(self.sheet, middle, moved, flops, self.most_tflops):
             row["refused"] = reason
@@ -321,11 +326,12 @@ def ceilings(stage: Stage) -> Iterator[dict]:
     )
     if wrong:
         raise RuntimeError("; ".join(f"{name}: {why}" for name, why in wrong.items()))
-    stage.copy_gb_per_s = 8 * size / median(times["copy"]) / 1e9
+    if seconds := median(times["copy"]):
+        stage.copy_gb_per_s = 8 * size / seconds / 1e9
     yield stage.row("ceilings", "copy, bytes read and written", times["copy"], moved=8 * size)
     yield stage.row("ceilings", "read", times["read"], moved=4 * size)
     row = stage.row("ceilings", f"{side}-cubed bf16 product", times["product"], flops=2 * side**3)
-    stage.most_tflops = math.inf if stage.dry else 1.1 * row["tflops"]
+    stage.most_tflops = math.inf if stage.dry else 1.1 * row.get("tflops", math.inf)
     yield row
 
 
@@ -458,7 +464,7 @@ def main() -> None:
         "torch": torch.__version__,
         "triton": triton.__version__,
         "datasheet_gb_per_s": stage.sheet.gb_per_s if stage.sheet else None,
-        "clocks": [clocks()],
+        "clocks": [clocks(stage.uuid)],
         "rows": [],
         "failed": [],
     }
@@ -472,7 +478,7 @@ def main() -> None:
             parts.clear()  # nothing else can run
         except Exception as error:  # whatever it is, the other parts go on
             report["failed"].append(f"{part}: {words_of(error)}")
-        report["clocks"].append(clocks())
+        report["clocks"].append(clocks(stage.uuid))
         print(f"         {part} took {time.perf_counter() - start:.0f} s", flush=True)
         if options.out:
             options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

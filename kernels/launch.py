@@ -7,7 +7,7 @@ key's element. `benchmarks/kernels.py tune` measures the alternatives on a GPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -142,6 +142,15 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
     (256, 2): Tiling(32, 8, 2, rows=64),
 }
 """The same on Ampere, Ada and consumer Blackwell: all operands pass through registers, 99 KB will do."""
+
+
+def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
+    """The tables as plain data: table -> "head size x bytes of an element" -> tiling."""
+    tables = {"decode": DECODE, "prefill": PREFILL, "prefill_in_registers": PREFILL_IN_REGISTERS}
+    return {
+        name: {f"{head_dim} x {size}": asdict(tiling) for (head_dim, size), tiling in table.items()}
+        for name, table in tables.items()
+    }
 
 
 def described() -> str:

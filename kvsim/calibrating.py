@@ -8,7 +8,7 @@ from kvsim.kernels.calibration.earlier import kept_as, write_beside
 from kvsim.kernels.calibration.errors import CalibrationError, NoGpuError
 from kvsim.kernels.calibration.overview import held_by_others, left_out, overview
 from kvsim.kernels.calibration.plan import plan
-from kvsim.kernels.calibration.soundness import FAULTY_EXIT_CODE
+from kvsim.kernels.calibration.soundness import exit_code_of
 from kvsim.kernels.calibration.stopping import exit_code, terminable
 from kvsim.reports.calibration.profile import fit_of
 from kvsim.reports.calibration.watch import outcome, plan_report, watched
@@ -40,7 +40,7 @@ def calibrated(out: Path | None, name: str | None, *, quick: bool, interpret: bo
     ):
         print(line)
     if found.faults:
-        raise Stopped(f"faulty: {'; '.join(found.faults)}", FAULTY_EXIT_CODE)
+        raise Stopped(f"faulty: {'; '.join(found.faults)}", exit_code_of(found.content["measured"]))
 
 
 def measured(

@@ -17,7 +17,9 @@ The same from a shell, with nothing of kvsim but the kernels:
     grid.py        which points, which of them are held out        sizes.py  the numbers, in full, quick, toys
     plan.py        all points for one device, and how long they take
     device.py      the device and its versions
-    timing.py      CUDA graphs, turns, medians, datasheets, clocks: shared with benchmarks/kernels.py
+    card.py        what nvidia-smi says of the card, and why it is slowed
+    drift.py       the same two launches before every part: whether the card stays as fast
+    timing.py      CUDA graphs, turns, medians, datasheets: shared with benchmarks/kernels.py
     room.py        one slab of random memory, cut anew for every launch
     launches.py    what is launched for each part                  layer.py  small kernels of a layer
     steps.py       whole layers                                    all_reduce.py  sums over GPUs

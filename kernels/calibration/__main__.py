@@ -9,7 +9,7 @@ from kvsim.kernels.calibration.earlier import kept_as, write_beside
 from kvsim.kernels.calibration.errors import CalibrationError
 from kvsim.kernels.calibration.overview import left_out, overview
 from kvsim.kernels.calibration.plan import plan
-from kvsim.kernels.calibration.soundness import FAULTY_EXIT_CODE
+from kvsim.kernels.calibration.soundness import exit_code_of
 from kvsim.kernels.calibration.stopping import exit_code, terminable
 
 
@@ -80,7 +80,7 @@ def main() -> int:
         print("a rehearsal on the CPU: none of these times is a measurement")
     for fault in profile["measured"]["faults"]:
         print(f"faulty: {fault}")
-    return FAULTY_EXIT_CODE if profile["measured"]["faults"] else 0
+    return exit_code_of(profile["measured"])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """From a journal to a profile: sift the points, fit every part, predict the composed steps."""
 
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from kvsim.kernels.calibration.device import Device
+from kvsim.kernels.calibration.drift import drift_of
 from kvsim.kernels.calibration.fit import Bounds, Measured, described, error_of, fit_part
 from kvsim.kernels.calibration.form import predict_s
 from kvsim.kernels.calibration.journal import Journal
@@ -21,8 +23,18 @@ these leave the least error between 13 token counts in public tables of H100 and
 (benchmarks/products.py)."""
 
 
+def installed_version() -> str:
+    """kvsim's version; of a checkout that is not installed, as on a bare GPU machine, that it is one."""
+    try:
+        return version("kvsim")
+    except PackageNotFoundError:
+        return "a checkout"
+
+
 def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict[str, Any]:
     """The profile of what a journal holds; raises IncompleteError where a part is missing."""
+    from kvsim.kernels import launch  # imports triton
+
     device, sheet = planned.device, planned.sheet
     measured, refused = sifted(planned, journal)
     expect_complete(planned, journal, refused)
@@ -49,10 +61,15 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
         },
         "measured": {
             "date": journal.head["date"],
-            **{name: known[name] for name in ("driver", "cuda", "torch", "triton", "python")},
+            **{name: known[name] for name in ("driver", "cuda", "cublas", "torch", "triton", "python")},
+            "kvsim": installed_version(),
+            "plan": journal.head["plan"],
+            "tilings": launch.tilings(),
             "seconds": journal.seconds,
             "quick": planned.quick,
             "clocks": [dict(one) for one in journal.clocks],
+            "sentinels": [dict(one) for one in journal.sentinels],
+            "drift": drift_of(journal.sentinels),
         },
         "limits": {
             "bandwidth_bytes_per_s": sheet.gb_per_s * 1e9 if sheet else None,

@@ -6,7 +6,8 @@ other failure the GPU is tried: where it is dead, the calibration ends, since al
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 import torch
 from triton.errors import TritonError
@@ -28,8 +29,15 @@ from kvsim.kernels.calibration.timing import (
 )
 
 REPEATS = 9
+REPLAYS = 32
+"""Of a graph in a row: fewer than the driver queues before the host waits."""
+LOAD_SIDE, LOADS = 4096, 64
+"""Products of cubes that keep a GPU busy, and how many are started at once: more than 10 ms."""
 FAILURES = (RuntimeError, MemoryError, TritonError)
 """What a point may fail by; RuntimeError is what torch raises of the memory and of the device."""
+
+
+Read = TypeVar("Read")
 
 
 class Stopwatch(Protocol):
@@ -37,6 +45,9 @@ class Stopwatch(Protocol):
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
         """What was measured at each point; the points take turns."""
+
+    def under_load(self, read: Callable[[], Read]) -> Read:
+        """What a call returns while the device is busy."""
 
 
 class Bench:
@@ -77,6 +88,24 @@ class Bench:
         self._clean_up()
         return found
 
+    def under_load(self, read: Callable[[], Read]) -> Read:
+        """Large products run until the call returns; without load where they do not fit the memory."""
+        room = self._room = self._room or self._new_room()
+        side, count = (64, 1) if self.rehearsal else (LOAD_SIDE, LOADS)
+        with ThreadPoolExecutor(1) as other:
+            try:
+                a, b, out = room.cut(side, side), room.cut(side, side), room.new(side, side)
+                asked = None
+                while asked is None or not asked.done():
+                    for _ in range(count):
+                        torch.mm(a, b, out=out)
+                    asked = asked or other.submit(read)
+                    out[0, 0].item()  # waits
+            except FAILURES as error:
+                expect_alive(error, room.device)
+                return read()
+            return asked.result()
+
     def _new_room(self) -> Room:
         try:
             return Room(self.rehearsal)
@@ -113,9 +142,8 @@ class Bench:
         if what == "eager":
             calls = launches.eager(room)
             return on_host_clock(calls, wait), len(calls)
-        count = launches.EMPTY_LAUNCHES if what == "graph" else 1
         if self.rehearsal:
             return on_host_clock([empty]), 1
         if what == "graph":
-            return captured([empty] * count), count
-        return on_host_clock([graph_of([empty]).replay], wait), 1
+            return captured([empty] * launches.EMPTY_LAUNCHES), launches.EMPTY_LAUNCHES
+        return on_host_clock([graph_of([empty]).replay] * REPLAYS, wait), REPLAYS

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.kernels.calibration.assemble import profile_of
+from kvsim.kernels.calibration.card import clocks
+from kvsim.kernels.calibration.drift import reading
 from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.timing import clocks
 
 if TYPE_CHECKING:
     from kvsim.kernels.calibration.bench import Stopwatch
@@ -50,7 +52,7 @@ def calibrate(
     fresh: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
     stopwatch: "Stopwatch | None" = None,
-    read_clocks: Callable[[], Mapping[str, str]] = clocks,
+    read_clocks: Callable[[], Mapping[str, str]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> dict[str, Any]:
     """Measure what the journal does not have yet, fit everything, and return the profile.
@@ -70,7 +72,7 @@ def calibrate(
     stopwatch : Stopwatch
         Stands for the device; the device itself when not given.
     read_clocks, now : callable
-        What nvidia-smi says, and the time of the beginning.
+        What nvidia-smi says, asked when not given, and the time of the beginning.
 
     Raises
     ------
@@ -88,20 +90,17 @@ def begin(
     journal: Path | None = None,
     *,
     fresh: bool = False,
-    read_clocks: Callable[[], Mapping[str, str]] = clocks,
+    read_clocks: Callable[[], Mapping[str, str]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Journal:
     """The journal, with what it has from before; raises JournalError as `calibrate` does."""
-    before = read_clocks()
+    said = read_clocks() if read_clocks else clocks(planned.device.uuid)
     head = {
-        "device": {**planned.device.facts(), "driver": before.get("driver_version")},
+        "device": {**planned.device.facts(), "driver": said.get("driver_version")},
         "plan": planned.digest,
         "date": now().isoformat(timespec="seconds"),
     }
-    written = Journal(journal, head, fresh)
-    if not written.clocks:
-        written.add_clocks("before", before)
-    return written
+    return Journal(journal, head, fresh)
 
 
 def finish(
@@ -111,14 +110,14 @@ def finish(
     name: str | None = None,
     progress: Callable[[Progress], object] = lambda _: None,
     stopwatch: "Stopwatch | None" = None,
-    read_clocks: Callable[[], Mapping[str, str]] = clocks,
+    read_clocks: Callable[[], Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
     """Measure what the journal does not have yet, and fit."""
     if stopwatch is None:
         from kvsim.kernels.calibration.bench import Bench
 
         stopwatch = Bench(planned.device.rehearsal)
-    measure(planned, journal, stopwatch, progress, read_clocks)
+    measure(planned, journal, stopwatch, progress, read_clocks or partial(clocks, planned.device.uuid))
     return profile_of(planned, journal, name)
 
 
@@ -133,21 +132,25 @@ def measure(
     groups = [[point for point in group if point.key not in journal.samples] for group in planned.groups]
     groups = [group for group in groups if group]
     left = [planned.estimated_s(group) for group in groups]
-    estimated, started = 0.0, time.perf_counter()
+    estimated, started, last = 0.0, time.perf_counter(), None
+
+    def read(when: str) -> None:
+        journal.add_reading(when, *reading(stopwatch, planned.device.rehearsal, read_clocks))
+
     for i, group in enumerate(groups):
         part, took_s = group[0].part, time.perf_counter() - started
         pace = (took_s + 5) / (estimated + 5) if estimated else 1.0  # there is nothing to compare with yet
         progress(Progress(len(journal.samples), len(planned.points), part, pace * sum(left[i:])))
-        if journal.last_part not in {None, part} and journal.last_clocks != f"before {part}":
-            journal.add_clocks(f"before {part}", read_clocks())
-        begun = time.perf_counter()
         try:
+            if part != last:
+                read(f"before {part}")
+            begun, last = time.perf_counter(), part
             samples = stopwatch.seconds(group)
         except DeviceLostError as error:
             kept = f"{len(journal.samples)} of {len(planned.points)} points are kept"
             raise DeviceLostError(f"{error}; {kept}: the same command goes on") from error
         journal.add(group, samples, time.perf_counter() - begun)
         estimated += left[i]
-    if journal.last_clocks != "after":
-        journal.add_clocks("after", read_clocks())
+    if journal.last_reading != "after":
+        read("after")
     progress(Progress(len(planned.points), len(planned.points), "", 0.0))

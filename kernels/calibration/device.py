@@ -1,5 +1,6 @@
 """Which device is measured, with which versions: what a profile states, and a journal is known by."""
 
+import ctypes
 import os
 import platform
 import sys
@@ -23,8 +24,10 @@ class Device:
         As torch says them.
     count : int
         GPUs of this name.
-    cuda, torch, triton, python : str or None
+    cuda, torch, triton, python, cublas : str or None
         Versions.
+    uuid : str or None
+        Of this very card: a journal of another one is refused.
     """
 
     name: str
@@ -36,6 +39,8 @@ class Device:
     torch: str
     triton: str
     python: str
+    cublas: str | None = None
+    uuid: str | None = None
 
     @property
     def rehearsal(self) -> bool:
@@ -78,7 +83,22 @@ def found_device(interpret: bool) -> Device:
         count=names.count(names[0]),
         cuda=torch.version.cuda,
         **versions,
+        cublas=cublas_version(torch.version.cuda),
+        uuid=str(found.uuid) if hasattr(found, "uuid") else None,
     )
+
+
+def cublas_version(cuda: str | None) -> str | None:
+    """Of the cuBLAS that torch has loaded; None where that is not to be found."""
+    try:
+        library, number, parts = ctypes.CDLL(f"libcublas.so.{str(cuda).split('.')[0]}"), ctypes.c_int(), []
+        for part in range(3):  # major, minor, patch
+            if library.cublasGetProperty(part, ctypes.byref(number)):
+                return None
+            parts.append(str(number.value))
+    except (OSError, AttributeError):
+        return None
+    return ".".join(parts)
 
 
 def _choose_interpreter(interpret: bool) -> None:

@@ -48,18 +48,19 @@ Fill = Callable[[Sequence[tuple], Ratios, Sequence[Mapping[str, Any]]], dict[tup
 
 @dataclass(frozen=True)
 class Measured:
-    """A point with its median, 10th and 90th percentile (seconds of one launch) and number of launches."""
+    """A point with median, 10th and 90th percentile (seconds of one launch), number of launches, samples."""
 
     point: Point
     median_s: float
     p10_s: float
     p90_s: float
     launches: int
+    samples_s: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, point: Point, sample: Sample) -> "Measured":
         """From the seconds of all turns."""
-        return cls(point, *spread(sample.seconds), sample.launches)
+        return cls(point, *spread(sample.seconds), sample.launches, sample.seconds)
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,7 @@ def described(one: Measured) -> dict[str, Any]:
     return {
         "x": dict(one.point.x), "role": one.point.role, "median_s": one.median_s, "p10_s": one.p10_s,
         "p90_s": one.p90_s, "launches": one.launches,
-    }  # fmt: skip
+    } | ({"samples_s": list(one.samples_s)} if one.samples_s else {})  # fmt: skip
 
 
 def error_of(points: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:

@@ -1,7 +1,8 @@
 """The journal of a calibration: one line of JSON for every group of points as soon as it is measured.
 
 The first line says which device, versions and plan it belongs to. A second calibration of the same goes on
-where the first one stopped, and gives the same profile as one without a break; of another it is refused.
+where the first one stopped, and gives the same profile as one without a break but for the card's clocks and
+sentinels, which are read once more; of another it is refused.
 What failed is tried again. A last line that was cut off in writing is left out.
 """
 
@@ -26,18 +27,17 @@ class Journal:
         The first line: "device", "plan", "date", "driver".
     samples : dict
         Key of a point -> Sample.
-    clocks : list
-        Of the card, in the order in which they were read.
+    clocks, sentinels : list
+        Of the card, in the order in which they were read (drift.py); each says when.
     seconds : float
         Spent measuring.
-    last_part : str or None
-        Of the point measured last.
     """
 
     def __init__(self, path: Path | None, head: Mapping[str, Any], fresh: bool = False) -> None:
         self._path = path
-        self.head, self.samples, self.clocks = head, dict[str, Sample](), list[Mapping[str, str]]()
-        self.seconds, self.last_part = 0.0, None
+        self.head, self.samples = head, dict[str, Sample]()
+        self.clocks, self.sentinels = list[Mapping[str, str]](), list[Mapping[str, Any]]()
+        self.seconds = 0.0
         if path is None:
             return
         if path.exists() and not fresh:
@@ -76,15 +76,15 @@ class Journal:
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         if "clocks" in entry:
-            self.clocks.append(entry["clocks"])
+            self.clocks.append({"when": entry["when"], **entry["clocks"]})
+            self.sentinels.append({"when": entry["when"], **entry["sentinels"]})
             return
         self.seconds += entry["took_s"]
-        self.last_part = entry["part"]
         for key, seconds, launches, failure, fits in entry["points"]:
             self.samples[key] = Sample(tuple(seconds), launches, failure, fits)
 
     @property
-    def last_clocks(self) -> str | None:
+    def last_reading(self) -> str | None:
         """When the clocks were read last."""
         return self.clocks[-1]["when"] if self.clocks else None
 
@@ -96,9 +96,11 @@ class Journal:
         ]
         self._append({"part": points[0].part, "took_s": took_s, "points": rows})
 
-    def add_clocks(self, when: str, clocks: Mapping[str, str]) -> None:
-        """Write down what the card's clocks are."""
-        self._append({"clocks": {"when": when, **clocks}})
+    def add_reading(
+        self, when: str, clocks: Mapping[str, str], sentinels: Mapping[str, Sequence[float]]
+    ) -> None:
+        """Write down what the card's clocks are, and how fast it is."""
+        self._append({"when": when, "clocks": clocks, "sentinels": sentinels})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         self._take(entry)

@@ -13,14 +13,18 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     name        of the profile
     gpu         name in sim/models/gpus.toml, or null where the device is none of them
     device      {name, memory_bytes, capability [major, minor], multiprocessors, count (of such GPUs)}
-    measured    {date (ISO 8601, UTC), driver, cuda, torch, triton, python, seconds, quick,
-                 clocks [{when, clocks.sm, ...: what nvidia-smi says, as text}],
+    measured    {date (ISO 8601, UTC), driver, cuda, cublas, torch, triton, python, kvsim, seconds, quick,
+                 plan (digest of points, kernels and how they are launched), tilings (of the kernels),
+                 clocks [{when, clocks.sm, power.limit, mig.mode.current, slowed_by, ...: what nvidia-smi says
+                         of the card under load, as text}],
+                 sentinels [{when, decode [seconds], product [seconds]}]: the same two launches each time
+                 drift {decode, product}: slowest median over fastest, minus 1
                  faults [text]: what speaks against it (soundness.py)}; what is unknown is null
     limits      {bandwidth_bytes_per_s, flops_per_s} by datasheet, or null: what is faster is refused
     ceilings    {copy_bytes_per_s (read + written), read_bytes_per_s, matrix_flops_per_s}, each measured
     launch      {eager_s   host time of one launch outside of graphs: a step takes at least launches * eager_s
                  graph_s   one empty kernel in a CUDA graph; contained in every t0_s, to be read, not added
-                 replay_s  what starting one CUDA graph costs beside its kernels; once a step}
+                 replay_s  host time of starting one CUDA graph, not waiting for it; once a step}
     parts       {name: part}, see below
     composed    {points [point], error}: whole layers with real block tables and mixed lengths, measured, and
                 summed from the parts; never fitted. A point has also consists_of {part: predicted seconds}
@@ -37,8 +41,9 @@ A part:
                 A place between the values is found on log2(value + offset), and the ratio is linear there,
                 in all axes at once; outside, the value of the edge holds. The ratios of all tables multiply
     range       {axis: [least, most]} that was measured: outside is extrapolation
-    points      [point]: {x {argument: number or text}, role, median_s, p10_s, p90_s, launches, and what
-                follows from x and the fit: place {axis: number}, bytes, work, predicted_s}
+    points      [point]: {x {argument: number or text}, role, median_s, p10_s, p90_s, launches,
+                samples_s (every turn: seconds of one launch), and what follows from x and the fit: place
+                {axis: number}, bytes, work, predicted_s}
                 role "grid": it is a cell of a table. "shape": helps to fit the form only (skewed batches).
                 "held_out": chosen before anything was measured, enters no fit and no table
     unmeasured  [x]: cells that did not fit the memory (or were refused): they have their neighbour's ratio

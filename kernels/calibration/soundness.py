@@ -8,6 +8,7 @@ written, but a run prefers one without.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvsim.kernels.calibration.drift import disturbances
 from kvsim.kernels.calibration.errors import IncompleteError
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
@@ -19,8 +20,8 @@ MISSING_SHARE = 0.1
 COMPOSED_ERROR = 0.05
 """Mean of the composed steps, from which on something is wrong: the kernels, the form or the device."""
 
-FAULTY_EXIT_CODE = 3
-"""Of a calibration that ended with a profile, and with faults."""
+FAULTY_EXIT_CODE, DISTURBED_EXIT_CODE = 3, 4
+"""Of a calibration that ended with a profile and faults; the second where the card changed meanwhile."""
 
 
 def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[str, Any]]) -> None:
@@ -44,7 +45,14 @@ def faults_of(profile: Mapping[str, Any]) -> list[str]:
     """What speaks against a profile, in words; nothing against a rehearsal, which claims nothing."""
     if profile["kind"] == "rehearsal":
         return []
-    found, error = [], profile["composed"]["error"]
+    found, error = disturbances(profile["measured"]), profile["composed"]["error"]
     if error is not None and error["mean"] > COMPOSED_ERROR:
         found.append(f"composed steps are {error['mean']:.1%} off on average, more than {COMPOSED_ERROR:.0%}")
     return found
+
+
+def exit_code_of(measured: Mapping[str, Any]) -> int:
+    """Of a calibration whose profile has this `measured`."""
+    if not measured["faults"]:
+        return 0
+    return DISTURBED_EXIT_CODE if disturbances(measured) else FAULTY_EXIT_CODE

@@ -7,7 +7,6 @@ counts is the median, with the 10th and the 90th percentile beside it. Data is r
 are faster. On the CPU the launches are run one by one: a rehearsal, whose times mean nothing.
 """
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,8 @@ Launches = Sequence[Callable[[], object]]
 
 LEAST_LAUNCHES, MOST_LAUNCHES = 16, 64
 LEAD_BYTES = 1 << 28
-"""Cleared before a graph is timed: tens of microseconds on any GPU, more than a launch takes the host."""
+"""Read before a graph is timed: tens of microseconds on any GPU, more than a launch takes the host. What was
+written instead would lie in the L2, and be carried to the memory at the cost of the graph."""
 COLD_BYTES = 2**30
 """A graph reads at least so much where 64 launches do, many times the L2."""
 
@@ -202,16 +202,16 @@ class Captured:
 
     def __call__(self) -> float:
         """Replay once, behind work that lasts until the graph is launched: no launch is timed."""
-        _lead().zero_()
+        _lead().sum()
         return on_gpu_clock([self.graph.replay])()
 
 
 @lru_cache
 def _lead() -> "torch.Tensor":
-    """What takes a GPU longer to clear than the host needs for a launch."""
+    """What takes a GPU longer to read than the host needs for a launch."""
     import torch
 
-    return torch.empty(LEAD_BYTES, dtype=torch.uint8, device="cuda")
+    return torch.ones(LEAD_BYTES // 4, dtype=torch.float32, device="cuda")
 
 
 def captured(launches: Launches) -> Captured:
@@ -238,7 +238,7 @@ def on_gpu_clock(launches: Launches) -> Callable[[], float]:
 def on_host_clock(launches: Launches, wait: Callable[[], object] | None = None) -> Callable[[], float]:
     """A call that starts the launches one by one and returns the host's seconds.
 
-    `wait`: called before the clock starts, and before it stops.
+    `wait`: called before the clock starts: nothing is waited for while it runs.
     """
 
     def run() -> float:
@@ -247,20 +247,6 @@ def on_host_clock(launches: Launches, wait: Callable[[], object] | None = None) 
         start = time.perf_counter()
         for launch in launches:
             launch()
-        if wait:
-            wait()
         return time.perf_counter() - start
 
     return run
-
-
-def clocks() -> dict[str, str]:
-    """What nvidia-smi says of the card at this moment; empty where it is not there."""
-    wanted = ("driver_version", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "pstate")
-    command = ["nvidia-smi", f"--query-gpu={','.join(wanted)}", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    lines = found.stdout.splitlines()
-    return dict(zip(wanted, lines[0].split(", "), strict=False)) if lines else {}

@@ -94,7 +94,10 @@ def rehearsed(tmp_path_factory):
         patch.setattr(
             bench.Bench,
             "seconds",
-            lambda self, points: asked.extend(point.key for point in points) or seconds(self, points),
+            lambda self, points: (
+                asked.extend(point.key for point in points if point.role != "sentinel")
+                or seconds(self, points)
+            ),
         )
         code = cli.main(["calibrate", "--interpret", "--out", str(out)])
     return SimpleNamespace(
@@ -144,18 +147,21 @@ def gpu(monkeypatch):
     from kvsim import calibrating
     from kvsim.kernels.calibration import bench, calibrate, plan
 
-    state = SimpleNamespace(asked=[], stop_after=None, dies_after=None, slow=None, device=H200)
+    state = SimpleNamespace(
+        asked=[], stop_after=None, dies_after=None, slow=None, slows_after=None, device=H200
+    )
 
     def made(rehearsal):
         assert not rehearsal
-        found = SyntheticGpu(stop_after=state.stop_after, dies_after=state.dies_after, slow=state.slow)
+        how = {name: vars(state)[name] for name in ("stop_after", "dies_after", "slow", "slows_after")}
+        found = SyntheticGpu(**how, by=1.1)
         found.asked = state.asked
         return found
 
     monkeypatch.setattr(plan, "found_device", lambda interpret: state.device)
     monkeypatch.setattr(bench, "Bench", made)
     monkeypatch.setattr(calibrating, "held_by_others", lambda planned: 7 * 2**30)
-    monkeypatch.setattr(calibrate, "clocks", dict)
+    monkeypatch.setattr(calibrate, "clocks", lambda uuid: {})
     return state
 
 
@@ -267,6 +273,14 @@ def test_a_faulty_profile_says_so_and_stands_behind_a_good_one(gpu, sim, own):
     assert faulty.faults
     assert not find_profile("h200").faults
     assert find_profile("h200").path != faulty.path
+
+
+def test_a_gpu_that_slowed_down_meanwhile_has_an_exit_code_of_its_own(gpu, sim, own):
+    gpu.slows_after = 60
+    code, _, err = sim("calibrate", "--quick")
+    assert code == 4
+    assert re.match(r"faulty: the GPU drifted: decode by 1\d.\d%, product by ", err.splitlines()[-1])
+    assert read_profile(own / "nvidia-h200-quick.json").faults
 
 
 def test_a_profile_that_cannot_be_written_loses_nothing(gpu, sim, own, monkeypatch):

@@ -95,6 +95,15 @@ def test_a_part_that_fails_as_a_whole_keeps_its_rows_and_the_others_go_on(bench,
     assert {row["part"] for row in report["rows"]} == {"ceilings", "moves", "prefill"}
 
 
+@pytest.mark.parametrize("part", ["moves", "blocks"])
+def test_a_clock_that_stands_still_refuses_its_rows_and_divides_nothing(bench, monkeypatch, tmp_path, part):
+    monkeypatch.setattr(bench, "on_host_clock", lambda launches: lambda: 0.0)
+    code, report = rehearsed(bench, monkeypatch, tmp_path, part)
+    assert (code, report["failed"]) == (None, [])
+    assert {row["part"] for row in report["rows"]} == {"ceilings", part}
+    assert all("no time at all" in row["refused"] and "us" not in row for row in report["rows"])
+
+
 def test_a_dead_gpu_ends_it_with_what_there_is(bench, monkeypatch, tmp_path):
     def dead(error, device):
         raise DeviceLostError("the GPU answers no more")

@@ -2,11 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from dataclasses import replace
+import threading
+import time
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +22,7 @@ from support.paged_case import DEVICE, random, relative_error
 from support.synthetic_gpu import DEAD, H200, SyntheticGpu
 
 from kvsim.kernels import launch
-from kvsim.kernels.calibration import launches, layer, steps
+from kvsim.kernels.calibration import card, launches, layer, steps, timing
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
 from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
@@ -33,6 +38,8 @@ from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan, plan
 from kvsim.kernels.calibration.points import Point, Sample, components
 from kvsim.kernels.calibration.room import Room
+from kvsim.kernels.calibration.soundness import exit_code_of
+from kvsim.sim import __version__ as kvsim_version
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +65,13 @@ def fixed(quick, stopwatch, journal=None, **more):
     return found
 
 
+def unread(profile):
+    """Without what is read once more where a calibration goes on."""
+    read = {"clocks", "sentinels", "drift"}
+    measured = {name: value for name, value in profile["measured"].items() if name not in read}
+    return profile | {"measured": measured}
+
+
 # -- the journal ----------------------------------------------------------------------------
 
 
@@ -73,7 +87,7 @@ def test_resumed_after_every_interruption_it_gives_the_same_profile_as_in_one_go
             assert journal.exists()
         finally:
             asked += gpu.asked
-    assert found == whole
+    assert unread(found) == unread(whole)
     assert len(asked) == len(set(asked)) == len(quick.points)  # nothing twice
 
 
@@ -82,7 +96,7 @@ def test_a_line_cut_off_in_writing_is_measured_again(quick, tmp_path):
     whole = fixed(quick, SyntheticGpu(), journal)
     text = journal.read_text()
     journal.write_text(text[: len(text) * 2 // 3])
-    assert fixed(quick, SyntheticGpu(), journal) == whole
+    assert unread(fixed(quick, SyntheticGpu(), journal)) == unread(whole)
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
@@ -159,9 +173,7 @@ def test_where_points_fail_from_some_point_on_there_is_no_profile_and_they_are_t
         fixed(quick, dying, journal)
     again = SyntheticGpu()
     found = fixed(quick, again, journal)
-    for one in (found, whole):
-        del one["measured"]["clocks"]  # read once more
-    assert found == whole
+    assert unread(found) == unread(whole)
     assert again.asked == dying.asked[dies_after:]
 
 
@@ -252,6 +264,127 @@ def test_composed_steps_that_are_not_the_sum_of_their_parts_are_a_fault(quick):
     (fault,) = fixed(quick, SyntheticGpu(slow="composed"))["measured"]["faults"]
     assert fault.startswith("composed steps are 1")
     assert fixed(quick, SyntheticGpu())["measured"]["faults"] == []
+
+
+# -- a GPU that changes meanwhile -----------------------------------------------------------
+
+
+def test_a_gpu_that_slows_down_is_told_by_its_sentinels_with_an_exit_code_of_its_own(quick):
+    steady = fixed(quick, SyntheticGpu())["measured"]
+    parts = list(quick.parts)
+    assert [one["when"] for one in steady["sentinels"]] == [*(f"before {part}" for part in parts), "after"]
+    assert all(0 < drift < 0.02 for drift in steady["drift"].values())
+    assert (steady["faults"], exit_code_of(steady)) == ([], 0)
+
+    slower = fixed(quick, SyntheticGpu(slows_after=len(quick.points) // 2, by=1.06))["measured"]
+    assert slower["drift"].keys() == {"decode", "product"}
+    assert all(drift == pytest.approx(0.06, abs=0.02) for drift in slower["drift"].values())
+    (fault,) = (fault for fault in slower["faults"] if "drift" in fault)
+    assert re.fullmatch(r"the GPU drifted: decode by \d.\d%, product by \d.\d%, more than 3%", fault)
+    assert exit_code_of(slower) == 4
+
+    barely = fixed(quick, SyntheticGpu(slows_after=100, by=1.01))["measured"]
+    assert exit_code_of(barely) == 0
+
+
+def test_a_card_that_is_slower_when_a_calibration_goes_on_is_told(quick, tmp_path):
+    """Stopped and gone on with within one part: no other part begins there."""
+    journal = tmp_path / "j"
+    first = next(i for i, point in enumerate(quick.points) if point.part == "decode")
+    with pytest.raises(KeyboardInterrupt):
+        fixed(quick, SyntheticGpu(stop_after=first + 7), journal)
+    measured = fixed(quick, SyntheticGpu(slows_after=-1, by=1.05), journal)["measured"]
+    whens = [one["when"] for one in measured["sentinels"]]
+    assert whens.count("before decode") == 2
+    assert exit_code_of(measured) == 4
+
+
+@pytest.mark.parametrize(
+    ("bits", "said"),
+    [
+        ("0x0000000000000004", None),  # the power limit, which products reach
+        ("0x0000000000000000", None),
+        ("0x0000000000000068", "hw_slowdown, hw_thermal_slowdown, sw_thermal_slowdown"),
+        ("[N/A]", None),
+    ],
+)
+def test_heat_is_a_fault_and_the_power_limit_is_none(quick, bits, said):
+    readings = []
+
+    def clocks():
+        readings.append(1)
+        return {"slowed_by": card.reasons_of(bits if len(readings) == 4 else "0x0")}
+
+    found = calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=clocks)["measured"]
+    part = list(quick.parts)[2]  # the clocks are read first for the driver's version
+    assert found["faults"] == ([] if said is None else [f"the GPU throttled before {part}: {said}"])
+    assert exit_code_of(found) == (0 if said is None else 4)
+
+
+def test_the_clocks_are_those_of_the_card_that_torch_has(monkeypatch):
+    rows = ["GPU-aa, 580.1, 1980 MHz, 0x0000000000000004", "GPU-bb, 580.1, 345 MHz, 0x0000000000000001"]
+    monkeypatch.setattr(card, "WANTED", ("driver_version", "clocks.sm"))
+
+    def nvidia_smi(command, **_):
+        if "clocks_event_reasons" in command[1]:  # an old driver
+            raise subprocess.CalledProcessError(2, command)
+        return subprocess.CompletedProcess(command, 0, "\n".join(rows), "")
+
+    monkeypatch.setattr(subprocess, "run", nvidia_smi)
+    assert card.clocks("bb") == {"driver_version": "580.1", "clocks.sm": "345 MHz", "slowed_by": "gpu_idle"}
+    assert card.clocks("aa")["slowed_by"] == "sw_power_cap"
+    assert card.clocks("cc") == card.clocks() == {}
+    del rows[1]
+    assert card.clocks("a slice of it")["clocks.sm"] == "1980 MHz"
+
+
+def test_a_profile_says_with_what_it_was_made(quick):
+    found = fixed(quick, SyntheticGpu())
+    measured = found["measured"]
+    assert (measured["kvsim"], measured["plan"]) == (kvsim_version, quick.digest)
+    assert measured["cublas"] == H200.cublas
+    assert measured["tilings"]["decode"]["128 x 2"] == asdict(launch.DECODE[128, 2])
+    for part in found["parts"].values():
+        for point in part["points"]:
+            assert median(point["samples_s"]) == point["median_s"]
+
+
+@needs_interpreter
+def test_clocks_are_read_while_products_run(monkeypatch):
+    bench, ran, began = Bench(rehearsal=True), [], threading.Event()
+    mm = torch.mm
+
+    def counted(*arguments, **more):
+        ran.append(1)
+        if len(ran) > 2:
+            began.set()
+        return mm(*arguments, **more)
+
+    monkeypatch.setattr(torch, "mm", counted)
+    assert bench.under_load(lambda: began.wait(20)) is True
+
+
+@needs_interpreter
+def test_starting_a_graph_is_timed_without_waiting_for_it(monkeypatch):
+    bench, room = Bench(rehearsal=True), Room(rehearsal=True)
+    bench.rehearsal = False
+    done = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: (done.append("wait"), time.sleep(0.2)))
+    graph = SimpleNamespace(replay=lambda: done.append("replay"))
+    monkeypatch.setattr("kvsim.kernels.calibration.bench.graph_of", lambda calls: graph)
+    run, launches_run = bench._launch("replay", room)
+    assert run() < 0.1
+    assert done == ["wait"] + ["replay"] * launches_run
+    assert launches_run > 1
+
+
+def test_the_work_ahead_of_a_graph_writes_nothing(monkeypatch):
+    lead = torch.ones(64)
+    monkeypatch.setattr(timing, "_lead", lambda: lead)
+    monkeypatch.setattr(timing, "on_gpu_clock", lambda calls: lambda: 1.0)
+    written = lead._version
+    assert timing.Captured((), SimpleNamespace(replay=None))() == 1.0
+    assert lead._version == written
 
 
 # -- messages -------------------------------------------------------------------------------

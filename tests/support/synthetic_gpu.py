@@ -17,6 +17,7 @@ from random import Random
 
 from kvsim.kernels.calibration.calibrate import calibrate
 from kvsim.kernels.calibration.device import Device
+from kvsim.kernels.calibration.drift import SENTINEL
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
@@ -25,7 +26,7 @@ from kvsim.kernels.launch import DECODE, PREFILL, Gpu, shares_of
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 
-H200 = Device("NVIDIA H200", 150_754_820_096, (9, 0), 132, 1, "13.0", "2.11.0", "3.6.0", "3.12.0")
+H200 = Device("NVIDIA H200", 150_754_820_096, (9, 0), 132, 1, "13.0", "2.11.0", "3.6.0", "3.12.0", "13.1.0")
 
 BANDWIDTH, PEAK = 4.2e12, 7.6e14
 GPU = Gpu((9, 0), 132)
@@ -136,10 +137,15 @@ class SyntheticGpu:
     """A Stopwatch: noise of 1 % on every turn, the same for the same point; counts what it was asked.
 
     From `dies_after` points on every one fails, as on a GPU whose context is broken; those of the part `slow`
-    take a fifth longer.
+    take a fifth longer. From `slows_after` points on everything takes `by` times as long. Sentinels are not
+    counted, and have other noise every time.
     """
 
-    def __init__(self, turns=9, noise=0.01, stop_after=None, impossible=(), dies_after=None, slow=None):
+    def __init__(
+        self, turns=9, noise=0.01, stop_after=None, impossible=(), dies_after=None, slow=None,
+        slows_after=None, by=1.0,
+    ):  # fmt: skip
+        self.slows_after, self.by, self.readings = slows_after, by, 0
         self.turns, self.noise, self.stop_after, self.impossible = turns, noise, stop_after, set(impossible)
         self.dies_after, self.slow, self.asked = dies_after, slow, []
 
@@ -148,13 +154,21 @@ class SyntheticGpu:
             raise KeyboardInterrupt
         found = []
         for point in points:
-            self.asked.append(point.key)
+            self.readings += point.role == SENTINEL
+            self.asked += [point.key] * (point.role != SENTINEL)
             dead = self.dies_after is not None and len(self.asked) > self.dies_after
-            found.append(DEAD if dead else self.sample(point))
+            found.append(DEAD if dead else self.slowed(self.sample(point)))
         return found
 
+    def slowed(self, sample):
+        by = self.by if self.slows_after is not None and len(self.asked) > self.slows_after else 1.0
+        return replace(sample, seconds=tuple(by * each for each in sample.seconds))
+
+    def under_load(self, read):
+        return read()
+
     def sample(self, point):
-        random = Random(point.key)
+        random = Random(f"{point.key} {self.readings}" if point.role == SENTINEL else point.key)
         true = true_s(point) / (100 if point.key in self.impossible else 1)
         true *= 1.2 if point.part == self.slow else 1
         return Sample(tuple(true * (1 + random.gauss(0, self.noise)) for _ in range(self.turns)), 16)

@@ -1,0 +1,56 @@
+"""What nvidia-smi says of the card that is measured: clocks, power, temperature, modes, why it is slowed."""
+
+import subprocess
+from collections.abc import Mapping
+
+WANTED = (
+    "driver_version", "clocks.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu", "pstate",
+    "mig.mode.current", "ecc.mode.current",
+)  # fmt: skip
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""Bits that say why clocks are low; drivers before 535 know the second name only."""
+
+SLOWED_BY = "slowed_by"
+BITS: Mapping[int, str] = {
+    0x01: "gpu_idle", 0x02: "applications_clocks_setting", 0x04: "sw_power_cap", 0x08: "hw_slowdown",
+    0x10: "sync_boost", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown", 0x100: "display_clocks_setting",
+}  # fmt: skip
+"""As nvml.h has them."""
+
+THROTTLED = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+"""Heat and power supply. A large product reaches the power limit on a card that is well: no throttling."""
+
+
+def clocks(uuid: str | None = None) -> dict[str, str]:
+    """What it says at this moment, as text; empty where nvidia-smi or the card is not there.
+
+    `uuid`: of the card, as torch has it; CUDA_VISIBLE_DEVICES does not matter to nvidia-smi. A MIG slice has
+    a UUID of its own, and is found where there is one card only.
+    """
+    for reasons in REASONS:
+        rows = _asked(("uuid", *WANTED, reasons))
+        mine = [row for row in rows if row["uuid"] == f"GPU-{uuid}"] or (rows if len(rows) == 1 else [])
+        if mine:
+            return {name: mine[0][name] for name in WANTED} | {SLOWED_BY: reasons_of(mine[0][reasons])}
+    return {}
+
+
+def _asked(names: tuple[str, ...]) -> list[dict[str, str]]:
+    """A row for every card of the machine; none where a name is not known."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.split(", ") for line in found.stdout.splitlines()]
+    return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+
+
+def reasons_of(bits: str) -> str:
+    """Their names: "sw_power_cap, hw_slowdown", or "nothing"; as it is what is no number."""
+    try:
+        number = int(bits, 16)
+    except ValueError:
+        return bits
+    return ", ".join(name for bit, name in BITS.items() if number & bit) or "nothing"

@@ -1,0 +1,63 @@
+"""Whether the card was as fast at the end as at the beginning.
+
+The sentinels, one decode and one product, are timed before each part, at the end, and wherever a calibration
+goes on: the same launches, so that a difference is the card's. Its clocks are read then, while it is busy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from kvsim.kernels.calibration.card import SLOWED_BY, THROTTLED
+from kvsim.kernels.calibration.points import Point
+
+if TYPE_CHECKING:
+    from kvsim.kernels.calibration.bench import Stopwatch
+
+SENTINEL = "sentinel"
+"""Their role: they are no points of a part."""
+
+MOST_DRIFT = 0.03
+
+
+def sentinels(rehearsal: bool) -> list[Point]:
+    """What is timed again and again: by the datasheet 60 and 300 microseconds a launch on an H200."""
+    decode = {"batch": 64, "context": 1024, "kv_heads": 8, "group": 4, "head_dim": 128}
+    product = {"tokens": 4096, "inputs": 4096, "outputs": 8192}
+    if rehearsal:
+        decode = {"batch": 2, "context": 40, "kv_heads": 2, "group": 2, "head_dim": 32}
+        product = {"tokens": 4, "inputs": 64, "outputs": 64}
+    decode |= {"element_bytes": 2, "block_size": 16}
+    return [Point("decode", decode, SENTINEL), Point("product", product, SENTINEL)]
+
+
+def reading(
+    stopwatch: "Stopwatch", rehearsal: bool, read_clocks: Callable[[], Mapping[str, str]]
+) -> tuple[Mapping[str, str], dict[str, list[float]]]:
+    """(clocks under load, sentinel -> seconds of one launch turn by turn; none where it failed)."""
+    points = sentinels(rehearsal)
+    samples = stopwatch.seconds(points)
+    seconds = {point.part: list(one.seconds) for point, one in zip(points, samples, strict=True)}
+    return stopwatch.under_load(read_clocks), seconds
+
+
+def drift_of(readings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Sentinel -> how much longer its slowest reading is than its fastest; of medians."""
+    found = {}
+    for point in sentinels(rehearsal=False):
+        medians = [median(one[point.part]) for one in readings if one.get(point.part)]
+        if medians:
+            found[point.part] = max(medians) / min(medians) - 1
+    return found
+
+
+def disturbances(measured: Mapping[str, Any]) -> list[str]:
+    """What a profile's `measured` tells of a card that changed meanwhile, in words."""
+    far = [
+        f"{part} by {drift:.1%}" for part, drift in measured.get("drift", {}).items() if drift > MOST_DRIFT
+    ]
+    found = [f"the GPU drifted: {', '.join(far)}, more than {MOST_DRIFT:.0%}"] if far else []
+    for clocks in measured.get("clocks", ()):
+        if slowed := THROTTLED.intersection(clocks.get(SLOWED_BY, "").split(", ")):
+            found.append(f"the GPU throttled {clocks['when']}: {', '.join(sorted(slowed))}")
+    return found
