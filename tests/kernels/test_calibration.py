@@ -341,7 +341,8 @@ def test_the_clocks_are_those_of_the_card_that_torch_has(monkeypatch):
 def test_a_profile_says_with_what_it_was_made(quick):
     found = fixed(quick, SyntheticGpu())
     measured = found["measured"]
-    assert (measured["kvsim"], measured["plan"]) == (kvsim_version, quick.digest)
+    assert measured["kvsim"] in (kvsim_version, "a checkout")  # the second where kvsim is not installed
+    assert measured["plan"] == quick.digest
     assert measured["cublas"] == H200.cublas
     assert measured["tilings"]["decode"]["128 x 2"] == asdict(launch.DECODE[128, 2])
     for part in found["parts"].values():
