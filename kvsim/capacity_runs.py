@@ -90,7 +90,7 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
         load = Load(option, LONGEST * settings["num_prompts"])
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
     gpus, *bounds = _range(settings, seed, load)
-    short = {"goals": goals, "load": load, "bounds": bounds}
+    short: dict[str, Any] = {"goals": goals, "load": load, "bounds": bounds}
     found = _search(
         settings, seed, **short, tolerance=ROUGH if sought.rough else fine if replayed else sought.tolerance
     )
@@ -127,8 +127,9 @@ def _search(
         asked = {**settings, load.option: int(at) if whole else at}
         return tried(asked, seed, goals, at, load, long=long)
 
-    steps = {"least": least, "most": most, "tolerance": tolerance, "whole": whole}
-    return search(attempt, start or first, factor=factor, **steps)
+    return search(
+        attempt, start or first, factor=factor, least=least, most=most, tolerance=tolerance, whole=whole
+    )
 
 
 def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[int, float, float, float]:
