@@ -55,6 +55,10 @@ class Pool:
         """Take the head."""
         return self._sorted.pop(self.passed)[-1]
 
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        del self._sorted[next(place for place, entry in enumerate(self._sorted) if entry[-1] is request)]
+
     def __getitem__(self, index: int) -> Request:
         return self._sorted[self.passed + index][-1]
 

@@ -6,7 +6,7 @@ evicted; queues with an order of their own put either where it belongs.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from mypy_extensions import mypyc_attr
@@ -22,6 +22,7 @@ class Queue(Protocol):
     def append(self, request: Request, /) -> None: ...  # noqa: D102
     def appendleft(self, request: Request, /) -> None: ...  # noqa: D102
     def popleft(self) -> Request: ...  # noqa: D102
+    def remove(self, request: Request, /) -> None: ...  # noqa: D102
     def __getitem__(self, index: int, /) -> Request: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...
@@ -46,6 +47,11 @@ class Ordered:
     def popleft(self) -> Request:
         """Take the head."""
         return heappop(self._heap)[-1]
+
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        self._heap = [entry for entry in self._heap if entry[-1] is not request]
+        heapify(self._heap)
 
     def __getitem__(self, index: int) -> Request:
         if index:

@@ -474,9 +474,12 @@ class Server(Decoding):
         request.stuck_at = tokens
 
     def drop_head(self, reason: str) -> None:
-        """The head of the queue can never be served."""
-        head = self.waiting.popleft()
-        self.step.reject(head.index, reason, head.preemptions)
+        """The head of the queue can never be served, and with it no other answer to its prompt that waits."""
+        index = self.waiting[0].index
+        answers = [request for request in self.waiting if request.index == index]
+        for request in answers:
+            self.waiting.remove(request)
+        self.step.reject(index, reason, sum(request.preemptions for request in answers))
 
     def _victim(self) -> Request:
         """The last running request; by priority, the least urgent."""

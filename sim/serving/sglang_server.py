@@ -34,6 +34,10 @@ class WaitingList:
         """Take the head."""
         return self._waiting.popleft()
 
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        self._waiting.remove(request)
+
     def came(self, request: Request) -> int:
         """When a request came, or came back last, as a number that only orders."""
         return self._came[request]

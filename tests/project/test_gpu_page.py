@@ -61,7 +61,7 @@ def test_the_page_names_its_packages_and_three_steps():
 def test_a_journal_lies_where_no_results_are_emptied_and_git_does_not_see_it():
     (journal,) = re.findall(r"--journal (\S+)", PAGE)
     assert "$OUT" not in journal
-    assert subprocess.run(["git", "check-ignore", "-q", journal], cwd=ROOT, check=False).returncode == 0
+    assert f"{Path(journal).parts[0]}/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_step_1_tests_all_kernels(bare):

@@ -226,7 +226,7 @@ def test_the_first_cases_agree(scheduler):
 @pytest.mark.parametrize("block", range(4), ids=["block0", "block1", "block2", "block3"])
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, block):
-    cases, happened = 60, Counter()
+    cases, happened = 80 if scheduler == "sglang" else 60, Counter()
     for seed in range(max(block * cases, FIRST), (block + 1) * cases):
         try:
             result = check_case(draw_case(Random(seed), scheduler))
@@ -238,9 +238,15 @@ def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, bl
             happened[name] += times > 0
         happened["finished"] += result.finished.any()
         happened["rejected"] += bool(result.rejected)
-    assert happened["rejected"] >= 5  # SGLang cuts an answer that only just fits where others refuse it
+    assert happened["rejected"] > 5  # SGLang cuts an answer that only just fits where others refuse it
     assert happened["finished"] > cases // 2
     assert [name for name in HAPPENS[scheduler] if happened[name] < 2] == []
+
+
+def test_a_request_with_several_answers_is_rejected_once():
+    """One of them finds no room to grow while another waits."""
+    result = check_case(draw_case(Random(247), "sglang"))
+    assert sum(result.rejected.values()) == 2
 
 
 @pytest.mark.parametrize("seed", [397, 579])
