@@ -61,8 +61,8 @@ if TYPE_CHECKING:
         TrafficTexts,
         Where,
     )
+    from kvsim.sim.deployment.deployment import Deployment
     from kvsim.sim.option import Named
-    from kvsim.sim.scenario.deployment import Deployment
     from kvsim.sim.serving.fleet import FleetConfig
 
 

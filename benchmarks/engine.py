@@ -6,12 +6,12 @@
     python benchmarks/engine.py --parts trace --trace conversation_trace.jsonl
     python benchmarks/engine.py --parts calibrated --profile tests/data/calibrated-example.json
 
-Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged scenario near
+Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged deployment near
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
 (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
 (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with the events
 and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`), `others` (allocators x
-schedulers), `zoo` (every allocator of `sim allocators` on the default scenario; a hundredth of the requests
+schedulers), `zoo` (every allocator of `sim allocators` on the default deployment; a hundredth of the requests
 where runs are known to be slow), `trace` (only with --trace: a file with long shared prompts, such as
 Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated` (only with --profile: its step times
 and the roofline's by turns, on Llama-3.1-8B and an H200).
@@ -37,12 +37,12 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.sim.build import build_engine, engine_defaults, scheduler_name
 from kvsim.sim.cost.profile_files import read_profile
 from kvsim.sim.cost.roofline import Roofline
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.memory import kv_capacity
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.recorder import Result
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.memory import kv_capacity
-from kvsim.sim.scenario.registry import allocator_class
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import Workload
 
@@ -64,8 +64,8 @@ OTHERS = (
 )
 
 
-def scenario(allocator="paged", scheduler=None, reserve=None, **settings) -> Deployment:
-    """The default scenario: OPT-13B on an A100-40GB, 984 blocks of 16."""
+def deployment(allocator="paged", scheduler=None, reserve=None, **settings) -> Deployment:
+    """The default deployment: OPT-13B on an A100-40GB, 984 blocks of 16."""
     engine = EngineConfig(allocator=allocator, scheduler=scheduler, reserve=reserve, **settings)
     return Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
 
@@ -112,9 +112,9 @@ def with_prefixes(requests: int, rate: float, repeat: int) -> list[dict[str, obj
     work = beginning_alike(sharegpt(requests, rate), 10, 200)
     rows = []
     for name, where in {
-        "paged": scenario(),
-        "paged, prefix cache": scenario(enable_prefix_caching=True),
-        "radix": scenario("radix", "vllm-v1"),
+        "paged": deployment(),
+        "paged, prefix cache": deployment(enable_prefix_caching=True),
+        "radix": deployment("radix", "vllm-v1"),
     }.items():
         rows.append({"allocator": name} | measured(where, work, repeat))
     return rows
@@ -127,10 +127,10 @@ def other_engines(requests: int) -> list[dict[str, object]]:
     nano = {"enable_prefix_caching": True, "max_num_batched_tokens": 16_384}
     rows = []
     for name, where, rate, traffic in (
-        ("vllm-v0", scenario(scheduler="vllm-v0", **v0), 2.0, {}),
-        ("vllm-v0, n = 4", scenario(scheduler="vllm-v0", **v0), 0.6, {"n": 4}),
-        ("vllm-v0, 4 beams", scenario(scheduler="vllm-v0", **v0), 0.6, {"beam_width": 4}),
-        ("nano-vllm", scenario(scheduler="nano-vllm", **nano), 2.0, {}),
+        ("vllm-v0", deployment(scheduler="vllm-v0", **v0), 2.0, {}),
+        ("vllm-v0, n = 4", deployment(scheduler="vllm-v0", **v0), 0.6, {"n": 4}),
+        ("vllm-v0, 4 beams", deployment(scheduler="vllm-v0", **v0), 0.6, {"beam_width": 4}),
+        ("nano-vllm", deployment(scheduler="nano-vllm", **nano), 2.0, {}),
     ):
         work = workloads.build("sharegpt", request_rate=rate, **drawn, **traffic)
         rows.append({"engine": name} | measured(where, work, 1))
@@ -144,8 +144,8 @@ def with_windows(requests: int, repeat: int) -> dict[str, object]:
 
 
 def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
-    """The default scenario with all that `--record-map` writes down."""
-    where, work = scenario(), sharegpt(requests, rate)
+    """The default deployment with all that `--record-map` writes down."""
+    where, work = deployment(), sharegpt(requests, rate)
     runs = []
     for _ in range(repeat):
         start = time.process_time()
@@ -157,7 +157,7 @@ def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
 def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
     """Those of `sim allocators`, one by one: how fast, and how often the engine decides."""
     for name in ALLOCATORS:
-        where = scenario(name)
+        where = deployment(name)
         work = sharegpt(max(requests // 100, 1) if allocator_class(name).slow else requests, rate)
         yield {"allocator": name, "scheduler": scheduler_name(where)} | measured(where, work, 1)
 
@@ -234,7 +234,7 @@ def run_reference(reference, where: Deployment, work: Workload) -> float:
 
 def against_reference(requests: int, rate: float, repeat: int) -> dict[str, object]:
     """Both simulators by turns over the same requests, the first of the trace."""
-    reference, where, work = load_reference(), scenario(), sharegpt(requests, rate)
+    reference, where, work = load_reference(), deployment(), sharegpt(requests, rate)
     naive, engine = [], []
     for _ in range(repeat):
         naive.append(run_reference(reference, where, work))
@@ -256,7 +256,7 @@ def one_alone(requests: int, rate: float) -> dict[str, object]:
 
 def alone(requests: int, rate: float) -> dict[str, object]:
     """What the fresh process does."""
-    found = measured(scenario(), sharegpt(requests, rate), 1)
+    found = measured(deployment(), sharegpt(requests, rate), 1)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return found | {"process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_mb": used.ru_maxrss / 1024}
 
@@ -304,7 +304,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
     found: dict[str, object] = {"python": sys.version.split()[0], "request_rate": rate}
 
     if "speed" in parts:
-        found["speed"] = measured(scenario(), sharegpt(given.requests, rate), repeat)
+        found["speed"] = measured(deployment(), sharegpt(given.requests, rate), repeat)
         show(f"paged, vllm-v1, {rate:g} requests/s", [found["speed"]])
     if "reference" in parts:
         found["reference"] = against_reference(given.reference_requests, rate, repeat)
@@ -316,7 +316,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
         works = [sharegpt(int(size), rate) for size in given.sizes.split(",")]
         found["linearity"] = [
             run | {"us_per_request": 1e6 * run["cpu_s"] / run["requests"]}
-            for run in (measured(scenario(), work, repeat) for work in works)
+            for run in (measured(deployment(), work, repeat) for work in works)
         ]
         show("more and more requests", found["linearity"])
     if "prefix" in parts:
@@ -333,7 +333,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
         show("with --record-map, 2 requests/s", [found["map"]])
     if "fleet" in parts:
         sixteen = FleetConfig(replicas=16, router="least-requests")
-        found["fleet"] = measured(scenario(), sharegpt(given.requests, 16 * rate), 1, sixteen)
+        found["fleet"] = measured(deployment(), sharegpt(given.requests, 16 * rate), 1, sixteen)
         show(f"16 replicas, least-requests, {16 * rate:g} requests/s", [found["fleet"]])
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
@@ -348,7 +348,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
         work = sharegpt(given.other_requests, rate)
         found["others"] = [
             {"allocator": allocator, "scheduler": scheduler, "reserve": reserve or "-"}
-            | measured(scenario(allocator, scheduler, reserve), work, 1)
+            | measured(deployment(allocator, scheduler, reserve), work, 1)
             for allocator, scheduler, reserve in OTHERS
         ]
         show("allocators and schedulers", found["others"])

@@ -183,7 +183,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     from kvsim.allocators import contract
     from kvsim.allocators.base import InvariantError
     from kvsim.sim.classes import name_of
-    from kvsim.sim.scenario.registry import allocator_class
+    from kvsim.sim.deployment.registry import allocator_class
 
     if calls < 1:
         raise KvsimError(f"calls must be at least 1, got {calls}")

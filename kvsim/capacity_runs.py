@@ -196,7 +196,7 @@ def _drawn(settings: dict[str, Any], option: str) -> dict[str, Any]:
 def _with_more_kv(settings: dict[str, Any], seed: int, goals: Goals, gib: float) -> dict[str, Any]:
     """The settings with so many GiB of KV memory more on each GPU."""
     simulation = prepared(settings, seed, goals)
-    server = simulation.scenario
+    server = simulation.deployment
     per_token = server.served_model.kv_bytes_per_token_per_gpu(server.tensor_parallel_size)
     more = int(gib * GIB // per_token)
     kept = {name: value for name, value in settings.items() if name not in ("num_gpu_blocks", "kv_tokens")}

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.sim import __version__
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.options.outputs import Output, Seeds
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.scenario.deployment import Deployment
 
 if TYPE_CHECKING:
     from kvsim.reports.rundir.claims import Claim
@@ -59,7 +59,7 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
         _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
     ]
     name = "compare" if compared else simulations[0].label
-    named = run_name(source.name, name, simulations[0].scenario, fleet, source.differing())
+    named = run_name(source.name, name, simulations[0].deployment, fleet, source.differing())
     watched = partial(_watched, output)
     with place(output, named) as held:
         if compared:

@@ -21,14 +21,14 @@ from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.table import FAILED, FINISHED, numbers
 from kvsim.sim import __version__
 from kvsim.sim.build import windowed_groups
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import Simulation, defaults_told, prepare, resolved
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.workloads.source import READING, Source, opened
 

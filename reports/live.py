@@ -46,9 +46,9 @@ def of_several(
     simulation: Simulation, before: Sequence[Outcome], several: int, pace: float | None = None
 ) -> AbstractContextManager[None]:
     """The dashboard of one of several runs, with a line for each that is over; `pace`: reports/pace.py."""
-    scenario = simulation.scenario
+    deployment = simulation.deployment
     place = f" ({len(before) + 1} of {several})" if several > 1 else ""
-    server = f"{scenario.model.name} on {scenario.gpu.name}, {scenario.engine.scheduler}"
+    server = f"{deployment.model.name} on {deployment.gpu.name}, {deployment.engine.scheduler}"
     if simulation.fleet.replicas > 1:
         server += f", {simulation.fleet.replicas:,} replicas together"
     title = f"{simulation.label}{place}: {server}"

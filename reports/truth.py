@@ -25,8 +25,8 @@ from kvsim.sim.validate import (
     against_physics,
     compare_point,
     compare_run,
+    deployment_of,
     not_simulated,
-    scenario_of,
 )
 
 Grouped = Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
@@ -104,11 +104,11 @@ def groups(
 
 def errors_of(found: Validation, cost: str | None = None) -> list[Trust]:
     """How far each clock was off for each model, GPU and precision that was compared."""
-    compared = [(run.scenario, compared) for run, compared, _ in found.runs]
-    compared += [(scenario_of(point, cost), some) for point, some in found.points]
+    compared = [(run.deployment, compared) for run, compared, _ in found.runs]
+    compared += [(deployment_of(point, cost), some) for point, some in found.points]
     groups: dict[tuple[str, ...], list[Sequence[Compared]]] = {}
-    for scenario, some in compared:
-        key = scenario.cost, scenario.model.name, scenario.gpu.name, precision_of(scenario.model)
+    for deployment, some in compared:
+        key = deployment.cost, deployment.model.name, deployment.gpu.name, precision_of(deployment.model)
         groups.setdefault(key, []).append([each for each in some if each.statistic == "mean"])
     return [_trust(key, some) for key, some in sorted(groups.items())]
 

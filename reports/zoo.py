@@ -25,7 +25,7 @@ from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
 from kvsim.reports.listing import own_options
-from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.deployment.registry import allocator_class
 
 OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
 """Those whose cards are on the page of allocators."""

@@ -1,6 +1,6 @@
-"""From a scenario and a workload to an engine: looks names up and puts the parts together.
+"""From a deployment and a workload to an engine: looks names up and puts the parts together.
 
-result = build_engine(scenario, workload).run()
+result = build_engine(deployment, workload).run()
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,10 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.classes import class_named
 from kvsim.sim.cost.named import cost_named
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
+from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.kv_groups import KvGroups, kv_groups
@@ -21,10 +25,6 @@ from kvsim.sim.parts import check_taken
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.memory import KvCapacity, kv_capacity
-from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import ONE, Engine
@@ -34,15 +34,15 @@ from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
 
 if TYPE_CHECKING:
-    from kvsim.sim.scenario.hybrid import HybridMemory
+    from kvsim.sim.deployment.hybrid import HybridMemory
 
 SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
 
 
-def scheduler_name(scenario: Deployment) -> str:
+def scheduler_name(deployment: Deployment) -> str:
     """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
-    engine = scenario.engine
+    engine = deployment.engine
     found = allocator_class(engine.allocator)
     return engine.scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
 
@@ -82,74 +82,74 @@ def scheduler_class(name: str) -> type[Scheduler]:
     return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
 
 
-def own_options(scenario: Deployment) -> dict[str, tuple[str, type]]:
+def own_options(deployment: Deployment) -> dict[str, tuple[str, type]]:
     """The parts that declare options of their own: kind -> (name, the dataclass of its options)."""
-    scheduler, allocator = scheduler_name(scenario), scenario.engine.allocator
+    scheduler, allocator = scheduler_name(deployment), deployment.engine.allocator
     return {
         "allocator": (allocator, allocator_class(allocator).declares),
         "scheduler": (scheduler, scheduler_class(scheduler).declares),
     }
 
 
-def build_scheduler(scenario: Deployment) -> Scheduler:
+def build_scheduler(deployment: Deployment) -> Scheduler:
     """The scheduler, in the release asked for."""
-    name = scheduler_name(scenario)
-    return scheduler_class(name)(replace(scenario.served_engine, scheduler=name), scenario.max_model_len)
+    name = scheduler_name(deployment)
+    return scheduler_class(name)(replace(deployment.served_engine, scheduler=name), deployment.max_model_len)
 
 
-def windowed_groups(scenario: Deployment) -> KvGroups | None:
+def windowed_groups(deployment: Deployment) -> KvGroups | None:
     """How the layers are kept where memory behind a sliding window is freed; None where it is not, or where
     unlike layers of every kind share a pool (`hybrid_groups`)."""
-    if hybrid_groups(scenario):
+    if hybrid_groups(deployment):
         return None
-    groups = kv_groups(scenario.served_model, scenario.engine.disable_hybrid_kv_cache_manager)
-    frees = allocator_class(scenario.engine.allocator).frees_behind_windows
+    groups = kv_groups(deployment.served_model, deployment.engine.disable_hybrid_kv_cache_manager)
+    frees = allocator_class(deployment.engine.allocator).frees_behind_windows
     return groups if groups.window_groups and frees else None
 
 
-def hybrid_groups(scenario: Deployment) -> "HybridMemory | None":
+def hybrid_groups(deployment: Deployment) -> "HybridMemory | None":
     """How unlike layers are kept over one pool; None where they are not."""
-    found = allocator_class(scenario.engine.allocator)
-    alike = all(layers.kind in EVERY_TOKEN for layers in scenario.served_model.kv_layers)
+    found = allocator_class(deployment.engine.allocator)
+    alike = all(layers.kind in EVERY_TOKEN for layers in deployment.served_model.kv_layers)
     if alike and not found.keeps_groups:
         return None
-    from kvsim.sim.scenario.hybrid import hybrid_memory, is_hybrid  # late: most models do without
+    from kvsim.sim.deployment.hybrid import hybrid_memory, is_hybrid  # late: most models do without
 
-    may_be = is_hybrid(scenario.served_model) and found.frees_behind_windows and not found.pools_windows
+    may_be = is_hybrid(deployment.served_model) and found.frees_behind_windows and not found.pools_windows
     if not (found.keeps_groups or may_be):
         return None
-    scheduler = build_scheduler(scenario)
+    scheduler = build_scheduler(deployment)
     if not (found.keeps_groups or scheduler.keeps_groups):
         return None
-    return hybrid_memory(scenario, scheduler.asynchronous)
+    return hybrid_memory(deployment, scheduler.asynchronous)
 
 
-def capacity_of(scenario: Deployment) -> KvCapacity:
+def capacity_of(deployment: Deployment) -> KvCapacity:
     """The KV memory of a run."""
-    hybrid = hybrid_groups(scenario)
-    return hybrid.capacity if hybrid else kv_capacity(scenario, windowed_groups(scenario))
+    hybrid = hybrid_groups(deployment)
+    return hybrid.capacity if hybrid else kv_capacity(deployment, windowed_groups(deployment))
 
 
-def _allocator_groups(groups: KvGroups, scenario: Deployment, scheduler: Scheduler) -> Groups:
+def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Scheduler) -> Groups:
     """The groups as an allocator knows them; refuses what does not go with windows."""
     advice = "; or use --disable-hybrid-kv-cache-manager" if groups.full_groups else ""
-    model = f"model {scenario.model.name}, which frees memory behind its sliding window"
+    model = f"model {deployment.model.name}, which frees memory behind its sliding window"
     if scheduler.forks:
         raise KvsimError(
-            f"scheduler must be vllm-v1, orca or static for {model}, got {scheduler_name(scenario)}{advice}"
+            f"scheduler must be vllm-v1, orca or static for {model}, got {scheduler_name(deployment)}{advice}"
         )
-    if scheduler.cache is not None and not allocator_class(scenario.engine.allocator).caches_windows:
+    if scheduler.cache is not None and not allocator_class(deployment.engine.allocator).caches_windows:
         raise KvsimError(
             f"enable_prefix_caching must be off for {model}, got on "
-            f"(scheduler {scheduler_name(scenario)}){advice}"
+            f"(scheduler {scheduler_name(deployment)}){advice}"
         )
     assert groups.window is not None
     return Groups(groups.full_groups, groups.window_groups, groups.window, scheduler.max_chunk)
 
 
-def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
-    """The allocator over the scenario's KV capacity, as the scheduler's engine has it."""
-    engine = scenario.engine
+def build_allocator(deployment: Deployment, scheduler: Scheduler) -> Allocator:
+    """The allocator over the deployment's KV capacity, as the scheduler's engine has it."""
+    engine = deployment.engine
     found = allocator_class(engine.allocator)
     if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
@@ -162,11 +162,11 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
         )
-    host_slots = _host_blocks(scenario, scheduler) * engine.block_size if scheduler.forks else 0
-    hybrid = hybrid_groups(scenario)
-    groups = None if hybrid else windowed_groups(scenario)
-    kept = _allocator_groups(groups, scenario, scheduler) if groups else None
-    model, tp = scenario.served_model, scenario.tensor_parallel_size
+    host_slots = _host_blocks(deployment, scheduler) * engine.block_size if scheduler.forks else 0
+    hybrid = hybrid_groups(deployment)
+    groups = None if hybrid else windowed_groups(deployment)
+    kept = _allocator_groups(groups, deployment, scheduler) if groups else None
+    model, tp = deployment.served_model, deployment.tensor_parallel_size
     bytes_per_token = model.kv_bytes_per_token_per_gpu(tp)
     if groups:
         bytes_per_token = bytes_per_token * groups.layers_per_group // model.caching_layers
@@ -183,26 +183,26 @@ def build_allocator(scenario: Deployment, scheduler: Scheduler) -> Allocator:
         head_dim=model.kv_latent_dim or model.head_dim,
         dtype_bytes=model.kv_dtype_bytes or model.dtype_bytes,
         max_sequences=engine.max_num_seqs,
-        max_model_len=scenario.max_model_len,
+        max_model_len=deployment.max_model_len,
         own=taken(found.declares, engine.options),
     )
     try:
-        capacity = hybrid.capacity if hybrid else kv_capacity(scenario, groups)
+        capacity = hybrid.capacity if hybrid else kv_capacity(deployment, groups)
         return found.from_options(capacity.slots, options)
     except ValueError as error:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
 
 
-def _host_blocks(scenario: Deployment, scheduler: Scheduler) -> int:
+def _host_blocks(deployment: Deployment, scheduler: Scheduler) -> int:
     """Blocks of the host pool: as given, else as many as fit in vLLM's default swap space."""
     if scheduler.host_blocks is not None:
         return scheduler.host_blocks
-    model, tp = scenario.served_model, scenario.tensor_parallel_size
-    return SWAP_SPACE_BYTES // (scenario.engine.block_size * model.kv_bytes_per_token_per_gpu(tp))
+    model, tp = deployment.served_model, deployment.tensor_parallel_size
+    return SWAP_SPACE_BYTES // (deployment.engine.block_size * model.kv_bytes_per_token_per_gpu(tp))
 
 
 def build_engine(
-    scenario: Deployment,
+    deployment: Deployment,
     workload: Workload,
     *,
     max_span: int = 1 << 20,
@@ -212,19 +212,19 @@ def build_engine(
     map_instants: int = 0,
     fleet: FleetConfig = ONE,
 ) -> Engine:
-    """The engine of a scenario, ready to run the workload once; 0 `map_instants`: without a map."""
+    """The engine of a deployment, ready to run the workload once; 0 `map_instants`: without a map."""
     log = RequestLog(workload, fleet.replicas)
-    schedulers = [build_scheduler(scenario) for _ in range(fleet.replicas)]
-    decided = replace(scenario.engine, async_scheduling=schedulers[0].asynchronous)
-    cost = cost_named(scenario.cost, replace(scenario, engine=decided))
+    schedulers = [build_scheduler(deployment) for _ in range(fleet.replicas)]
+    decided = replace(deployment.engine, async_scheduling=schedulers[0].asynchronous)
+    cost = cost_named(deployment.cost, replace(deployment, engine=decided))
     replicas = []
     for scheduler in schedulers:
         if workload.beam is not None:
             scheduler.search(workload.beam)
-        allocator = build_allocator(scenario, scheduler)
+        allocator = build_allocator(deployment, scheduler)
         tokens = -(-workload.tokens // fleet.replicas)
         map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
-        bound = reservation(scenario.engine.reserve or "max", scenario.max_model_len)
+        bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
         replicas.append(
             Replica(
                 scheduler.new_server(allocator, bound),
@@ -238,4 +238,4 @@ def build_engine(
                 memory_map=map_of,
             )
         )
-    return Engine(workload, log, replicas, scenario.max_model_len, fleet)
+    return Engine(workload, log, replicas, deployment.max_model_len, fleet)

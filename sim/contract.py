@@ -26,13 +26,13 @@ from kvsim.allocators.base import Allocator, InvariantError
 from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.replica import Replica
@@ -124,12 +124,12 @@ def check_scheduler(
     """
     for number in range(workloads):
         rng = Random(f"{seed}-{number}")
-        scenario, work = _scenario(scheduler, version, rng), _workload(scheduler, rng)
+        deployment, work = _scenario(scheduler, version, rng), _workload(scheduler, rng)
         try:
-            slow, fast = (_served(scheduler, scenario, work, max_span) for max_span in SPANS)
+            slow, fast = (_served(scheduler, deployment, work, max_span) for max_span in SPANS)
             differing = _differences(slow, fast)
             if differing:
-                first = _first_difference(*(_events(scheduler, scenario, work, span) for span in SPANS))
+                first = _first_difference(*(_events(scheduler, deployment, work, span) for span in SPANS))
                 raise InvariantError(
                     f"decisions_depend_on_state_alone: {first or 'step by step and in spans'}; "
                     f"there differ: {differing}"
@@ -163,10 +163,10 @@ def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
     return Workload("check", arrival_ps, prompts, answers, samples=samples)
 
 
-def _events(scheduler: type[Scheduler], scenario: Deployment, work: Workload, max_span: int) -> list[Event]:
+def _events(scheduler: type[Scheduler], deployment: Deployment, work: Workload, max_span: int) -> list[Event]:
     """What happens to whom in the same run: (step, what, to which request)."""
     events = Events()
-    _served(scheduler, scenario, work, max_span, events)
+    _served(scheduler, deployment, work, max_span, events)
     numbers, texts = events.table()
     what = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
     return list(zip(numbers["step"].tolist(), what, numbers["request"].tolist(), strict=True))
@@ -189,14 +189,14 @@ def _told(event: Event | None, step: int) -> str:
 
 def _served(
     scheduler: type[Scheduler],
-    scenario: Deployment,
+    deployment: Deployment,
     work: Workload,
     max_span: int,
     events: Events | None = None,
 ) -> Result:
     """The run, if it keeps the first four rules."""
-    chosen = scheduler(scenario.engine, LONGEST)
-    allocator = build_allocator(scenario, chosen)
+    chosen = scheduler(deployment.engine, LONGEST)
+    allocator = build_allocator(deployment, chosen)
     server = chosen.new_server(allocator, reservation("max", LONGEST))
     cost, log = CountedCost(), RequestLog(work)
     rows = 8  # of the timeline: each ends a span

@@ -17,9 +17,9 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.option import declared_by
 from kvsim.sim.classes import class_named
+from kvsim.sim.deployment.engine import split_reserve
 from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.option import Named, options_of
-from kvsim.sim.scenario.engine import split_reserve
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 

@@ -1,9 +1,9 @@
-"""One run from start to finish: a scenario and a workload in; what a run directory holds out.
+"""One run from start to finish: a deployment and a workload in; what a run directory holds out.
 
-    scenario, workload --prepare--> Simulation --outcome--> config, summary, tables of columns
+    deployment, workload --prepare--> Simulation --outcome--> config, summary, tables of columns
 
 `config` is everything needed to repeat the run: the specs of model and GPU in full, no name left to be
-looked up. The same scenario and workload give the same outcome, all but the `simulation` part of the
+looked up. The same deployment and workload give the same outcome, all but the `simulation` part of the
 summary, which tells how long it took.
 """
 
@@ -31,6 +31,18 @@ from kvsim.sim.cost.collective import network_note
 from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig, split_reserve
+from kvsim.sim.deployment.memory import KvCapacity, gpu_memory
+from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.vllm_defaults import (
+    FAMILY,
+    NEWEST,
+    OF_ANY_ENGINE,
+    Asked,
+    defaults_note,
+    rules_of,
+)
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.files.records import record_of
@@ -42,18 +54,6 @@ from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig, split_reserve
-from kvsim.sim.scenario.memory import KvCapacity, gpu_memory
-from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import (
-    FAMILY,
-    NEWEST,
-    OF_ANY_ENGINE,
-    Asked,
-    defaults_note,
-    rules_of,
-)
 from kvsim.sim.serving.engine import ONE, Engine
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Workload
@@ -84,7 +84,7 @@ class Outcome:
 class Simulation:
     """An engine that is ready to run, once, and where it comes from."""
 
-    scenario: Deployment
+    deployment: Deployment
     traffic: Mapping[str, object]
     capacity: KvCapacity
     engine: Engine
@@ -94,12 +94,12 @@ class Simulation:
     @property
     def label(self) -> str:
         """The run's name among others: `paged`, `buddy-pow2`, `my.module.Mine`."""
-        return label(self.scenario.engine)
+        return label(self.deployment.engine)
 
     @property
     def gpus(self) -> int:
         """Those of all replicas."""
-        return self.scenario.gpus * self.fleet.replicas
+        return self.deployment.gpus * self.fleet.replicas
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
@@ -113,7 +113,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, self._outside_s(result))
         return Outcome(
-            config=config_of(self.scenario, self.traffic, self.capacity, self.fleet, self.goals),
+            config=config_of(self.deployment, self.traffic, self.capacity, self.fleet, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
@@ -125,12 +125,12 @@ class Simulation:
 
     def _outside_s(self, result: Result) -> Floats | float:
         """What requests spend in the front end."""
-        return seconds_of(result, frontend_of(self.scenario), self.fleet.replicas)
+        return seconds_of(result, frontend_of(self.deployment), self.fleet.replicas)
 
     def _summary(
         self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
     ) -> Json:
-        engine, cost = self.scenario.engine, self.engine.replica.pricing.cost
+        engine, cost = self.deployment.engine, self.engine.replica.pricing.cost
         numbers = metrics.summary(result, requests)
         counts = numbers.pop("engine")
         names = {"allocator": engine.allocator, "scheduler": engine.scheduler, "reserve": engine.reserve}
@@ -141,7 +141,7 @@ class Simulation:
             "cost": {
                 "source": cost.source,
                 "extrapolated_share": cost.extrapolated_share,
-                **clock_of(self.scenario).as_json(),
+                **clock_of(self.deployment).as_json(),
             },
             "notes": self._notes(result),
             "simulation": {
@@ -151,7 +151,7 @@ class Simulation:
             },
             **attained(
                 self.goals.limits,
-                self.goals.price_of(self.scenario.gpu.name),
+                self.goals.price_of(self.deployment.gpu.name),
                 requests,
                 metrics.throughput(result),
                 result.end_ps / PS_PER_S,
@@ -163,7 +163,7 @@ class Simulation:
         """Of a fleet, the numbers of each replica by itself."""
         if self.fleet.replicas == 1:
             return {}
-        names = {"allocator": self.scenario.engine.allocator, "scheduler": self.scenario.engine.scheduler}
+        names = {"allocator": self.deployment.engine.allocator, "scheduler": self.deployment.engine.scheduler}
         found: list[Json] = []
         for place, result in enumerate(self.engine.results):
             alone = part(result, place)
@@ -176,8 +176,8 @@ class Simulation:
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
-        model = self.scenario.model
-        hybrid = hybrid_groups(self.scenario)
+        model = self.deployment.model
+        hybrid = hybrid_groups(self.deployment)
         notes = [*result.workload.notes, room, *_model_notes(model, hybrid is not None)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
@@ -187,7 +187,7 @@ class Simulation:
                 f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
-        told = allocator_class(self.scenario.engine.allocator).note
+        told = allocator_class(self.deployment.engine.allocator).note
         if told:
             notes.append(told)
         groups = self.capacity.groups
@@ -199,17 +199,17 @@ class Simulation:
             )
         if hybrid is not None:
             notes.append(hybrid.in_words)
-        notes += defaults_told(self.scenario)
+        notes += defaults_told(self.deployment)
         cost = self.engine.replica.pricing.cost
-        if self.scenario.profile is not None and self.scenario.profile["kind"] == "rehearsal":
+        if self.deployment.profile is not None and self.deployment.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
-        network = network_note(self.scenario)
+        network = network_note(self.deployment)
         notes += [network] if network else []
         outside = cost.outside()
         if outside:
             more = f"; and {len(outside) - TOLD} more" if len(outside) > TOLD else ""
             notes.append(f"Outside what was measured: {'; '.join(outside[:TOLD])}{more}.")
-        longest, trained = self.scenario.max_model_len, self.scenario.model.max_model_len
+        longest, trained = self.deployment.max_model_len, self.deployment.model.max_model_len
         if longest > trained:
             notes.append(f"Sequences may grow to {longest:,} tokens, beyond the {trained:,} of the model.")
         beam = result.workload.beam
@@ -221,24 +221,24 @@ class Simulation:
         for reason, count in result.rejected.items():
             notes.append(f"{count:,} request{'s' * (count > 1)} rejected: {reason}.")
         if result.truncated:
-            longest = self.scenario.max_model_len
+            longest = self.deployment.max_model_len
             notes.append(f"{result.truncated:,} answers cut at the maximum length of {longest:,} tokens.")
         return notes
 
 
-def defaults_told(scenario: Deployment) -> list[str]:
+def defaults_told(deployment: Deployment) -> list[str]:
     """Which settings of a server, its defaults named, are those that its release starts with."""
-    engine = scenario.engine
+    engine = deployment.engine
     asked = Asked(max_model_len=engine.max_model_len)
-    own = server_defaults(engine.allocator, engine.scheduler, scenario.gpu, scenario.model, asked)
+    own = server_defaults(engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked)
     name, _, release = (engine.scheduler or FAMILY).partition("@")
-    chosen = {**vars(engine), "gpu_memory_utilization": scenario.gpu_memory_utilization}
+    chosen = {**vars(engine), "gpu_memory_utilization": deployment.gpu_memory_utilization}
     if not own or not (name == FAMILY or set(own) == set(OF_ANY_ENGINE)):
         return []
     if name == FAMILY:
         own = {**own, "async_scheduling": rules_of(release or NEWEST).async_scheduling}
     told = {each: value for each, value in own.items() if chosen[each] == value}
-    note = defaults_note(release if name == FAMILY else "", scenario.gpu, told)
+    note = defaults_note(release if name == FAMILY else "", deployment.gpu, told)
     notes = [note] if note else []
     if not allocator_class(engine.allocator).keeps_prefixes:
         notes.append(f"Prefix caching is off: allocator {engine.allocator} keeps no prefixes.")
@@ -246,7 +246,7 @@ def defaults_told(scenario: Deployment) -> list[str]:
 
 
 def prepare(
-    scenario: Deployment,
+    deployment: Deployment,
     workload: Workload,
     traffic: Mapping[str, object],
     *,
@@ -276,13 +276,13 @@ def prepare(
     goals : Goals
         What is asked of the run: latency limits, the price of a GPU.
     """
-    goals.price_of(scenario.gpu.name)
-    scenario = resolved(scenario)
-    capacity = capacity_of(scenario)
-    workload = behind_frontend(workload, frontend_of(scenario), fleet.replicas)
+    goals.price_of(deployment.gpu.name)
+    deployment = resolved(deployment)
+    capacity = capacity_of(deployment)
+    workload = behind_frontend(workload, frontend_of(deployment), fleet.replicas)
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
-        scenario,
+        deployment,
         workload,
         max_span=max_span,
         step_log=step_log,
@@ -290,61 +290,61 @@ def prepare(
         map_instants=map_instants,
         fleet=fleet,
     )
-    return Simulation(scenario, traffic, capacity, engine, fleet, goals)
+    return Simulation(deployment, traffic, capacity, engine, fleet, goals)
 
 
-def resolved(scenario: Deployment) -> Deployment:
-    """The scenario with its defaults named, and of a profile what it needs."""
-    engine = scenario.engine
-    scheduler = build_scheduler(scenario)
-    reserve = engine.reserve or ("max" if _reserves(scenario) else None)
-    profile = None if scenario.profile is None else needed(scenario.profile, scenario)
+def resolved(deployment: Deployment) -> Deployment:
+    """The deployment with its defaults named, and of a profile what it needs."""
+    engine = deployment.engine
+    scheduler = build_scheduler(deployment)
+    reserve = engine.reserve or ("max" if _reserves(deployment) else None)
+    profile = None if deployment.profile is None else needed(deployment.profile, deployment)
     own: dict[str, object] = {}
-    for _, declared in own_options(scenario).values():
+    for _, declared in own_options(deployment).values():
         own |= defaults_of(declared)
     named = replace(
         engine,
-        scheduler=scheduler_name(scenario),
+        scheduler=scheduler_name(deployment),
         reserve=reserve,
         async_scheduling=scheduler.asynchronous,
         options=own | {name: value for name, value in engine.options.items() if value is not None},
     )
-    return replace(scenario, engine=named, profile=profile)
+    return replace(deployment, engine=named, profile=profile)
 
 
-def _reserves(scenario: Deployment) -> bool:
+def _reserves(deployment: Deployment) -> bool:
     """Whether a reservation has a meaning: for the allocator, or for the scheduler."""
-    scheduler = scheduler_class(scheduler_name(scenario))
-    return allocator_class(scenario.engine.allocator).reserves or scheduler.reserves
+    scheduler = scheduler_class(scheduler_name(deployment))
+    return allocator_class(deployment.engine.allocator).reserves or scheduler.reserves
 
 
-def with_allocator(scenario: Deployment, text: str) -> Deployment:
-    """The scenario with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
+def with_allocator(deployment: Deployment, text: str) -> Deployment:
+    """The deployment with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
     name, reserve = split_reserve(text)
-    given = scenario.engine.reserve if reserve is None else reserve
-    return replace(scenario, engine=replace(scenario.engine, allocator=name, reserve=given))
+    given = deployment.engine.reserve if reserve is None else reserve
+    return replace(deployment, engine=replace(deployment.engine, allocator=name, reserve=given))
 
 
-def with_its_options(scenario: Deployment) -> Deployment:
-    """The scenario with those options that its allocator or its scheduler declares, and no others."""
-    known = {name for _, kind in own_options(scenario).values() for name in declared_by(kind)}
-    kept = {name: value for name, value in scenario.engine.options.items() if name in known}
-    return replace(scenario, engine=replace(scenario.engine, options=kept))
+def with_its_options(deployment: Deployment) -> Deployment:
+    """The deployment with those options that its allocator or its scheduler declares, and no others."""
+    known = {name for _, kind in own_options(deployment).values() for name in declared_by(kind)}
+    kept = {name: value for name, value in deployment.engine.options.items() if name in known}
+    return replace(deployment, engine=replace(deployment.engine, options=kept))
 
 
-def fitting(scenario: Deployment) -> dict[str, Deployment]:
-    """Each built-in allocator with which the scenario can soon be run -> the scenario with it."""
-    return {name: chosen for name, chosen in _with_each(scenario).items() if not isinstance(chosen, str)}
+def fitting(deployment: Deployment) -> dict[str, Deployment]:
+    """Each built-in allocator with which the deployment can soon be run -> the deployment with it."""
+    return {name: chosen for name, chosen in _with_each(deployment).items() if not isinstance(chosen, str)}
 
 
-def left_out(scenario: Deployment) -> dict[str, str]:
+def left_out(deployment: Deployment) -> dict[str, str]:
     """Each built-in allocator with which it cannot, or only slowly -> why."""
-    return {name: reason for name, reason in _with_each(scenario).items() if isinstance(reason, str)}
+    return {name: reason for name, reason in _with_each(deployment).items() if isinstance(reason, str)}
 
 
-def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
-    """The scenario with each built-in allocator, or why it cannot be run."""
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None))
+def _with_each(deployment: Deployment) -> dict[str, Deployment | str]:
+    """The deployment with each built-in allocator, or why it cannot be run."""
+    bare = replace(deployment, engine=replace(deployment.engine, reserve=None))
     uncached = replace(bare, engine=replace(bare.engine, enable_prefix_caching=False))
     found: dict[str, Deployment | str] = {}
     for name in ALLOCATORS:
@@ -362,8 +362,8 @@ def _with_each(scenario: Deployment) -> dict[str, Deployment | str]:
     return found
 
 
-def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The scenario under each allocator; `all` stands for those that are built in and fit it.
+def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
+    """The deployment under each allocator; `all` stands for those that are built in and fit it.
 
     Its `reserve` is for those that reserve and name no own one, each of its other options for those that
     declare it; its prefix cache is for those that keep prefixes, if any of them does.
@@ -375,14 +375,14 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
     """
     if EVERY in allocators:
         named = [name for name in allocators if name != EVERY]
-        allocators = [*(name for name in fitting(scenario) if name not in named), *named]
-    reserve = scenario.engine.reserve
-    bare = replace(scenario, engine=replace(scenario.engine, reserve=None))
-    usual = server_defaults("paged", scenario.engine.scheduler, scenario.gpu, scenario.model)
+        allocators = [*(name for name in fitting(deployment) if name not in named), *named]
+    reserve = deployment.engine.reserve
+    bare = replace(deployment, engine=replace(deployment.engine, reserve=None))
+    usual = server_defaults("paged", deployment.engine.scheduler, deployment.gpu, deployment.model)
     cached = bool(usual.get("enable_prefix_caching")) or any(
         allocator_class(with_allocator(bare, text).engine.allocator).keeps_prefixes for text in allocators
     )
-    scenarios, taken = [], False
+    deployments, taken = [], False
     for text in allocators:
         chosen = with_its_options(with_allocator(bare, text))
         found = allocator_class(chosen.engine.allocator)
@@ -390,18 +390,18 @@ def side_by_side(scenario: Deployment, allocators: Sequence[str]) -> list[Deploy
             chosen = replace(chosen, engine=replace(chosen.engine, enable_prefix_caching=False))
         if reserve and chosen.engine.reserve is None and _reserves(chosen):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
-        scenarios.append(resolved(chosen))
+        deployments.append(resolved(chosen))
     names = ", ".join(allocators)
     if reserve and not taken:
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
-    for name, value in scenario.engine.options.items():
-        if not any(name in each.engine.options for each in scenarios):
+    for name, value in deployment.engine.options.items():
+        if not any(name in each.engine.options for each in deployments):
             raise KvsimError(f"{name} must be left out: none of {names} takes it, got {value!r}")
-    labels = [label(each.engine) for each in scenarios]
+    labels = [label(each.engine) for each in deployments]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:
         raise KvsimError(f"allocators to compare must differ, got {twice[0]} {len(twice)} times")
-    return scenarios
+    return deployments
 
 
 def label(engine: EngineConfig) -> str:
@@ -425,7 +425,7 @@ def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
 
 
 def config_of(
-    scenario: Deployment,
+    deployment: Deployment,
     traffic: Mapping[str, object],
     capacity: KvCapacity,
     fleet: FleetConfig = ONE,
@@ -440,27 +440,27 @@ def config_of(
         | {
             "kvsim": __version__,
             "workload": dict(traffic),
-            "scenario": asdict(scenario),
-            "kv_capacity": _capacity_json(scenario, capacity),
+            "scenario": asdict(deployment),
+            "kv_capacity": _capacity_json(deployment, capacity),
         }
     )
 
 
-def _capacity_json(scenario: Deployment, capacity: KvCapacity) -> Json:
+def _capacity_json(deployment: Deployment, capacity: KvCapacity) -> Json:
     """The memory, with the groups of unlike layers that share it."""
-    parts = gpu_memory(scenario)
+    parts = gpu_memory(deployment)
     found: Json = asdict(capacity) | ({} if parts is None else {"gpu_memory_bytes": parts})
-    hybrid = hybrid_groups(scenario)
+    hybrid = hybrid_groups(deployment)
     return found if hybrid is None else found | {"groups": hybrid.as_json()}
 
 
 def read_config(text: str, what: str = "config") -> tuple[Deployment, Json]:
-    """The scenario and the traffic in the text of a `config.json`, see `deployment_of`."""
+    """The deployment and the traffic in the text of a `config.json`, see `deployment_of`."""
     return deployment_of(json_in(text, what), what)
 
 
 def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Json]:
-    """The scenario and the traffic in a config: the inverse of `config_of`.
+    """The deployment and the traffic in a config: the inverse of `config_of`.
 
     Parameters
     ----------
@@ -482,10 +482,10 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
         parts = {**parts, "engine": _with_options(parts["engine"])}
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
         made: Json = {name: record_of(spec, parts[name], name) for name, spec in specs.items()}
-        scenario = record_of(Deployment, {**parts, **made}, "scenario")
-        if scenario.profile is not None:
-            check_profile(scenario.profile)
-        return scenario, dict(config["workload"])
+        deployment = record_of(Deployment, {**parts, **made}, "scenario")
+        if deployment.profile is not None:
+            check_profile(deployment.profile)
+        return deployment, dict(config["workload"])
 
 
 def _with_options(engine: Mapping[str, object]) -> Mapping[str, object]:

@@ -29,13 +29,13 @@ from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.counted import several
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.run import prepare
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -135,7 +135,7 @@ def model_of(point: Point) -> ModelSpec:
     return replace(model, quantization=name, weight_bits=bits, quantized_parameters=model.body_parameters)
 
 
-def scenario_of(point: Point, cost: str | None = None) -> Deployment:
+def deployment_of(point: Point, cost: str | None = None) -> Deployment:
     """The server of a point; what it does not say is assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
     profile = of_release(profile, point.version)
@@ -175,7 +175,7 @@ def workload_of(point: Point, seed: int = 0) -> Workload:
 
 def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
     """Mean TTFT, TPOT and E2E of a point, and its throughput, all by the same closed-loop arithmetic."""
-    done = prepare(scenario_of(point, cost), workload_of(point), {}).outcome().requests
+    done = prepare(deployment_of(point, cost), workload_of(point), {}).outcome().requests
     ttft, tpot = (float(np.nanmean(done[name].astype(np.float64))) for name in ("ttft_s", "tpot_s"))
     steps = (1 + RANGE) / 2 * point.output_tokens - 1
     e2e = point.ttft_s + steps * point.tpot_s, ttft + steps * tpot
@@ -198,8 +198,8 @@ def not_simulated(point: Point) -> str | None:
 
 def against_physics(point: Point) -> str | None:
     """Why a point cannot be as it is told; None where it can."""
-    scenario = scenario_of(point, "roofline")
-    model, gpu = scenario.model, scenario.gpu
+    deployment = deployment_of(point, "roofline")
+    model, gpu = deployment.model, deployment.gpu
     held = (model.weight_bytes + (point.dp - 1) * (model.weight_bytes - model.expert_bytes)) / point.tp
     if held > gpu.memory_bytes:
         return (
@@ -225,7 +225,7 @@ class Run:
 
     Attributes
     ----------
-    scenario : Deployment
+    deployment : Deployment
         The server.
     workload : Workload
         The requests.
@@ -236,7 +236,7 @@ class Run:
     """
 
     name: str
-    scenario: Deployment
+    deployment: Deployment
     workload: Workload
     ttft_s: Floats
     e2e_s: Floats
@@ -261,7 +261,7 @@ def _run(name: str, rows: Sequence[Mapping[str, str]], cost: str | None) -> Run:
         enable_prefix_caching=True,
         async_scheduling=True,
     )
-    scenario = Deployment(
+    deployment = Deployment(
         model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile,
         num_gpu_blocks=2588 if small else None, frontend_latency=0.0,
     )  # fmt: skip
@@ -276,7 +276,7 @@ def _run(name: str, rows: Sequence[Mapping[str, str]], cost: str | None) -> Run:
         column["output_tokens"].astype(np.int64),
         content=_contents(rows),
     )
-    return Run(f"{name} llama-3.1-8b vLLM 0.19", scenario, workload, column["ttft_s"], column["e2e_s"])
+    return Run(f"{name} llama-3.1-8b vLLM 0.19", deployment, workload, column["ttft_s"], column["e2e_s"])
 
 
 def _contents(rows: Sequence[Mapping[str, str]]) -> list[Content]:
@@ -307,7 +307,7 @@ def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, i
     return found
 
 
-def measured(path: Path, scenario: Deployment) -> Run:
+def measured(path: Path, deployment: Deployment) -> Run:
     """What a benchmark tool wrote of every request, for a server that the user describes."""
     found = read_result(path)
     if found.requests is None:
@@ -319,12 +319,12 @@ def measured(path: Path, scenario: Deployment) -> Run:
     if not known.all():
         raise KvsimError(f"measurement {path} lacks the times of some requests; sim replay reads it")
     notes = (*found.notes, *workload.notes)
-    return Run(found.name, scenario, workload, found.requests.ttft_s, found.requests.e2e_s, notes)
+    return Run(found.name, deployment, workload, found.requests.ttft_s, found.requests.e2e_s, notes)
 
 
 def compare_run(run: Run) -> tuple[list[Compared], dict[str, tuple[Floats, Floats]]]:
     """Mean, p50 and p99 of a run, and both columns of each quantity, request by request."""
-    done = prepare(run.scenario, run.workload, {}).outcome().requests
+    done = prepare(run.deployment, run.workload, {}).outcome().requests
     columns = {name: done[name].astype(np.float64) for name in ("ttft_s", "tpot_s", "e2e_s")}
     tokens = np.maximum(run.workload.output_tokens - 1, 1)
     pairs = {
@@ -369,14 +369,14 @@ def _chosen(
         return point.model, GPUS.get(point.gpu, point.gpu)
 
     measured = [named(each) for each in some]
-    measured += [(each.scenario.model.name, each.scenario.gpu.name) for each in others]
+    measured += [(each.deployment.model.name, each.deployment.gpu.name) for each in others]
     if not any(wanted(*each) for each in measured):
         names = "; ".join(" on ".join(each) for each in dict.fromkeys(measured))
         raise KvsimError(
             f"no server of {model or 'any model'} on {gpu or 'any GPU'} was measured, but {names}"
         )
     kept = [each for each in some if wanted(*named(each))]
-    return kept, [each for each in others if wanted(each.scenario.model.name, each.scenario.gpu.name)]
+    return kept, [each for each in others if wanted(each.deployment.model.name, each.deployment.gpu.name)]
 
 
 def sources(
@@ -401,7 +401,7 @@ def sources(
         max_num_batched_tokens=TOKENS,
         async_scheduling=True,
     )
-    scenario = Deployment(
+    deployment = Deployment(
         model=model_named(model),
         gpu=spec,
         engine=engine,
@@ -409,4 +409,4 @@ def sources(
         cost=cost,
         profile=profile,
     )
-    return [], [measured(path, scenario)]
+    return [], [measured(path, deployment)]

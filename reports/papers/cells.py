@@ -23,12 +23,12 @@ import numpy.typing as npt
 
 from kvsim.sim import __version__
 from kvsim.sim.build import build_engine, engine_defaults
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record import metrics
 from kvsim.sim.record.recorder import Result
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import PS_PER_S, Workload
@@ -93,10 +93,10 @@ def fingerprint() -> str:
 
 def carry_out(cell: Cell, build: Builder) -> Numbers:
     """Simulate a cell."""
-    scenario = scenario_of(cell)
+    deployment = deployment_of(cell)
     cpu_s = time.process_time()
     workload = workload_of(cell, build)
-    result = build_engine(scenario, workload, step_log=cell.get("step_log", False)).run()
+    result = build_engine(deployment, workload, step_log=cell.get("step_log", False)).run()
     table = metrics.request_table(result)
     summary: Any = metrics.summary(result, table)
     waiting: Mapping[str, float] = summary["memory"]["saturated"] or {}
@@ -108,7 +108,7 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
         "running_waiting": summary["engine"]["mean_running_saturated"],
         "preemptions": summary["engine"]["preemptions_recompute"] + summary["engine"]["preemptions_swap"],
         **{kind: waiting.get(kind) for kind in ("token", "reserved", "external", "free")},
-        **_internal(scenario, result, waiting.get("internal")),
+        **_internal(deployment, result, waiting.get("internal")),
         **_by_step(result, cell.get("window_s", [0.0, math.inf])),
     }
     if cell.get("answers") == "batch":
@@ -117,7 +117,7 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
     return numbers
 
 
-def scenario_of(cell: Cell) -> Deployment:
+def deployment_of(cell: Cell) -> Deployment:
     """The server of a cell; a cost in `:shared` or `:copied` learns how many sequences a request has."""
     engine = cell["engine"]
     length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
@@ -209,16 +209,16 @@ def _by_step(result: Result, window_s: Sequence[float]) -> Numbers:
     }
 
 
-def _internal(scenario: Deployment, result: Result, internal: float | None) -> Numbers:
+def _internal(deployment: Deployment, result: Result, internal: float | None) -> Numbers:
     """Internal waste while requests wait, and its part by cause, in percent of the capacity.
 
     `over_reserved`: what the reservation holds beyond the request's tokens; `rounding`: what the allocator
     adds to that. All must have come at once, so that the saturated time is a prefix of the run.
     """
-    policy = scenario.engine.reserve
+    policy = deployment.engine.reserve
     if internal is None or policy is None or result.workload.arrival_ps[-1] > 0:
         return {"internal": internal, "over_reserved": None, "rounding": None}
-    bound = reservation(policy, scenario.max_model_len)
+    bound = reservation(policy, deployment.max_model_len)
     prompts, outputs = result.workload.prompt_tokens.tolist(), result.output_tokens.tolist()
     pairs = zip(prompts, outputs, strict=True)
     lent = [bound(Request(row, p, o)) - (p + o - 1) for row, (p, o) in enumerate(pairs)]

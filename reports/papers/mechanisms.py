@@ -12,7 +12,7 @@ from kvsim.allocators.llama.defrag import most_moves, moves_of
 from kvsim.allocators.options import Options
 from kvsim.allocators.size_classes.store import Segment
 from kvsim.allocators.size_classes.utilisation import SIZES, Objects, one_by_one, pairs, splitmix64
-from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.serving.engine import no_cycle_collection
 
 MIB, GIB = 1 << 20, 1 << 30

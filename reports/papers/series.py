@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kvsim.reports.papers.cells import Bench, Cell, Numbers, scenario_of
+from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
 from kvsim.reports.papers.mechanisms import measured
 from kvsim.sim.cost.named import cost_named
@@ -277,8 +277,8 @@ def _swap(series: Series, bench: _Counter) -> Found:
     tokens, what = series.settings["tokens"], series.system
     for size in series.settings["values"]:
         cell = merged(series.cell, {"engine": {"block_size": size}})
-        scenario = scenario_of(cell)
-        cost = cost_named(scenario.cost, scenario)
+        deployment = deployment_of(cell)
+        cost = cost_named(deployment.cost, deployment)
         assert isinstance(cost, AnalyticProfile)
         moved = {way: cost.swap_ps(way, -(-tokens // size) * size) for way in ("in", "out")}
         times = {

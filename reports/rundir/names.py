@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
 from kvsim.sim.build import build_scheduler, own_options, server_defaults
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.vllm_defaults import Asked
 from kvsim.sim.parts import defaults_of
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import Asked
 from kvsim.sim.serving.fleet import FleetConfig
 
 LONGEST = 100
@@ -55,7 +55,7 @@ _WORDS = {
 
 
 def run_name(
-    trace: str, label: str, scenario: Deployment, fleet: FleetConfig, traffic: Mapping[str, object]
+    trace: str, label: str, deployment: Deployment, fleet: FleetConfig, traffic: Mapping[str, object]
 ) -> str:
     """The name of a run, at most about `LONGEST` characters: what does not fit is left out.
 
@@ -63,33 +63,33 @@ def run_name(
     ----------
     label : str
         The allocator and its reservation, or `compare`.
-    scenario : Deployment
+    deployment : Deployment
         With its defaults named.
     traffic : mapping
         What differs from the trace's usual traffic.
     """
     name = f"{trace}-{label}"
     options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
-    for word in (*_of_scenario(scenario), *_of_fleet(fleet), *(_word(*each) for each in options)):
+    for word in (*_of_scenario(deployment), *_of_fleet(fleet), *(_word(*each) for each in options)):
         if word and len(name) + len(word) < LONGEST:
             name += f"-{word}"
     return name
 
 
-def _of_scenario(scenario: Deployment) -> Iterator[str]:
-    engine = scenario.engine
-    if scenario.model.name != _USUAL["model"]:
-        yield _plain(scenario.model.name)
-    other_gpu = scenario.gpu.name != _USUAL["gpu"]
+def _of_scenario(deployment: Deployment) -> Iterator[str]:
+    engine = deployment.engine
+    if deployment.model.name != _USUAL["model"]:
+        yield _plain(deployment.model.name)
+    other_gpu = deployment.gpu.name != _USUAL["gpu"]
     if other_gpu:
-        yield _plain(scenario.gpu.name)
-    by_itself = other_gpu and scenario.cost in ("calibrated", "measured-elsewhere")
-    if scenario.cost != _USUAL["cost"] and not by_itself:
-        yield _plain(scenario.cost)
-    undecided = replace(scenario, engine=replace(engine, async_scheduling=None))
+        yield _plain(deployment.gpu.name)
+    by_itself = other_gpu and deployment.cost in ("calibrated", "measured-elsewhere")
+    if deployment.cost != _USUAL["cost"] and not by_itself:
+        yield _plain(deployment.cost)
+    undecided = replace(deployment, engine=replace(engine, async_scheduling=None))
     asked = Asked(max_model_len=engine.max_model_len)
     usual = {
-        **server_defaults(engine.allocator, engine.scheduler, scenario.gpu, scenario.model, asked),
+        **server_defaults(engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked),
         "async_scheduling": build_scheduler(undecided).asynchronous,
     }
     paired = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
@@ -101,12 +101,12 @@ def _of_scenario(scenario: Deployment) -> Iterator[str]:
             continue
         if value is not None and value != usual.get(field.name, field.default):
             yield _word(field.name, value)
-    declared = [defaults_of(kind) for _, kind in own_options(scenario).values()]
+    declared = [defaults_of(kind) for _, kind in own_options(deployment).values()]
     for name, value in engine.options.items():
         if value is not None and value not in [each[name] for each in declared if name in each]:
             yield _word(name, value)
     for field in fields(Deployment):
-        value = getattr(scenario, field.name)
+        value = getattr(deployment, field.name)
         if field.name not in ("model", "gpu", "engine", "cost", "profile") and value not in (
             None,
             usual.get(field.name, field.default),

@@ -23,7 +23,7 @@ COMPUTED = ("mean_prompt_tokens", "mean_output_tokens", "kv_tokens")
 
 def assumed(simulation: Simulation) -> dict[str, Any]:
     """The settings that an answer depends on, as they were looked up; names as in the table."""
-    server, work, traffic = simulation.scenario, simulation.engine.workload, simulation.traffic
+    server, work, traffic = simulation.deployment, simulation.engine.workload, simulation.traffic
     engine = server.engine
     return {
         "trace": work.name,

@@ -12,6 +12,8 @@ from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.classes import name_of
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.vllm_defaults import FAMILY, Asked, known_release, rules_of, vllm_defaults
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fitted
 from kvsim.sim.fit.asked import FitOptions
@@ -21,8 +23,6 @@ from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import FAMILY, Asked, known_release, rules_of, vllm_defaults
 
 SIMULATED = ("0.11.0", "0.33.0")
 """The releases whose scheduler is."""

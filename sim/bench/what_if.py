@@ -16,15 +16,15 @@ from kvsim.allocators.option import declared_by
 from kvsim.sim.bench.workload import LOAD, Load
 from kvsim.sim.build import engine_defaults, scheduler_class, windowed_groups
 from kvsim.sim.classes import name_of
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.memory import kv_capacity
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import known_options
 from kvsim.sim.run import resolved
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.memory import kv_capacity
-from kvsim.sim.scenario.registry import allocator_class
 
 SWITCHES = {"enable_prefix_caching", "async_scheduling"}
 """Settings of all servers that some schedulers have no use for."""

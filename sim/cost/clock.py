@@ -24,9 +24,9 @@ from pathlib import Path
 
 from kvsim.sim.cost.logged import LOGGED, StepTimes
 from kvsim.sim.cost.profile_files import REHEARSAL
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.files.reading import understood
 from kvsim.sim.models.spec import ModelSpec
-from kvsim.sim.scenario.deployment import Deployment
 
 NOT_VALIDATED = "not validated"
 SHIPPED = resources.files("kvsim.sim.measured").joinpath("errors.csv")

@@ -13,8 +13,8 @@ protocol: base, NVLink, network): on two nodes of eight 25 us at least. Nothing 
 
 from typing import NamedTuple
 
+from kvsim.sim.deployment.deployment import RANKED, Deployment
 from kvsim.sim.models.spec import GpuSpec
-from kvsim.sim.scenario.deployment import RANKED, Deployment
 
 LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
 """Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
@@ -62,10 +62,10 @@ def between_nodes_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
     return start_s, 2 * (nodes - 1) / nodes / here / gpu.network_bytes_per_s
 
 
-def network_note(scenario: Deployment) -> str | None:
+def network_note(deployment: Deployment) -> str | None:
     """That GPUs of several nodes talk over the network; None where one node holds them all."""
-    gpu, gpus = scenario.gpu, scenario.gpus
-    if gpus <= gpu.node_gpus or scenario.cost not in RANKED:
+    gpu, gpus = deployment.gpu, deployment.gpus
+    if gpus <= gpu.node_gpus or deployment.cost not in RANKED:
         return None
     return (
         f"{gpus:,} GPUs on nodes of {gpu.node_gpus}: between nodes they talk over a network of "

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.cost.host import AUTO, MOST_S, NONE, engine_of, measured
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.workload import PS_PER_S, Clients, Int64Column, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -57,14 +57,14 @@ FRONTENDS = {"vllm-v1": Frontend(9.5e-3, 8e-6, 0.7e-3)}
 """Engine -> its front end behind HTTP; of the engine alone it is nothing."""
 
 
-def frontend_of(scenario: Deployment) -> Frontend:
-    """The front end of a scenario; a process for each rank with data-parallel attention, as vLLM starts."""
-    latency_s, load = scenario.frontend_latency, scenario.frontend_load
-    usual = FRONTENDS.get(engine_of(scenario), NOTHING) if measured(scenario.cost) else NOTHING
+def frontend_of(deployment: Deployment) -> Frontend:
+    """The front end of a deployment; a process for each rank with data-parallel attention, as vLLM starts."""
+    latency_s, load = deployment.frontend_latency, deployment.frontend_load
+    usual = FRONTENDS.get(engine_of(deployment), NOTHING) if measured(deployment.cost) else NOTHING
     found = usual if latency_s is None else Frontend(latency_s)
     if load != AUTO:
         found = Frontend(found.latency_s, *_load(load))
-    return replace(found, processes=scenario.data_parallel_size)
+    return replace(found, processes=deployment.data_parallel_size)
 
 
 def _load(text: str) -> tuple[float, float]:
@@ -116,9 +116,9 @@ def waiting_ps(arrival_ps: Int64Column, service_ps: Int64Column, processes: int 
     return np.array(begun_ps, dtype=np.int64) - arrival_ps
 
 
-def frontend_words(scenario: Deployment) -> str:
+def frontend_words(deployment: Deployment) -> str:
     """The front end in a phrase; empty where there is none."""
-    front = frontend_of(scenario)
+    front = frontend_of(deployment)
     words = [f"{1e3 * front.latency_s:g} ms"] if front.latency_s else []
     words += [f"{1e6 * front.per_token_s:g} us a prompt token"] if front.per_token_s else []
     words += [f"{1e3 * front.per_client_s:g} ms a client of a closed loop"] if front.per_client_s else []

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import isfinite
 
 from kvsim.sim.cost.logged import LOGGED
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.registry import allocator_class
 
 AUTO, NONE = "auto", "none"
 MEASURED = ("calibrated", "measured-elsewhere")
@@ -54,23 +54,23 @@ def measured(cost: str) -> bool:
     return cost in MEASURED or cost.startswith(f"{LOGGED}:")
 
 
-def engine_of(scenario: Deployment) -> str:
+def engine_of(deployment: Deployment) -> str:
     """The scheduler's name without its release."""
-    engine = scenario.engine
+    engine = deployment.engine
     usual = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
     return (engine.scheduler or usual).partition("@")[0]
 
 
-def host_of(scenario: Deployment) -> Host | None:
-    """The host of a scenario; None where it takes no time."""
-    text, overlapped = scenario.host_time, bool(scenario.engine.async_scheduling)
+def host_of(deployment: Deployment) -> Host | None:
+    """The host of a deployment; None where it takes no time."""
+    text, overlapped = deployment.host_time, bool(deployment.engine.async_scheduling)
     if text == AUTO:
-        usual = HOSTS.get(engine_of(scenario)) if scenario.cost in MEASURED else None
+        usual = HOSTS.get(engine_of(deployment)) if deployment.cost in MEASURED else None
         return None if usual is None else Host(usual.base_s, usual.per_sequence_s, overlapped)
     if text == NONE:
         return None
-    if scenario.cost not in WITH_HOST:
-        raise KvsimError(f"host_time must be auto or none for cost {scenario.cost}, got {text!r}")
+    if deployment.cost not in WITH_HOST:
+        raise KvsimError(f"host_time must be auto or none for cost {deployment.cost}, got {text!r}")
     base, _, more = text.partition("+")
     try:
         numbers = float(base), float(more or 0)
@@ -81,9 +81,9 @@ def host_of(scenario: Deployment) -> Host | None:
     return Host(numbers[0] / 1e3, numbers[1] / 1e6, overlapped)
 
 
-def host_words(scenario: Deployment) -> str:
+def host_words(deployment: Deployment) -> str:
     """The host in a phrase; empty where there is none."""
-    host = host_of(scenario)
+    host = host_of(deployment)
     if host is None:
         return ""
     how = "hidden behind the GPU" if host.overlapped else "added"

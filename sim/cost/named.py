@@ -20,8 +20,8 @@ from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.workload import PS_PER_S
 
 LONGEST_STEP_S = 86_400
@@ -47,22 +47,22 @@ class Constant(CostModel):
         return [self._ps] * steps
 
 
-def cost_named(text: str, scenario: Deployment) -> CostModel:
-    """The cost model of that name, its times multiplied where the scenario says so."""
-    found = _named(text, scenario)
-    return found if scenario.time_scale == 1 else Scaled(found, scenario.time_scale)
+def cost_named(text: str, deployment: Deployment) -> CostModel:
+    """The cost model of that name, its times multiplied where the deployment says so."""
+    found = _named(text, deployment)
+    return found if deployment.time_scale == 1 else Scaled(found, deployment.time_scale)
 
 
-def _named(text: str, scenario: Deployment) -> CostModel:
+def _named(text: str, deployment: Deployment) -> CostModel:
     """The cost model of that name: `roofline`, `calibrated`, ... or an analytic profile."""
-    batch = _of_a_batch(text, scenario)
-    return batch if scenario.batches == 1 or isinstance(batch, Constant) else Ranks(batch, scenario)
+    batch = _of_a_batch(text, deployment)
+    return batch if deployment.batches == 1 or isinstance(batch, Constant) else Ranks(batch, deployment)
 
 
-def _of_a_batch(text: str, scenario: Deployment) -> CostModel:
+def _of_a_batch(text: str, deployment: Deployment) -> CostModel:
     """What one batch takes; there may be several at once."""
     name, _, rest = text.partition(":")
-    host_of(scenario)  # may refuse a host that this cost has no place for
+    host_of(deployment)  # may refuse a host that this cost has no place for
     if name == "constant":
         try:
             seconds = float(rest)
@@ -73,19 +73,19 @@ def _of_a_batch(text: str, scenario: Deployment) -> CostModel:
         return Logged(StepTimes.parsed(text))
     if text == "roofline":
         return Roofline(
-            scenario.served_model,
-            scenario.gpu,
-            scenario.tensor_parallel_size,
-            ranks=scenario.data_parallel_size,
-            host=host_of(scenario),
-            expert_skew=scenario.expert_skew or 0.0,
+            deployment.served_model,
+            deployment.gpu,
+            deployment.tensor_parallel_size,
+            ranks=deployment.data_parallel_size,
+            host=host_of(deployment),
+            expert_skew=deployment.expert_skew or 0.0,
         )
     if text in ("calibrated", "measured-elsewhere"):
         from kvsim.sim.cost.calibrated.model import Calibrated  # late: a roofline does without
 
-        return Calibrated(scenario)
+        return Calibrated(deployment)
     if name in profile_names():
-        return AnalyticProfile(name, rest, scenario)
+        return AnalyticProfile(name, rest, deployment)
     raise unknown(
         "cost",
         text,

@@ -31,10 +31,10 @@ from math import ceil
 from typing import Any
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.catalog import model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.registry import allocator_class
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
@@ -66,7 +66,7 @@ def _read(name: str) -> Mapping[str, Any]:
 
 
 class AnalyticProfile(CostModel):
-    """The step times of a profile for one scenario.
+    """The step times of a profile for one deployment.
 
     Parameters
     ----------
@@ -74,13 +74,13 @@ class AnalyticProfile(CostModel):
         One of `profile_names()`.
     variant : str
         One of VARIANTS.
-    scenario : Deployment
+    deployment : Deployment
         Its model must be in the profile, split over as many GPUs as there.
     """
 
-    def __init__(self, name: str, variant: str, scenario: Deployment) -> None:
+    def __init__(self, name: str, variant: str, deployment: Deployment) -> None:
         profile = _read(name)
-        models, model = profile["models"], scenario.model
+        models, model = profile["models"], deployment.model
         sharing, copied = _several(variant, "shared"), _several(variant, "copied")
         if sharing == copied == 1 and variant not in (*VARIANTS, "shared1", "copied1"):
             raise unknown("cost variant", variant, [*VARIANTS[1:], "sharedN", "copiedN"])
@@ -89,7 +89,7 @@ class AnalyticProfile(CostModel):
                 f"model must be one of {', '.join(models)} with cost {name}, which knows no other, "
                 f"got {model.name}"
             )
-        here, tp = models[model.name], scenario.tensor_parallel_size
+        here, tp = models[model.name], deployment.tensor_parallel_size
         if tp != here["tensor_parallel_size"]:
             raise KvsimError(
                 f"tensor_parallel_size must be {here['tensor_parallel_size']} for {model.name} "
@@ -105,8 +105,8 @@ class AnalyticProfile(CostModel):
         self._token_ps = alone_ps / prompt["tokens"] * share
 
         layers_share = model.layers / tp  # of the attention kernels
-        has_blocks = allocator_class(scenario.engine.allocator).has_blocks
-        block_size = scenario.engine.block_size if has_blocks else None
+        has_blocks = allocator_class(deployment.engine.allocator).has_blocks
+        block_size = deployment.engine.block_size if has_blocks else None
         context_ps = 0.0
         if variant in ("context", "both"):
             context_ps = layers_share * profile["context_us"] * PS_PER_US
@@ -116,7 +116,7 @@ class AnalyticProfile(CostModel):
             more_blocks = 1 / block_size - 1 / profile["block_size"]  # per token
             context_ps += layers_share * profile["block_us"] * PS_PER_US * more_blocks
 
-        gpu, kv_bytes = scenario.gpu, scenario.served_model.kv_bytes_per_token_per_gpu(tp)
+        gpu, kv_bytes = deployment.gpu, deployment.served_model.kv_bytes_per_token_per_gpu(tp)
         bandwidth = gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency
         self._copy_ps = 2 * kv_bytes / bandwidth * 1e12
         context_ps += (1 - 1 / copied) * self._copy_ps

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
-from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.workload import PS_PER_S
 
 

@@ -2,13 +2,15 @@
 
     fit("qwen3-next-80b-a3b", "h200", tensor_parallel_size=2).capacity.kv_tokens
 
-What is not given is the default of vLLM's release (sim/scenario/vllm_defaults.py).
+What is not given is the default of vLLM's release (sim/deployment/vllm_defaults.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.deployment.profile_run import weights_on_gpu
+from kvsim.sim.deployment.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaults, rules_of, vllm_defaults
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.budget import MemoryLine, budget
@@ -28,8 +30,6 @@ from kvsim.sim.kv.pages import Group, Request, scheduler_block_sizes
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.profile_run import weights_on_gpu
-from kvsim.sim.scenario.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaults, rules_of, vllm_defaults
 
 MOST_GPUS = 64
 """The largest split that is tried when a model does not fit."""

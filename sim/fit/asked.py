@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from kvsim.sim.deployment.vllm_defaults import MODES, USES
 from kvsim.sim.option import option
-from kvsim.sim.scenario.vllm_defaults import MODES, USES
 
 ENGINE = "vllm-v1@0.33.0"
 PANEL = "Engine"

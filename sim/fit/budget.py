@@ -10,9 +10,9 @@ states, and a log of a start says how far off they are (`--log`).
 
 from dataclasses import dataclass
 
+from kvsim.sim.deployment.profile_run import profiled
+from kvsim.sim.deployment.vllm_defaults import VllmDefaults, rules_of
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.profile_run import profiled
-from kvsim.sim.scenario.vllm_defaults import VllmDefaults, rules_of
 
 GIB = 2**30
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from kvsim.sim.deployment.vllm_defaults import FAMILY, known_release
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import Fit, fitted
 from kvsim.sim.fit.asked import FitOptions
@@ -10,7 +11,6 @@ from kvsim.sim.fit.budget import MemoryLine
 from kvsim.sim.fit.capacity import GIB, blocks_printed
 from kvsim.sim.fit.log import StartupLog, logged
 from kvsim.sim.models.spec import ModelSpec
-from kvsim.sim.scenario.vllm_defaults import FAMILY, known_release
 
 PROFILED = ("activations", "CUDA graphs", "runtime")
 """What vLLM measures when it starts, and the formula states."""

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvsim.sim.deployment.vllm_defaults import VllmDefaults
 from kvsim.sim.fit.capacity import Capacity
 from kvsim.sim.kv.blocks import Paged
 from kvsim.sim.kv.pages import Group, Request
-from kvsim.sim.scenario.vllm_defaults import VllmDefaults
 
 USUAL_BLOCK_TOKENS = 64
 """The largest block of models whose layers are alike."""

@@ -1,6 +1,6 @@
 """The server of a run as its user describes it: names and numbers, everything else left to defaults.
 
-    Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> sim.config.Deployment
+    Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> a Deployment
 
 None means: what the engine, the release, the model or the GPU has by default. Every field is an option of
 `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/option.py).
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import POLICIES, EngineConfig, check_reserve, split_reserve
+from kvsim.sim.deployment.vllm_defaults import Asked
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import check_allowed, option
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import POLICIES, EngineConfig, check_reserve, split_reserve
-from kvsim.sim.scenario.vllm_defaults import Asked
 
 if TYPE_CHECKING:
     from kvsim.sim.serving.fleet import FleetConfig

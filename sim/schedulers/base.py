@@ -15,9 +15,9 @@ from mypy_extensions import mypyc_attr
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.option import NoOptions
 from kvsim.allocators.options import CacheRules, Order, said_by
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvsim.allocators.option import option
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import FUTURE_PEAK
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.future_peak import Expected, Peak, expected, longest_answer
 from kvsim.sim.serving.request import Request, State

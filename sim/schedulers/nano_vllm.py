@@ -16,8 +16,8 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server

@@ -16,7 +16,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from typing import ClassVar
 
-from kvsim.sim.scenario.engine import EngineConfig
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.schedulers.lightllm import LightLLM, WaitOptions
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server

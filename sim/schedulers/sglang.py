@@ -27,9 +27,9 @@ from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.rows import SglangMatch
 from kvsim.allocators.sglang.windowed import SglangWindowed
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.sglang_budget import (
     MOST_ESTIMATED,

@@ -23,9 +23,9 @@ from kvsim.allocators.base import Content
 from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.runs import cut
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import SAME_PREFIX
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server

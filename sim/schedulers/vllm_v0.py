@@ -27,9 +27,9 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV0Options
 from kvsim.sim.serving.beam import Survivors

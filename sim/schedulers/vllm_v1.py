@@ -28,8 +28,8 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.piece_server import PieceServer

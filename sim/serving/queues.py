@@ -11,8 +11,8 @@ from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.sim.deployment.engine import POLICIES
 from kvsim.sim.errors import unknown
-from kvsim.sim.scenario.engine import POLICIES
 from kvsim.sim.serving.request import Request
 
 

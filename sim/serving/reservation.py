@@ -1,7 +1,7 @@
 """How many slots to set aside for a request whose answer's length nobody knows yet.
 
 `max` is what real engines must do; `pow2` and `oracle` are the PagedAttention paper's better-informed
-baselines; `predicted:MODEL` sets aside what a predictor says (sim/scenario/prediction.py). An answer that
+baselines; `predicted:MODEL` sets aside what a predictor says (sim/deployment/prediction.py). An answer that
 turns out longer leaves: its memory is freed, and it comes back with twice the reservation, as in S3, where
 its text so far is computed again. Allocators that grow on demand ignore the reservation.
 """
@@ -9,8 +9,8 @@ its text so far is computed again. Allocators that grow on demand ignore the res
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvsim.sim.deployment.prediction import PREFIX, Predictor, predictor_named
 from kvsim.sim.errors import unknown
-from kvsim.sim.scenario.prediction import PREFIX, Predictor, predictor_named
 from kvsim.sim.serving.request import Request
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kvsim.allocators import ALLOCATORS, FAMILIES
-from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.deployment.registry import allocator_class
 
 LONGEST = {"idea": 70, "wastes": 60, "used_by": 40, "source": 70}
 

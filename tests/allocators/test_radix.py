@@ -20,9 +20,9 @@ from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.runs import cut, take_common
 from kvsim.sim.build import build_engine, scheduler_name
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Workload
 
 SYSTEM = (0, 0, 4)

@@ -13,8 +13,8 @@ from support.attack import attack, tried
 from support.drawn import PARTS, option_words, parts_around
 
 from kvsim.allocators import ALLOCATORS
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.parts import declared_everywhere
-from kvsim.sim.scenario.registry import allocator_class
 
 pytestmark = pytest.mark.slow
 

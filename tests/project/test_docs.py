@@ -30,11 +30,11 @@ from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
 from kvsim.reports.zoo import with_pictures
 from kvsim.sim import __version__
+from kvsim.sim.deployment.engine import POLICIES, RESERVES
 from kvsim.sim.option import options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import recorder
-from kvsim.sim.scenario.engine import POLICIES, RESERVES
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.workloads import TRACES
 from kvsim.workloads.catalogue import entries

@@ -64,7 +64,7 @@ ROOMS = (
     ("checks", "files", "measured", "option", "profiles"),
     ("models", "workload", "complaints"),
     ("kv",),
-    ("routers", "serving", "schedulers", "record", "cost", "scenario", "plugins", "classes"),
+    ("routers", "serving", "schedulers", "record", "cost", "deployment", "plugins", "classes"),
     ("build", "content", "parts"),
     ("contract", "options", "run"),
     ("fit", "bench", "validate"),

@@ -7,10 +7,10 @@ from kvsim import cli, workloads
 from kvsim.reports import pace as paces
 from kvsim.reports.pace import keep_pace, pace_of
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 
 class Clock:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from kvsim.reports.papers.cells import scenario_of
+from kvsim.reports.papers.cells import deployment_of
 from kvsim.reports.papers.declared import merged, read_paper
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_sequences_of_a_request_may_share_the_work_of_the_host():
     assert cost(cost="a100-40gb-sosp23:shared6").step_ps(shape) / ms == pytest.approx(26.24 + 4.19, abs=0.01)
     figure = PAPER.figures["14"]
     cell = PAPER.cell(figure, figure.panels["beam 6"], "vLLM")
-    told = scenario_of(merged(cell, {"cost": "a100-40gb-sosp23:shared"}))
+    told = deployment_of(merged(cell, {"cost": "a100-40gb-sosp23:shared"}))
     assert told.cost == "a100-40gb-sosp23:shared6"
     for wrong in ("shared", "shared0", "sharedx", "copied", "copied-2"):
         with pytest.raises(KvsimError, match="cost variant"):
@@ -95,7 +95,7 @@ def test_a_beam_without_shared_blocks_copies_what_a_survivor_takes_over():
     figure = PAPER.figures["14"]
     choice = next(choice for choice in PAPER.choices if choice.name == "copies of beams")
     orca, vllm = (PAPER.cell(figure, figure.panels["beam 6"], who) for who in ("Orca (Oracle)", "vLLM"))
-    assert scenario_of(choice.changed(orca)).cost == "a100-40gb-sosp23:copied6"
+    assert deployment_of(choice.changed(orca)).cost == "a100-40gb-sosp23:copied6"
     assert choice.changed(vllm) is None
     assert choice.changed(PAPER.cell(figure, figure.panels["parallel 6"], "Orca (Oracle)")) is None
 

@@ -11,9 +11,9 @@ from kvsim import sim, workloads
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.sim.build import scheduler_name
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
-from kvsim.sim.scenario.deployment import Deployment
 
 NAMES = {
     "paged",
@@ -67,7 +67,7 @@ def test_a_subclass_of_paged_behaves_exactly_as_paged_does(case):
         settings = {"max_num_batched_tokens": 4096} | CASES[case]
         simulation = prepare(scenario(allocator=name, **settings), work, {})
         found.append(
-            (told(simulation.engine.run()), simulation.capacity, simulation.scenario.engine.scheduler)
+            (told(simulation.engine.run()), simulation.capacity, simulation.deployment.engine.scheduler)
         )
     assert found[0] == found[1]
 

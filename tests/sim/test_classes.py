@@ -5,8 +5,8 @@ import pytest
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.sim.classes import class_named, name_of
+from kvsim.sim.deployment.registry import ALLOCATORS
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.registry import ALLOCATORS
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 
 

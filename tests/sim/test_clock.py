@@ -116,6 +116,6 @@ def test_validate_takes_only_a_model_and_a_gpu(capsys):
     assert {(each.model, each.gpu) for each in points} == {("openai/gpt-oss-120b", "h100_sxm")}
     assert sources("points", "openai/gpt-oss-120b", "h100_sxm", 1, None)[0] == points
     points, runs = sources(None, None, "rtx-4090", 1, None)
-    assert not points and [run.scenario.gpu.name for run in runs] == ["rtx-4090"]
+    assert not points and [run.deployment.gpu.name for run in runs] == ["rtx-4090"]
     with pytest.raises(KvsimError, match="no server of gpt-oss-120b on l40s was measured, but "):
         sources(None, "gpt-oss-120b", "l40s", 1, None)

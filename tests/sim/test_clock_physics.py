@@ -10,10 +10,10 @@ from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.quantization import quantized
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 BLACKWELL = ("b200", "b300", "gb200")
 GPUS = ("a100-80gb", *BLACKWELL, "h100", "h200", "l40s", "rtx-4090", "rtx-pro-6000-server")

@@ -9,10 +9,10 @@ from kvsim.sim.cost.collective import Group, all_reduce_s, group_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.models.own_gpu import gpu_of
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 H100 = gpu_named("h100")
 DECODE = StepShape(decode_seqs=16, context_tokens=16_000)

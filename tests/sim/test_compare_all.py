@@ -3,10 +3,10 @@
 import pytest
 
 from kvsim.allocators import ALLOCATORS
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import fitting, left_out, side_by_side
-from kvsim.sim.scenario.registry import allocator_class
 
 SLOW = [name for name in ALLOCATORS if allocator_class(name).slow]
 

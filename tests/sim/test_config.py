@@ -4,11 +4,11 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 PUBLISHED = {
     "opt-13b": 12.85e9,

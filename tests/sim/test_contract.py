@@ -9,8 +9,8 @@ from kvsim.allocators.base import InvariantError
 from kvsim.allocators.paged import Paged
 from kvsim.sim.classes import class_named
 from kvsim.sim.contract import CountedCost, check_scheduler
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kvsim.sim.cost.named import Constant, cost_named
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 LLAMA, H100 = model_named("llama-3.1-8b"), gpu_named("h100")
 OPT, A100 = model_named("opt-13b"), gpu_named("a100-40gb")

@@ -16,11 +16,11 @@ from kvsim.sim.cost.calibrated.model import GRAPH_SEQS, STRETCH
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import Spread, StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named, model_names
 from kvsim.sim.models.spec import can_split
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.spread import Contexts
 
 pytestmark = pytest.mark.slow

@@ -16,10 +16,10 @@ from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import find_profile, gpu_and_cost, profile_files, read_profile
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 GPUS = ("a100-80gb", "b200", "b300", "gb200", "h100", "h200", "l40s", "rtx-4090", "rtx-pro-6000-server")
 TABLED = tuple(gpu for gpu in GPUS if gpu != "rtx-4090")

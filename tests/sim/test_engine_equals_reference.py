@@ -17,8 +17,8 @@ from kvsim.allocators.paged import Paged
 from kvsim.reference import Continuous, Request, Static
 from kvsim.sim.cost.named import Constant
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.metrics import kinds
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static as StaticScheduler

@@ -10,12 +10,12 @@ from support.cases import COSTS, draw_case, told
 import kvsim
 from kvsim import workloads
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.fleet_result import part, requests_of
 from kvsim.sim.routers.base import Router
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.fleet import FleetConfig
 
 pytestmark = pytest.mark.slow

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kvsim import workloads
 from kvsim.sim.cost.frontend import FRONTENDS, NOTHING, Frontend, frontend_of, frontend_words, waiting_ps
 from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.run import prepare
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Chain, Workload
 

@@ -6,10 +6,10 @@ from kvsim.sim.cost.host import Host, host_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 MS, US = 1_000_000_000, 1_000_000
 DECODE = StepShape(decode_seqs=20, context_tokens=20 * 500)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from kvsim.sim.build import capacity_of
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.memory import gpu_memory, kv_capacity
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.kv_groups import kv_groups
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.memory import gpu_memory, kv_capacity
 
 MIB = 2**20
 

@@ -12,11 +12,11 @@ from support.stories import workload
 
 from kvsim.allocators.base import Region
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record import memory_map
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.metrics import event_table, map_table
-from kvsim.sim.scenario.deployment import Deployment
 
 pytestmark = pytest.mark.slow
 

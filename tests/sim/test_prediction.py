@@ -5,9 +5,9 @@ from math import inf
 import pytest
 
 from kvsim import simulate
+from kvsim.sim.deployment.engine import split_reserve
+from kvsim.sim.deployment.prediction import NAMED, Predictor, predictor_named
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.engine import split_reserve
-from kvsim.sim.scenario.prediction import NAMED, Predictor, predictor_named
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.reservation import reservation
 

@@ -9,10 +9,10 @@ from support.profiles import EXAMPLE, example, settings, written
 
 from kvsim import cli
 from kvsim.sim.cost.profile_files import directory, find_profile, gpu_and_cost, profile_files, read_profile
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 SMALL = ("--model", "llama-3.1-8b", "--num-prompts", "20", "--request-rate", "inf", "--no-plots")
 

@@ -16,8 +16,8 @@ from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.paged import Paged
 from kvsim.reference import Continuous, Request
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.metrics import kinds
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.progress import Counted

@@ -8,11 +8,11 @@ from kvsim.sim.cost.calibrated.layer import expert_precision, layer_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.quantization import BITS, quantized
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 LLAMA = model_named("llama-3.1-8b")
 MOE = replace(

@@ -10,12 +10,12 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import Spread, StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.memory import kv_capacity
+from kvsim.sim.deployment.profile_run import FUSED_ALLREDUCE_BYTES, GRAPH_LAYER_BYTES, RUNTIME_BYTES
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.memory import kv_capacity
-from kvsim.sim.scenario.profile_run import FUSED_ALLREDUCE_BYTES, GRAPH_LAYER_BYTES, RUNTIME_BYTES
 from kvsim.sim.validate import Point, compare_point, workload_of
 
 ENGINE = EngineConfig(max_num_seqs=64, max_num_batched_tokens=1024, max_model_len=4096)

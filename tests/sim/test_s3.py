@@ -12,9 +12,9 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_engine
 from kvsim.sim.cost.named import Constant
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.record.metrics import request_table
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.s3 import S3
 from kvsim.sim.serving.reservation import reservation

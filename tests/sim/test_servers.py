@@ -4,9 +4,9 @@ import pytest
 
 from kvsim import workloads
 from kvsim.sim.build import build_engine, engine_defaults
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from kvsim.allocators.options import LayerGroup
 from kvsim.allocators.paged import Paged
 from kvsim.sim import build
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.hybrid import HybridMemory, page_slots
+from kvsim.sim.deployment.memory import KvCapacity
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
-from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S, Workload
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from support.pages import Forward, Mapped, Packed
 from kvsim.sim.build import build_engine
 from kvsim.sim.classes import name_of
 from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.metrics import kinds, request_table, summary
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Workload
 
 PS_PER_MS = 10**9

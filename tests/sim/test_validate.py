@@ -8,20 +8,20 @@ import pytest
 import kvsim.sim.validate as points_module
 from kvsim import cli
 from kvsim.reports.truth import validate
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.validate import (
     Point,
     against_physics,
     compare_point,
     compare_run,
+    deployment_of,
     measured,
     points,
     runs,
-    scenario_of,
     sources,
     workload_of,
 )
@@ -83,9 +83,9 @@ def test_dense_points_that_ship_are_met():
 
 
 def test_a_release_before_0_14_waits_for_its_host():
-    assert not scenario_of(point(version="0.12.0")).engine.async_scheduling
-    assert scenario_of(point(version="0.14.1")).engine.async_scheduling
-    assert scenario_of(point(version="")).engine.async_scheduling
+    assert not deployment_of(point(version="0.12.0")).engine.async_scheduling
+    assert deployment_of(point(version="0.14.1")).engine.async_scheduling
+    assert deployment_of(point(version="")).engine.async_scheduling
 
 
 def test_clients_ask_with_lengths_within_the_range():

@@ -11,12 +11,12 @@ from support.shared_data import goldens
 import kvsim
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.server import server_of
+from kvsim.sim.deployment.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import resolved, side_by_side
-from kvsim.sim.scenario.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 
 USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
 FIELDS = (

@@ -5,9 +5,9 @@ from dataclasses import replace
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 
 WINDOWS = ({"window": 512, "window_layers": 16}, {"window": 512, "window_layers": 32})
 PROMPT = StepShape(8192, 8192 * 8193 // 2, 1)

@@ -18,13 +18,13 @@ from kvsim.allocators.paged import Paged
 from kvsim.allocators.windowed import Windowed
 from kvsim.sim.build import build_engine, windowed_groups
 from kvsim.sim.cost.named import Constant
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.models.kv_groups import KvGroups, blocks_held
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.run import prepare
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
-from kvsim.sim.scenario.memory import kv_capacity
 from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S, Workload
 

@@ -10,9 +10,9 @@ from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.content import TextBuilder, shared_content
 from kvsim.sim.cost.named import Constant
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.engine import EngineConfig
 from kvsim.sim.workload import Beam, Samples, Workload
 from support.serving import everything
 from support.settings import engine_config, with_settings

@@ -8,11 +8,11 @@ from kvsim.allocators.options import Hybrid, LayerGroup
 from kvsim.sim import build
 from kvsim.sim.build import build_engine
 from kvsim.sim.content import ascending
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.hybrid import HybridMemory, page_slots
+from kvsim.sim.deployment.memory import KvCapacity
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.hybrid import HybridMemory, page_slots
-from kvsim.sim.scenario.memory import KvCapacity
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support import golden

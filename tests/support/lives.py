@@ -6,10 +6,10 @@ from kvsim.reports.lives.event_log import event_log
 from kvsim.reports.lives.spans import lives
 from kvsim.reports.rundir.run import Run, Tables
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.metrics import event_table, request_table, timeline_table
 from kvsim.sim.record.summary import Summary
-from kvsim.sim.scenario.deployment import Deployment
 from support.settings import engine_config
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import fields
 
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.scenario.engine import EngineConfig
 
 
 def engine_config(**settings):

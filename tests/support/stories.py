@@ -4,8 +4,8 @@ import numpy as np
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.content import shared_content
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.workload import PS_PER_S, Samples, Workload
 from support.serving import everything
 from support.settings import engine_config

@@ -30,9 +30,9 @@ from kvsim.sim.cost.host import PIECEWISE, engine_of, host_of, host_words
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL, Profile
 from kvsim.sim.cost.step_cost import COMPILED, LONGEST_PS, CostModel, Spread, StepShape, add_ends
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
-from kvsim.sim.scenario.deployment import Deployment
 from kvsim.sim.workload import PS_PER_S
 
 GRAPH_SEQS = 512
@@ -59,32 +59,32 @@ class Decoding(NamedTuple):
 
 
 class Calibrated(CostModel):
-    """The step times of one scenario by its profile."""
+    """The step times of one deployment by its profile."""
 
-    def __init__(self, scenario: Deployment) -> None:
-        profile = scenario.profile
+    def __init__(self, deployment: Deployment) -> None:
+        profile = deployment.profile
         if profile is None:
             raise KvsimError(
-                f"cost calibrated needs a measured profile of gpu {scenario.gpu.name!r}, and there is none: "
-                "measure one with sim calibrate, or use --cost roofline"
+                f"cost calibrated needs a measured profile of gpu {deployment.gpu.name!r}, and there is "
+                "none: measure one with sim calibrate, or use --cost roofline"
             )
         with understood("profile"):
             check_profile(profile)
-            self.source = source(profile, scenario)
-            self._parts = parts = StepParts(scenario, profile["parts"])
-        self._layers, self._tp = scenario.model.layers, scenario.tensor_parallel_size
+            self.source = source(profile, deployment)
+            self._parts = parts = StepParts(deployment, profile["parts"])
+        self._layers, self._tp = deployment.model.layers, deployment.tensor_parallel_size
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
         self._pieces_least_ps = [int(self._layers * (1 + seqs) * self._eager_ps) for seqs in (0, 1)]
-        in_pieces = engine_of(scenario) in PIECEWISE and not scenario.engine.enforce_eager
+        in_pieces = engine_of(deployment) in PIECEWISE and not deployment.engine.enforce_eager
         self._pieces_tokens = GRAPH_SEQS if in_pieces else 0
-        host = host_of(scenario)
+        host = host_of(deployment)
         base_ps, each_ps = (host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S) if host else (0.0, 0.0)
         overlapped = host is not None and host.overlapped
         self._added_ps = (0.0, 0.0) if overlapped else (base_ps, each_ps)
         self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
-        self._graph_seqs = 0 if scenario.engine.enforce_eager else GRAPH_SEQS
+        self._graph_seqs = 0 if deployment.engine.enforce_eager else GRAPH_SEQS
         tiled = parts.decode or parts.windowed
         self.context_tile = tiled.tile if tiled else 0
         self.flags = True
@@ -303,11 +303,11 @@ def _rising(first: int, more: int, least: int, steps: int) -> Sequence[int]:
     return range(first, last + (1 if more > 0 else -1), more) if more else [first] * steps
 
 
-def source(profile: Profile, scenario: Deployment) -> str:
+def source(profile: Profile, deployment: Deployment) -> str:
     """Which profile, of when and by which versions; whose it is; that it is a rehearsal where it is one."""
-    tp, measured, error = scenario.tensor_parallel_size, profile["measured"], profile["composed_error"]
-    what = f"{scenario.model.name} on {f'{tp} x ' if tp > 1 else ''}{scenario.gpu.name}"
-    date, host = str(measured["date"])[:10], [host_words(scenario), frontend_words(scenario)]
+    tp, measured, error = deployment.tensor_parallel_size, profile["measured"], profile["composed_error"]
+    what = f"{deployment.model.name} on {f'{tp} x ' if tp > 1 else ''}{deployment.gpu.name}"
+    date, host = str(measured["date"])[:10], [host_words(deployment), frontend_words(deployment)]
     if profile["kind"] == "elsewhere":
         engine = str(profile["engine"]["decode"]).partition(":")[0]
         tabled = f"kernels of {engine} as tabled by {profile['source']}"

@@ -1,4 +1,4 @@
-"""What a scenario needs of a profile: the parts that it uses, and of their tables what lies around its sizes.
+"""What a deployment needs of a profile: the parts that it uses, and of tables what lies around its sizes.
 
 A shipped profile holds tables for any model. A run keeps its own share of them in config.json: of each axis
 that a model fixes once (heads, matrices, experts, GPUs) only the values next to its own, so that every ratio
@@ -13,27 +13,27 @@ from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, l
 from kvsim.sim.cost.calibrated.step import BY_SIZE, REDUCE, expert_skew, in_precision
 from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.profile_files import Profile
-from kvsim.sim.scenario.deployment import Deployment
+from kvsim.sim.deployment.deployment import Deployment
 
 Values = Mapping[str, Iterable[float]]
 """Axis -> the values at which its table is read."""
 
 
-def needed(profile: Profile, scenario: Deployment) -> Profile:
-    """The profile with what the scenario does not need left out; one of `sim calibrate` as it is."""
+def needed(profile: Profile, deployment: Deployment) -> Profile:
+    """The profile with what the deployment does not need left out; one of `sim calibrate` as it is."""
     if profile["kind"] != "elsewhere":
         return profile
     parts = profile["parts"]
-    used = {name: values for name, values in _used(parts, scenario).items() if name in parts}
+    used = {name: values for name, values in _used(parts, deployment).items() if name in parts}
     return {**profile, "parts": {name: _around(parts[name], values) for name, values in used.items()}}
 
 
-def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
+def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]:
     """Part -> where its tables are read along the axes that do not change in a run."""
-    model, tp = scenario.served_model, scenario.tensor_parallel_size
+    model, tp = deployment.served_model, deployment.tensor_parallel_size
     heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
     attention = {"head_dim": [model.head_dim], "group": [heads // kv_heads]}
-    layer = layer_of(model, tp, scenario.enable_expert_parallel, scenario.data_parallel_size)
+    layer = layer_of(model, tp, deployment.enable_expert_parallel, deployment.data_parallel_size)
     shapes = list(layer.products) if layer else []
     head = model.hidden_size, -(-model.vocab_size // tp)
     dense = in_precision(parts, "product", *dense_precision(model).parts)
@@ -48,14 +48,14 @@ def _used(parts: Mapping[str, Any], scenario: Deployment) -> dict[str, Values]:
     used |= {in_precision(parts, name, element): attention for name in ("decode", "prefill")}
     used |= {name: attention for name in ("decode", "prefill")} if not element else {}
     used |= {name: {} for name in BY_SIZE if name != REDUCE}
-    groups = group_of(scenario.gpu, tp), group_of(scenario.gpu, scenario.data_parallel_size, tp)
+    groups = group_of(deployment.gpu, tp), group_of(deployment.gpu, deployment.data_parallel_size, tp)
     if reducing := [group.gpus for group in groups if group.gpus > 1]:
         used[REDUCE] = {"gpus": reducing}
     if layer and layer.experts:
         experts = layer.experts
         precision = expert_precision(model)
         used[in_precision(parts, "experts", *precision.parts, *precision.like)] = {
-            "skew": [expert_skew(scenario)],
+            "skew": [expert_skew(deployment)],
             "local": [experts.local],
             "matrix": [experts.hidden * experts.inner],
         }  # fmt: skip

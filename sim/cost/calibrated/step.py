@@ -42,8 +42,8 @@ from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.host import engine_of
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
 from kvsim.sim.cost.step_cost import Spread, StepShape
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.registry import allocator_class
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.workload import PS_PER_S
 
 BLOCK_SIZE = 16
@@ -64,7 +64,7 @@ Weights = Product | SmallWeights | ExpertsPart
 
 
 class StepParts:
-    """The parts of one scenario's steps.
+    """The parts of one deployment's steps.
 
     Attributes
     ----------
@@ -76,14 +76,14 @@ class StepParts:
         "to_gpu", "to_host": moving one block in all layers.
     """
 
-    def __init__(self, scenario: Deployment, parts: Mapping[str, Any]) -> None:
-        model, tp, engine = scenario.served_model, scenario.tensor_parallel_size, scenario.engine
-        self._model, self._tp, self._gpu = model, tp, scenario.gpu
-        self._skew, self._shares_experts = expert_skew(scenario), scenario.enable_expert_parallel
-        self._ranks = scenario.data_parallel_size
+    def __init__(self, deployment: Deployment, parts: Mapping[str, Any]) -> None:
+        model, tp, engine = deployment.served_model, deployment.tensor_parallel_size, deployment.engine
+        self._model, self._tp, self._gpu = model, tp, deployment.gpu
+        self._skew, self._shares_experts = expert_skew(deployment), deployment.enable_expert_parallel
+        self._ranks = deployment.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
-        elsewhere = scenario.cost == "measured-elsewhere"
+        elsewhere = deployment.cost == "measured-elsewhere"
         self._most_bytes_per_s = self._gpu.bandwidth_bytes_per_s if elsewhere else inf
         has_blocks = allocator_class(engine.allocator).has_blocks
         self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
@@ -92,7 +92,7 @@ class StepParts:
         self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}
         self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items() if name != REDUCE}
         reduce, link = self._parts.get(REDUCE), self._gpu.link_bytes_per_s
-        one_shot_s = 1 / link if link and scenario.fuse_allreduce_rms else None
+        one_shot_s = 1 / link if link and deployment.fuse_allreduce_rms else None
         self._over_tp = AllReduce(reduce, self._gpu, group_of(self._gpu, tp), one_shot_s)
         self._over_ranks = AllReduce(reduce, self._gpu, group_of(self._gpu, self._ranks, tp), one_shot_s)
         group = self._heads // self._kv_heads
@@ -116,7 +116,7 @@ class StepParts:
         self.decode = self._decode(parts, full, geometry)
         self.windowed = self._decode(parts, model.window_layers, geometry)
         tiled = self.decode or self.windowed
-        self._one_launch = engine_of(scenario) in ONE_LAUNCH and tiled is not None and tiled.one_launch
+        self._one_launch = engine_of(deployment) in ONE_LAUNCH and tiled is not None and tiled.one_launch
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
         self._products = self._layer_products(parts)
         head = self._part("lm_head", parts) if "lm_head" in parts else self._product
@@ -351,9 +351,9 @@ class StepParts:
         return self._limits[part] if part in self._limits else self._parts[part].limits
 
 
-def expert_skew(scenario: Deployment) -> float:
-    """How uneven the tokens of a scenario choose their experts."""
-    return SKEW if scenario.expert_skew is None else scenario.expert_skew
+def expert_skew(deployment: Deployment) -> float:
+    """How uneven the tokens of a deployment choose their experts."""
+    return SKEW if deployment.expert_skew is None else deployment.expert_skew
 
 
 def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from kvsim.sim.bench.assumed import OLD_EXPERTS, asynchronous, cache_of, fused, of_release
 from kvsim.sim.cost.calibrated.step import StepParts
-from kvsim.sim.validate import points, scenario_of
+from kvsim.sim.validate import deployment_of, points
 
 LLAMA, OSS = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
 
@@ -24,7 +24,7 @@ def test_scripts_tell_of_caches_and_all_reduces():
 
 
 def experts_ps(point, tokens, version):
-    where = scenario_of(point)
+    where = deployment_of(point)
     parts = of_release(where.profile, version)["parts"]
     return StepParts(where, parts)._products[-1].priced(tokens).ps
 
@@ -34,4 +34,4 @@ def test_older_releases_read_experts_more_slowly_and_compute_as_fast():
     new, old, nightly = (experts_ps(point, 16, version) for version in ("0.19.0", "0.17.0", "nightly-5b"))
     assert OLD_EXPERTS - 0.05 < old / new < OLD_EXPERTS and nightly == new
     assert experts_ps(point, 65536, "0.17.0") < 1.1 * experts_ps(point, 65536, "0.19.0")
-    assert scenario_of(point).profile["parts"].keys() >= {"experts_fp8_block"}
+    assert deployment_of(point).profile["parts"].keys() >= {"experts_fp8_block"}

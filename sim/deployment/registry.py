@@ -3,9 +3,9 @@
 from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
 from kvsim.sim.classes import class_named
+from kvsim.sim.deployment.engine import RESERVES
+from kvsim.sim.deployment.prediction import PREFIX
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.scenario.engine import RESERVES
-from kvsim.sim.scenario.prediction import PREFIX
 
 
 def allocator_class(name: str) -> type[Allocator]:

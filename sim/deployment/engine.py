@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from kvsim.sim.checks import check_int, check_one_of
+from kvsim.sim.deployment.prediction import PREFIX, predictor_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
-from kvsim.sim.scenario.prediction import PREFIX, predictor_named
 
 RESERVES = ("max", "pow2", "oracle")
-"""Beside these, `predicted:MODEL` (sim/scenario/prediction.py)."""
+"""Beside these, `predicted:MODEL` (sim/deployment/prediction.py)."""
 POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
 
 

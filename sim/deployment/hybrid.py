@@ -13,6 +13,9 @@ from math import lcm
 
 from kvsim.allocators.hybrid.kinds import grain_bytes, page_sizes
 from kvsim.allocators.options import Hybrid, LayerGroup
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.memory import KvCapacity, cache_bytes, reported_bytes
+from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import GDN_GRID, KvSettings, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
@@ -21,9 +24,6 @@ from kvsim.sim.kv.pages import Group, bytes_per_block
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.kv_layers import EVERY_TOKEN
 from kvsim.sim.models.spec import ModelSpec
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.memory import KvCapacity, cache_bytes, reported_bytes
-from kvsim.sim.scenario.registry import allocator_class
 
 KINDS = {
     "full_attention": "full",
@@ -116,12 +116,12 @@ def is_hybrid(model: ModelSpec) -> bool:
     return kinds <= KINDS.keys() and not kinds <= set(EVERY_TOKEN)
 
 
-def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
+def hybrid_memory(deployment: Deployment, asynchronous: bool) -> HybridMemory:
     """How the layers of a run's model are kept, and how much fits.
 
     Parameters
     ----------
-    scenario : Deployment
+    deployment : Deployment
     asynchronous : bool
         Whether the engine decides a step before the one before it has ended.
 
@@ -130,16 +130,16 @@ def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
     KvsimError
         Where vLLM refuses the settings, where layers are of a kind that no group can hold, or nothing fits.
     """
-    engine, model = scenario.engine, scenario.served_model
+    engine, model = deployment.engine, deployment.served_model
     settings = KvSettings(
-        tensor_parallel_size=scenario.tensor_parallel_size,
-        kv_cache_dtype=scenario.kv_cache_dtype,
+        tensor_parallel_size=deployment.tensor_parallel_size,
+        kv_cache_dtype=deployment.kv_cache_dtype,
         block_size=engine.block_size if engine.block_size != type(engine).block_size else None,
         prefix_caching=engine.enable_prefix_caching,
         mamba_cache_mode=engine.mamba_cache_mode,
-        max_model_len=scenario.max_model_len,
+        max_model_len=deployment.max_model_len,
         disable_hybrid=engine.disable_hybrid_kv_cache_manager,
-        compute_capability=compute_capability(scenario.gpu),
+        compute_capability=compute_capability(deployment.gpu),
     )
     own_sizes = allocator_class(engine.allocator).own_page_sizes
     layers_of = kinds_of if own_sizes else _groups_of
@@ -154,9 +154,9 @@ def hybrid_memory(scenario: Deployment, asynchronous: bool) -> HybridMemory:
         None if retention < 0 else retention,
     )
     if own_sizes:
-        return HybridMemory(layers, groups, 0, _own_sized(scenario, layers, settings))
+        return HybridMemory(layers, groups, 0, _own_sized(deployment, layers, settings))
     page_bytes = bytes_per_block(groups)
-    pages, reason = _pages(scenario, groups, page_bytes)
+    pages, reason = _pages(deployment, groups, page_bytes)
     size = page_slots(layers)
     per_token = sum(size // group.block_size for group in layers.groups if group.kind != "state")
     slots = pages * size
@@ -171,24 +171,24 @@ def _groups_of(model: ModelSpec, settings: KvSettings) -> list[Group]:
     return groups_of(paged(model, settings).layers, settings.disable_hybrid)
 
 
-def _own_sized(scenario: Deployment, layers: Hybrid, settings: KvSettings) -> KvCapacity:
+def _own_sized(deployment: Deployment, layers: Hybrid, settings: KvSettings) -> KvCapacity:
     """The same memory for pages of each kind's own size, in grains; given blocks are vLLM's."""
-    if scenario.num_gpu_blocks is not None or scenario.kv_tokens is not None:
-        groups = _groups_of(scenario.served_model, settings)
+    if deployment.num_gpu_blocks is not None or deployment.kv_tokens is not None:
+        groups = _groups_of(deployment.served_model, settings)
         page_bytes = bytes_per_block(groups)
-        pages, reason = _pages(scenario, groups, page_bytes)
+        pages, reason = _pages(deployment, groups, page_bytes)
         memory = pages * page_bytes
-    elif reported := reported_bytes(scenario):
+    elif reported := reported_bytes(deployment):
         memory, reason = reported
     else:
-        usable, reason = cache_bytes(scenario)
-        memory = scenario.data_parallel_size * int(usable * scenario.pipeline_parallel_size)
+        usable, reason = cache_bytes(deployment)
+        memory = deployment.data_parallel_size * int(usable * deployment.pipeline_parallel_size)
     slots, sizes = memory // grain_bytes(layers), page_sizes(layers)
     least = sum(group.page_bytes for group in layers.groups)
     if slots < sum(sizes):
         raise KvsimError(
-            f"model {scenario.model.name} needs {least:,} bytes for a page of each kind of layer, there are "
-            f"{max(memory, 0):,} ({reason}): try a larger GPU or --tensor-parallel-size"
+            f"model {deployment.model.name} needs {least:,} bytes for a page of each kind of layer, there "
+            f"are {max(memory, 0):,} ({reason}): try a larger GPU or --tensor-parallel-size"
         )
     attention = [
         size // group.block_size
@@ -196,7 +196,9 @@ def _own_sized(scenario: Deployment, layers: Hybrid, settings: KvSettings) -> Kv
         if group.kind != "state"
     ]
     per_token = max(1, sum(attention))
-    return KvCapacity(slots // per_token, scenario.served_model.kv_bytes_per_token, reason, per_token, slots)
+    return KvCapacity(
+        slots // per_token, deployment.served_model.kv_bytes_per_token, reason, per_token, slots
+    )
 
 
 def _layer_group(group: Group, page_bytes: int) -> LayerGroup:
@@ -213,28 +215,28 @@ def _layer_group(group: Group, page_bytes: int) -> LayerGroup:
     return LayerGroup(KINDS[group.kind], page.block_size, reach, page_bytes=page_bytes)
 
 
-def _pages(scenario: Deployment, groups: Sequence[Group], page_bytes: int) -> tuple[int, str]:
+def _pages(deployment: Deployment, groups: Sequence[Group], page_bytes: int) -> tuple[int, str]:
     """Pages, and where the number is from; at least one for each group."""
-    least, ranks = len(groups), scenario.data_parallel_size
-    if scenario.num_gpu_blocks is not None:
-        if scenario.num_gpu_blocks < least:
+    least, ranks = len(groups), deployment.data_parallel_size
+    if deployment.num_gpu_blocks is not None:
+        if deployment.num_gpu_blocks < least:
             raise KvsimError(
                 f"num_gpu_blocks must be at least {least}, one of each group of layers, "
-                f"got {scenario.num_gpu_blocks}"
+                f"got {deployment.num_gpu_blocks}"
             )
-        pages, reason = scenario.num_gpu_blocks * ranks, "given"
-    elif scenario.kv_tokens is not None:
+        pages, reason = deployment.num_gpu_blocks * ranks, "given"
+    elif deployment.kv_tokens is not None:
         per_token = sum(1 / group.page.block_size for group in groups if group.kind != "mamba")
-        pages, reason = int(scenario.kv_tokens * per_token), "given"
-    elif reported := reported_bytes(scenario):
+        pages, reason = int(deployment.kv_tokens * per_token), "given"
+    elif reported := reported_bytes(deployment):
         pages, reason = reported[0] // page_bytes, reported[1]
     else:
-        usable, words = cache_bytes(scenario)
-        pages = ranks * (int(usable * scenario.pipeline_parallel_size // page_bytes) - 1)
+        usable, words = cache_bytes(deployment)
+        pages = ranks * (int(usable * deployment.pipeline_parallel_size // page_bytes) - 1)
         reason = f"{words}, in pages of {page_bytes / GIB * 1024:,.2f} MiB"
     if pages < least:
         raise KvsimError(
-            f"model {scenario.model.name} needs a page of {page_bytes / 2**20:,.2f} MiB for each of its "
+            f"model {deployment.model.name} needs a page of {page_bytes / 2**20:,.2f} MiB for each of its "
             f"{least} groups of layers, {max(pages, 0)} fit ({reason}): try a larger GPU or "
             "--tensor-parallel-size"
         )

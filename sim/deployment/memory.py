@@ -23,14 +23,14 @@ the allocators' work.
 
 from dataclasses import dataclass, replace
 
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.profile_run import Profiled, profiled
+from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.vllm_defaults import FAMILY, NEWEST, known_release, rules_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.kv_groups import KvGroups
 from kvsim.sim.models.spec import can_split
-from kvsim.sim.scenario.deployment import Deployment
-from kvsim.sim.scenario.profile_run import Profiled, profiled
-from kvsim.sim.scenario.registry import allocator_class
-from kvsim.sim.scenario.vllm_defaults import FAMILY, NEWEST, known_release, rules_of
 
 PAPERS_TOKENS = {
     ("opt-13b", "a100-40gb", 1): (15_744, "Figure 2; 12 GiB"),
@@ -95,12 +95,12 @@ class _Share:
         return " + ".join(f"{what} {_gib(count)}" for what, count in parts.items() if count)
 
 
-def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapacity:
+def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCapacity:
     """Tokens of KV cache, and why so many.
 
     Parameters
     ----------
-    scenario : Deployment
+    deployment : Deployment
     groups : KvGroups or None
         How the layers are kept, for an allocator that frees what windows leave behind. A block of
         `num_gpu_blocks` is then one of one group, as vLLM counts them, and `kv_tokens` are tokens of all
@@ -111,58 +111,58 @@ def kv_capacity(scenario: Deployment, groups: KvGroups | None = None) -> KvCapac
     KvsimError
         When the model does not fit, or leaves no room for a token (for a block, with a paged allocator).
     """
-    model, per_token = scenario.served_model, groups.count if groups else 1
+    model, per_token = deployment.served_model, groups.count if groups else 1
     layers = groups.layers_per_group if groups else model.caching_layers
     if not model.kv_bytes_per_token:
         raise KvsimError(
             f"model {model.name} keeps nothing of a token: all its layers are recurrent, and sim fit says "
             "how many sequences fit"
         )
-    least = scenario.engine.block_size if allocator_class(scenario.engine.allocator).has_blocks else 1
-    if scenario.num_gpu_blocks is not None:
-        blocks = scenario.num_gpu_blocks * scenario.data_parallel_size
-        slots, reason = blocks * scenario.engine.block_size, "given"
+    least = deployment.engine.block_size if allocator_class(deployment.engine.allocator).has_blocks else 1
+    if deployment.num_gpu_blocks is not None:
+        blocks = deployment.num_gpu_blocks * deployment.data_parallel_size
+        slots, reason = blocks * deployment.engine.block_size, "given"
         if slots < least * per_token:
             raise KvsimError(
                 f"num_gpu_blocks must be at least {per_token}, one of each group of layers, "
-                f"got {scenario.num_gpu_blocks}"
+                f"got {deployment.num_gpu_blocks}"
             )
-    elif scenario.kv_tokens is not None:
-        slots, reason = scenario.kv_tokens * per_token, "given"
-        if scenario.kv_tokens < least:
+    elif deployment.kv_tokens is not None:
+        slots, reason = deployment.kv_tokens * per_token, "given"
+        if deployment.kv_tokens < least:
             raise KvsimError(
-                f"kv_tokens must be at least one block ({least} tokens), got {scenario.kv_tokens}"
+                f"kv_tokens must be at least one block ({least} tokens), got {deployment.kv_tokens}"
             )
-    elif reported := reported_bytes(scenario):
+    elif reported := reported_bytes(deployment):
         slots, reason = reported[0] // model.kv_bytes_per_token, reported[1]
     else:
-        slots, reason = _computed(scenario, layers, per_token, least)
+        slots, reason = _computed(deployment, layers, per_token, least)
     return KvCapacity(slots // per_token, model.kv_bytes_per_token, reason, per_token, slots, groups)
 
 
-def reported_bytes(scenario: Deployment) -> tuple[int, str] | None:
+def reported_bytes(deployment: Deployment) -> tuple[int, str] | None:
     """Bytes for the cache where a paper says how many its server had, and which; None for all others."""
-    each, tp = scenario.served_model.kv_bytes_per_token, scenario.tensor_parallel_size
-    model, gpu = scenario.model, scenario.gpu
+    each, tp = deployment.served_model.kv_bytes_per_token, deployment.tensor_parallel_size
+    model, gpu = deployment.model, deployment.gpu
     tokens, where = PAPERS_TOKENS.get((model.name, gpu.name, tp), (0, ""))
     if (
         not tokens
         or (model, gpu) != (model_named(model.name), gpu_named(gpu.name))
         or each != model.kv_bytes_per_token
-        or scenario.gpus != tp
-        or scenario.gpu_memory_utilization != 0.9
+        or deployment.gpus != tp
+        or deployment.gpu_memory_utilization != 0.9
     ):
         return None
     return tokens * each, f"reported by the PagedAttention paper ({where})"
 
 
-def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:
+def _computed(deployment: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:
     """Slots of so many layers by the formula above and the sum in words; raises below `least` tokens."""
-    model, gpu, tp = scenario.model, scenario.gpu, scenario.tensor_parallel_size
-    share, ranks = _share(scenario, tp, layers), scenario.data_parallel_size
-    block = scenario.engine.block_size if _has_null_block(scenario) else 0
+    model, gpu, tp = deployment.model, deployment.gpu, deployment.tensor_parallel_size
+    share, ranks = _share(deployment, tp, layers), deployment.data_parallel_size
+    block = deployment.engine.block_size if _has_null_block(deployment) else 0
     slots = int(share.kv // share.per_slot) - block
-    needs, have = share.in_words, _have(scenario, share)
+    needs, have = share.in_words, _have(deployment, share)
     if slots >= least * per_token:
         in_all = f", {ranks} times" if ranks > 1 else ""
         return ranks * slots, f"{have} - {needs} leaves {_gib(share.kv)}{in_all}"
@@ -172,23 +172,23 @@ def _computed(scenario: Deployment, layers: int, per_token: int, least: int) -> 
         left = int(share.kv // share.per_slot) // per_token
         problem = f"{needs} leave {left} tokens of the {have}, at least {least} are needed"
     raise KvsimError(
-        f"model {model.name} does not fit on {scenario.gpus} x {gpu.name}: {problem}; "
-        f"{_advice(scenario, layers, least * per_token)}"
+        f"model {model.name} does not fit on {deployment.gpus} x {gpu.name}: {problem}; "
+        f"{_advice(deployment, layers, least * per_token)}"
     )
 
 
-def cache_bytes(scenario: Deployment) -> tuple[float, str]:
+def cache_bytes(deployment: Deployment) -> tuple[float, str]:
     """Bytes of one GPU for a cache that holds the states too, and the sum in words; below 0: too few."""
-    share = _share(scenario, scenario.tensor_parallel_size, scenario.model.caching_layers or 1)
+    share = _share(deployment, deployment.tensor_parallel_size, deployment.model.caching_layers or 1)
     share = replace(share, states=0)
-    return share.kv, f"{_have(scenario, share)} - {share.in_words} leaves {_gib(share.kv)}"
+    return share.kv, f"{_have(deployment, share)} - {share.in_words} leaves {_gib(share.kv)}"
 
 
-def gpu_memory(scenario: Deployment) -> dict[str, int] | None:
+def gpu_memory(deployment: Deployment) -> dict[str, int] | None:
     """Bytes of one GPU by part, as `sim fit` has them; None where the KV capacity is given or reported."""
-    if scenario.num_gpu_blocks or scenario.kv_tokens or reported_bytes(scenario):
+    if deployment.num_gpu_blocks or deployment.kv_tokens or reported_bytes(deployment):
         return None
-    share = _share(scenario, scenario.tensor_parallel_size, scenario.model.caching_layers or 1)
+    share = _share(deployment, deployment.tensor_parallel_size, deployment.model.caching_layers or 1)
     found, usable = share.found, int(share.available)
     return {
         "weights": found.weights,
@@ -196,52 +196,54 @@ def gpu_memory(scenario: Deployment) -> dict[str, int] | None:
         "CUDA graphs": found.graphs,
         "runtime": found.runtime,
         "KV cache": usable - found.taken,
-        "not used": scenario.gpu.memory_bytes - usable,
+        "not used": deployment.gpu.memory_bytes - usable,
     }
 
 
-def _have(scenario: Deployment, share: _Share) -> str:
+def _have(deployment: Deployment, share: _Share) -> str:
     """What the engine may take, in words."""
-    gpu, each = scenario.gpu, " on each GPU" if scenario.gpus > 1 else ""
+    gpu, each = deployment.gpu, " on each GPU" if deployment.gpus > 1 else ""
     seen = (gpu.memory_bytes - share.found.driver) / GIB
-    return f"{_gib(share.available)} available{each} ({seen:.1f} GiB x {scenario.gpu_memory_utilization:g})"
+    return f"{_gib(share.available)} available{each} ({seen:.1f} GiB x {deployment.gpu_memory_utilization:g})"
 
 
-def _has_null_block(scenario: Deployment) -> bool:
+def _has_null_block(deployment: Deployment) -> bool:
     """Whether vLLM V1 hands out the blocks, of which one holds no token."""
-    scheduler = scenario.engine.scheduler or allocator_class(scenario.engine.allocator).scheduler or FAMILY
-    return scheduler.startswith(FAMILY) and allocator_class(scenario.engine.allocator).has_blocks
+    scheduler = (
+        deployment.engine.scheduler or allocator_class(deployment.engine.allocator).scheduler or FAMILY
+    )
+    return scheduler.startswith(FAMILY) and allocator_class(deployment.engine.allocator).has_blocks
 
 
-def _share(scenario: Deployment, tp: int, layers: int) -> _Share:
+def _share(deployment: Deployment, tp: int, layers: int) -> _Share:
     """What one of `tp` GPUs has for slots that hold a token of so many layers."""
-    model, gpu, engine = scenario.served_model, scenario.gpu, scenario.engine
-    stages = scenario.pipeline_parallel_size
+    model, gpu, engine = deployment.served_model, deployment.gpu, deployment.engine
+    stages = deployment.pipeline_parallel_size
     name, _, release = (engine.scheduler or "").partition("@")
     found = profiled(
         model,
         gpu,
         rules_of(known_release(release or None) if name == FAMILY else NEWEST),
         tp=tp,
-        ranks=scenario.data_parallel_size,
+        ranks=deployment.data_parallel_size,
         stages=stages,
         tokens=engine.max_num_batched_tokens,
         seats=engine.max_num_seqs,
         eager=engine.enforce_eager,
     )
     return _Share(
-        available=int((gpu.memory_bytes - found.driver) * scenario.gpu_memory_utilization),
+        available=int((gpu.memory_bytes - found.driver) * deployment.gpu_memory_utilization),
         found=found,
         states=engine.max_num_seqs * model.state_bytes_per_sequence(tp) // stages,
         per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // max(model.caching_layers, 1) / stages,
     )
 
 
-def _advice(scenario: Deployment, layers: int, least: int) -> str:
+def _advice(deployment: Deployment, layers: int, least: int) -> str:
     """The smallest split, up to 16 GPUs, that would fit."""
-    for tp in range(scenario.tensor_parallel_size + 1, 17):
-        if can_split(scenario.model, tp):
-            share = _share(scenario, tp, layers)
+    for tp in range(deployment.tensor_parallel_size + 1, 17):
+        if can_split(deployment.model, tp):
+            share = _share(deployment, tp, layers)
             if share.kv >= least * share.per_slot:
                 return f"try --tensor-parallel-size {tp} or a larger GPU"
     return "try a larger GPU"

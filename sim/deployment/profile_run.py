@@ -24,8 +24,8 @@ other constants from start-up logs of H100, H200 and B200 servers (tests/sim/fit
 
 from dataclasses import dataclass
 
+from kvsim.sim.deployment.vllm_defaults import Release
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
-from kvsim.sim.scenario.vllm_defaults import Release
 
 GIB = 2**30
 MIB = 2**20

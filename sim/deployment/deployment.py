@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim.sim.checks import check_int, check_number
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
-from kvsim.sim.scenario.engine import EngineConfig
 
 RANKED = ("roofline", "calibrated", "measured-elsewhere")
 """Costs that know of ranks and stages, beside constant:SECONDS."""
@@ -38,7 +38,7 @@ class Deployment:
         Share of each GPU's memory that the engine may take.
     num_gpu_blocks, kv_tokens : int or None
         The KV capacity given exactly, in blocks or in tokens: at most one of them; None for both means
-        computed from the memory (sim/scenario/memory.py).
+        computed from the memory (sim/deployment/memory.py).
     kv_cache_dtype : str
         Type of a cached number, one of KV_CACHE_DTYPES.
     cost : str
