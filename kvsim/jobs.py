@@ -7,7 +7,7 @@ A directory is held from before the work on (reports/rundir/claims.py), so that 
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kvsim.sim.workload import Workload
     from kvsim.workloads.source import Source
 
+    Runs = Sequence[Sequence[Mapping[str, Any]]]  # summaries by seed, then by system
     CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
 
 MANY_STEPS = 200_000
@@ -52,7 +53,6 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
         _with_seeds(deployments, fleet, source, seeds, output, goals, compared)
         return
     from kvsim.reports.rundir.names import run_name
-    from kvsim.reports.terminal import compare_table, run_table
 
     workload = source.workload()
     simulations = [
@@ -66,7 +66,7 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
             found: Any = _write_comparison(held, simulations, source, output, watched)
         else:
             found = _write_run(held, simulations[0], output, watched)
-    _report(output, found, compare_table if compared else run_table, held)
+    _report(output, found, [found] if compared else [[found]], compared, held)
 
 
 def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
@@ -259,7 +259,6 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
     """Carry all seeds out, write a directory with one per seed, and report them together."""
     from kvsim.reports.rundir.names import run_name
     from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
-    from kvsim.reports.seeds.tables import seeds_table
     from kvsim.sim.run import label, resolved
 
     if output.live:
@@ -287,8 +286,8 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
             jobs=(os.cpu_count() or 1) if seeds.jobs is None else seeds.jobs,
             draw=_drawn(output),
         )
-    found = summary_of(numbers, runs) if output.json else runs
-    _report(output, found, partial(seeds_table, compared=compared), held)
+    found = summary_of(numbers, runs) if output.json else None
+    _report(output, found, runs, compared, held)
 
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound
@@ -370,8 +369,8 @@ def _write_comparison(
     return [run.summary.as_json() for run in written]
 
 
-def _report(output: Output, found: Any, table: Callable[[Any], Any], held: "Claim | None") -> None:  # noqa: ANN401
-    """Print what was found: as JSON, or as a table; and where it lies, if that was not asked for."""
+def _report(output: Output, found: Any, runs: "Runs", compared: bool, held: "Claim | None") -> None:  # noqa: ANN401
+    """Print `found` as JSON, or a table of the runs; and where they lie, if that was not asked for."""
     chosen = held is not None and output.out is None
     if output.json:
         import json
@@ -385,7 +384,9 @@ def _report(output: Output, found: Any, table: Callable[[Any], Any], held: "Clai
     else:
         from rich.console import Console
 
+        from kvsim.reports.terminal import report_table
+
         console = Console(highlight=False)
-        console.print(table(found))
+        console.print(report_table(runs, compared))
         if held is not None:
             console.print(f"\nwritten to {held.path}", markup=False, soft_wrap=True)

@@ -232,7 +232,7 @@ class Run(Stored):
     def __repr__(self) -> str:
         from kvsim.reports.headline import headline
 
-        return f"<kvsim.Run {headline(self.summary)}>"
+        return f"<kvsim.Run {headline([self.summary])}>"
 
     def _repr_html_(self) -> str:
         from kvsim.reports.html.cell import run_cell

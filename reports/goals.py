@@ -14,15 +14,6 @@ from kvsim.reports.seeds.intervals import interval
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.slo import Limit, Slo
 
-NUMBERS = {
-    ("slo", "attained_share"): "requests within the SLO",
-    ("slo", "goodput_requests_per_s"): "goodput, requests/s",
-    ("slo", "goodput_requests_per_s_per_gpu"): "goodput per GPU",
-    ("per_gpu", "output_tokens_per_s"): "output tokens/s per GPU",
-    ("price", "per_million_output_tokens"): "per M output tokens",
-}
-"""Number of the summary -> the name of its row where runs are compared."""
-
 
 def goal(summary: Summary, section: str, name: str) -> float | None:
     """A number of a section; None where the run had no such goal."""

@@ -4,48 +4,66 @@ Shares of the KV memory are said of the whole run, and beside it of the time in 
 runs are compared, it is the same part for all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvsim.reports import palette
-from kvsim.reports.palette import Summary, count, figures, number, seconds
+from kvsim.reports.palette import Shown, Summary, count, figures, percent_text, seconds
+from kvsim.reports.quantities import MEAN_RUNNING, NORMALIZED, REQUESTS_PER_S, at
 from kvsim.reports.ranked import different_clocks, left_out, ranked, why_rejected
-from kvsim.reports.waiting import all_at_once, rounded_share
+from kvsim.reports.seeds.intervals import interval
+from kvsim.reports.seeds.words import share_of_time, with_spread
+from kvsim.reports.waiting import all_at_once
 
 ALIKE = 1.02
 """Ratios below this are no difference worth a word."""
 
 
-def headline(summary: Summary) -> str:
-    """One sentence with the numbers of a run."""
-    requests, rate = summary["requests"], summary["throughput"]
-    finished, submitted = requests["finished"], requests["submitted"]
-    share = count(finished) if finished == submitted else f"{count(finished)} of {count(submitted)}"
-    served = f"{summary['label']} served {share} request{'' if submitted == 1 else 's'}"
-    served += why_rejected([summary])
-    if not finished:
-        return f"{served}."
-    if all_at_once(summary) and submitted > 1:
+def headline(seeds: Sequence[Summary]) -> str:
+    """One sentence with the numbers of a run; of several seeds means with their spread."""
+    finished, submitted = (_told(seeds, count, "requests", name) for name in ("finished", "submitted"))
+    share = finished if finished == submitted else f"{finished} of {submitted}"
+    served = f"{seeds[0]['label']} served {share} request{'' if submitted == '1' else 's'}"
+    served += why_rejected(seeds)
+    of = f" Means of {len(seeds)} seeds, ±95 % confidence." if len(seeds) > 1 else ""
+    if not any(summary["requests"]["finished"] for summary in seeds):
+        return f"{served}.{of}"
+    if all(map(all_at_once, seeds)) and submitted != "1":
         served += ", which came all at once,"
-    duration_s = summary["duration_s"]
     return (
-        f"{served} in {f'{duration_s:,.1f}' if duration_s >= 100 else figures(duration_s)} s: "
-        f"{figures(number(rate['requests_per_s']))} requests/s, "
-        f"{figures(number(rate['output_tokens_per_s']))} output tokens/s; {memory(summary)}."
+        f"{served} in {_told(seeds, _duration, 'duration_s')} s: "
+        f"{_told(seeds, figures, 'throughput', 'requests_per_s')} requests/s, "
+        f"{_told(seeds, figures, 'throughput', 'output_tokens_per_s')} output tokens/s; {memory(seeds)}.{of}"
     )
 
 
-def memory(summary: Summary) -> str:
+def memory(seeds: Sequence[Summary]) -> str:
     """Tokens and waste in the KV memory: over the whole run, and while requests waited."""
-    whole, waiting = palette.whole_run(summary), palette.while_waiting(summary)
-    of = " of each replica" if summary.get("fleet") else ""
-    said = (
-        f"KV memory{of} {whole['token']:.1f} % tokens, {palette.waste(whole):.1f} % waste over the whole run"
-    )
-    if waiting is None:
+    of = " of each replica" if seeds[0].get("fleet") else ""
+    whole = _tokens_and_waste(list(map(palette.whole_run, seeds)), " tokens,", " waste")
+    said = f"KV memory{of} {whole} over the whole run"
+    waiting = [percent for percent in map(palette.while_waiting, seeds) if percent is not None]
+    if not waiting:
         return f"{said} (no request ever waited)"
-    share = number(summary["memory"].get("saturated_share"))
-    part = "" if share is None else f" ({rounded_share(share)} of the time)"
-    return f"{said}, {waiting['token']:.1f} % and {palette.waste(waiting):.1f} % while requests waited{part}"
+    if len(waiting) < len(seeds):
+        return said
+    share = share_of_time(list(map(at("memory", "saturated_share"), seeds)))
+    part = f" ({share} of the time)" if share else ""
+    return f"{said}, {_tokens_and_waste(waiting, ' and', '')} while requests waited{part}"
+
+
+def _tokens_and_waste(percents: Sequence[Mapping[str, float]], between: str, after: str) -> str:
+    """`81.8 ±0.2 % tokens, 1.3 ±0.1 % waste`."""
+    tokens = interval([percent["token"] for percent in percents])
+    waste = interval([palette.waste(percent) for percent in percents])
+    return f"{with_spread(percent_text, tokens)}{between} {with_spread(percent_text, waste)}{after}"
+
+
+def _told(seeds: Sequence[Summary], text: Shown, *path: str) -> str:
+    return with_spread(text, interval(list(map(at(*path), seeds))))
+
+
+def _duration(value: float | None) -> str:
+    return f"{value:,.1f}" if value is not None and value >= 100 else figures(value)
 
 
 def verdict(summaries: Sequence[Summary]) -> str:
@@ -65,7 +83,7 @@ def verdict(summaries: Sequence[Summary]) -> str:
     ]
     rest = left_out(systems)
     if len(served) < 2:
-        said = headline(served[0]) if served else "No request finished in any run."
+        said = headline([served[0]]) if served else "No request finished in any run."
         return f"{said} N{rest[1:]}." if rest and served else said
     served.sort(key=_rate)
     if _rate(served[-1]) < ALIKE * _rate(served[0]):
@@ -80,7 +98,7 @@ def verdict(summaries: Sequence[Summary]) -> str:
 
 
 def _verdict_on_rate(best: Summary, worst: Summary) -> str:
-    at_once = _times(best["engine"]["mean_running"], worst["engine"]["mean_running"])
+    at_once = _times(*(MEAN_RUNNING.read(summary) or 0.0 for summary in (best, worst)))
     per_second = _times(_rate(best), _rate(worst))
     return (
         f"{best['label']} holds {at_once} as many requests at once as {worst['label']} "
@@ -97,11 +115,11 @@ def _verdict_on_latency(best: Summary, worst: Summary) -> str:
 
 
 def _rate(summary: Summary) -> float:
-    return number(summary["throughput"]["requests_per_s"]) or 0.0
+    return REQUESTS_PER_S.read(summary) or 0.0
 
 
 def _latency(summary: Summary) -> float:
-    return number(summary["latency"]["normalized_s_per_token"]["mean"]) or 0.0
+    return NORMALIZED.read(summary) or 0.0
 
 
 def _times(above: float, below: float) -> str:

@@ -5,12 +5,15 @@ lightness, so they stay apart in grey print; tables without colour tell kinds ap
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Summary = Mapping[str, Any]
 """What `summary.json` holds."""
+
+Shown = Callable[[float | None], str]
+"""How a number is written, with its unit."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,11 @@ def figures(value: float | None) -> str:
 def count(value: float | None) -> str:
     """A whole number with thousands separated."""
     return "-" if value is None else f"{value:,.0f}"
+
+
+def percent_text(value: float | None) -> str:
+    """Per cent with one decimal."""
+    return "-" if value is None else f"{value:.1f} %"
 
 
 def seconds(value: float | None) -> str:

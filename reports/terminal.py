@@ -1,96 +1,105 @@
-"""What a run and a comparison say in the terminal: tables that also read well without colour.
+"""What a run and a comparison say in the terminal, each with one seed or several: `31.5 ms`, `31.5 ±0.4 ms`.
 
-Every table fits in 80 columns; where the output is no terminal, rich leaves the colours out and the
-ledger bar falls back on glyphs.
+The half behind ± is that of the 95 % confidence interval, see seeds/intervals.py; a number that is the same
+with every seed stands alone. Tables fit in 80 columns and also read well without colour: where the output is
+no terminal, rich leaves the colours out and the ledger bar falls back on glyphs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from statistics import fmean
 
-from rich import box
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import clocks, palette
-from kvsim.reports.goals import NUMBERS, goal, in_words
-from kvsim.reports.goals import percent as percent_of_share
+from kvsim.reports.comparison import Comparison, Ranking, ruled_table
+from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
-from kvsim.reports.palette import KINDS, Summary, count, figures, number, seconds
-from kvsim.reports.ranked import by_scheduler, different_clocks, ranked, rejections, schedulers
-from kvsim.reports.waiting import (
-    LATENCIES_GROW,
-    SHORT_LIMITS,
-    held_back,
-    is_overloaded,
-    overload,
-    overloads,
-    rounded_share,
-    share,
-)
+from kvsim.reports.palette import KINDS, Shown, Summary, count, figures, number, percent_text, seconds
+from kvsim.reports.quantities import LATENCIES, POINTS, at
+from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejections
+from kvsim.reports.seeds.intervals import Interval, equal, interval
+from kvsim.reports.seeds.words import difference_lines, half_width, share_of_time, with_spread
+from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, overload, overloads
 from kvsim.sim.models.catalog import GIB
 
-LATENCIES = {
-    "ttft_s": "time to first token",
-    "tpot_s": "time per output token",
-    "itl_s": "between tokens",
-    "e2e_s": "end to end",
-    "normalized_s_per_token": "end to end per token",
-    "queueing_s": "queueing",
-}
-POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
+MANY = 8
+"""Systems of a comparison that have a column each; more, of one seed, have a row each."""
 _ASCII_GLYPHS = dict(zip(KINDS, "#r/x+i.", strict=True))
-_ALIKE = 1.02  # ratios below this are no difference worth a word
 
 
-def run_table(summary: Summary) -> RenderableType:
-    """The report of one run: overload, headline, ledger bar, latencies, memory, engine, notes."""
-    parts: list[RenderableType] = overload_lines([overload(summary)])
-    parts += [Text(headline(summary), style="bold"), *goal_lines([summary]), ""]
-    if any(palette.whole_run(summary).values()):
-        parts += [LedgerBar(palette.whole_run(summary)), ""]
-    if summary["requests"]["finished"]:
-        parts += [_latency_table(summary), "", _memory_table(summary), ""]
-    parts.append(_facts(summary))
-    parts += [Text(f"note: {note}", style="yellow") for note in _warnings(summary)]
-    return Group(*parts)
+def report_table(runs: Sequence[Sequence[Summary]], compared: bool) -> RenderableType:
+    """The report of a command; `runs` by seed, then by system."""
+    systems = list(zip(*runs, strict=True))
+    return compare_table(systems) if compared else run_table(systems[0])
 
 
-def compare_table(summaries: Sequence[Summary]) -> RenderableType:
-    """Runs of one traffic side by side, a column each, the best of every row marked.
+def run_table(seeds: System) -> RenderableType:
+    """The report of a run: overload, headline, ledger bar, latencies, memory, engine, notes."""
+    if _drawn_in_vain([[summary] for summary in seeds]):
+        return Group(run_table(seeds[:1]), "", _same(len(seeds)))
+    parts: list[RenderableType] = _overloads([overload(seeds)])
+    parts += [Text(headline(seeds), style="bold"), *_goals(seeds), ""]
+    percent = {kind: fmean(palette.whole_run(summary)[kind] for summary in seeds) for kind in KINDS}
+    if any(percent.values()):
+        parts += [LedgerBar(percent), ""]
+    if all(summary["requests"]["finished"] for summary in seeds):
+        parts += [_latency_table(seeds), "", _memory_table(seeds), ""]
+    parts.append(_facts(seeds))
+    places = [f"seed {place} of {len(seeds)}" for place in range(1, len(seeds) + 1)]
+    return Group(*parts, *_notes([{**each, "label": name} for name, each in zip(places, seeds, strict=True)]))
 
-    Above them which are overloaded, below them a verdict, cost and notes.
+
+def compare_table(systems: Sequence[System]) -> RenderableType:
+    """Systems that had one traffic side by side, a column each, the best of every row marked.
+
+    Above them what keeps them from being compared and which are overloaded, below them a verdict, clocks,
+    notes. Of several seeds the verdict is what differs beyond their spread.
     """
-    parts: list[RenderableType] = first_lines([[summary] for summary in summaries])
-    table = Ranking(summaries) if len(summaries) > MANY else Comparison(summaries)
-    parts += [table, "", Text(verdict(summaries), style="bold"), ""]
-    parts += clock_lines(summaries)
-    return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in notes_of_all(summaries)))
+    if _drawn_in_vain(list(zip(*systems, strict=True))):
+        return Group(compare_table([seeds[:1] for seeds in systems]), "", _same(len(systems[0])))
+    flat, several = [summary for seeds in systems for summary in seeds], len(systems[0])
+    parts = _overloads([different_clocks(systems), rejections(systems), *overloads(systems)])
+    differ = by_scheduler(systems)
+    parts += [Text(differ, style="bold"), ""] if differ else []
+    parts += [Ranking(systems) if len(systems) > MANY and several == 1 else Comparison(systems), ""]
+    if several == 1:
+        parts += [Text(verdict(flat), style="bold"), ""]
+    elif lines := difference_lines(systems):
+        points = Table.grid(padding=(0, 1, 0, 0))
+        for line in lines:
+            points.add_row("-", Text(line, style="bold"))
+        told = f"Of {several} seeds, paired, with 95 % confidence:"
+        parts += [Text(told, style="bold"), points, ""]
+    return Group(*parts, *_clock_lines(flat), *_notes(flat))
 
 
-def overload_lines(lines: Sequence[str]) -> list[RenderableType]:
-    """What is said first: a line per overload, and a blank one below them; nothing of empty lines."""
+def _drawn_in_vain(runs: Sequence[Sequence[Summary]]) -> bool:
+    """Whether several seeds gave the same numbers."""
+    return len(runs) > 1 and equal(runs)
+
+
+def _same(seeds: int) -> Text:
+    return Text(f"All {seeds} seeds give the same numbers: nothing here is drawn at random.", style="bold")
+
+
+def _overloads(lines: Sequence[str]) -> list[RenderableType]:
+    """What is said first: a line each, and a blank one below them; nothing of empty lines."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
 
 
-def first_lines(systems: Sequence[Sequence[Summary]]) -> list[RenderableType]:
-    """What is said first of systems beside each other: clocks that differ, what was rejected, overloads."""
-    found = overload_lines([different_clocks(systems), rejections(systems), *overloads(systems)])
-    differ = by_scheduler(systems)
-    return [*found, *([Text(differ, style="bold"), ""] if differ else [])]
-
-
-def goal_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
-    """Whether the goals of a run were met, with all of its seeds; nothing where it had none."""
-    words = in_words(summaries)
+def _goals(seeds: System) -> list[RenderableType]:
+    """Whether the goals of a run were met; nothing where it had none."""
+    words = in_words(seeds)
     return [Text(words, style="bold")] if words else []
 
 
-def clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
+def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     """Where the step times of a comparison come from, and how far they may be trusted."""
     whose: dict[str, dict[str, None]] = {}
     for summary in summaries:
@@ -129,374 +138,189 @@ class LedgerBar:
         yield Columns(legend, padding=(0, 3))
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Rows of numbers, a column per run; as many tables below each other as the width asks for."""
-
-    summaries: Sequence[Summary]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The tables; a star marks the best of all runs, not only of its table."""
-        rows = [(row, self.cells(row)) for row in _ROWS if not row.optional or self.occurs(row)]
-        names = schedulers(self.systems)
-        for chosen in self._side_by_side(rows, options.max_width):
-            table = ruled_table("")
-            for summary in self.summaries[chosen]:
-                table.add_column(Text(str(summary["label"])), justify="right", overflow="fold")
-            if names:
-                table.add_row("scheduler", *(marked(name, best=False) for name in names[chosen]))
-            for row, cells in rows:
-                if row.begins_section:
-                    table.add_section()
-                table.add_row(row.name, *cells[chosen])
-            yield table
-        yield Text(f"* {self.starred}; memory: means of the whole run", style="dim")
-
-    starred: ClassVar[str] = "best of its row"
-
-    @property
-    def systems(self) -> Sequence[Sequence[Summary]]:
-        """Each with all of its seeds."""
-        return [[summary] for summary in self.summaries]
-
-    def may_win(self, row: "Row") -> list[bool]:
-        """Which may have the row's star: those that are ranked; of finished requests, all on one clock."""
-        return (
-            ranked(self.systems)
-            if not row.of_all
-            else [not different_clocks(self.systems)] * len(self.summaries)
-        )
-
-    def occurs(self, row: "Row") -> bool:
-        """Whether a row holds anything but zeros."""
-        return any(row.value(summary) for summary in self.summaries)
-
-    def cells(self, row: "Row") -> list[Text]:
-        """A row's numbers; those that read like the best get a star, unless all read alike."""
-        values, may_win = [row.value(summary) for summary in self.summaries], self.may_win(row)
-        known = [value for value, may in zip(values, may_win, strict=True) if may and value is not None]
-        texts = [row.text(value) for value in values]
-        best = row.text(row.best(known)) if row.best and known and len(set(texts)) > 1 else None
-        alone = sum(may_win) < 2
-        return [
-            marked(text, may and not alone and text == best) for text, may in zip(texts, may_win, strict=True)
-        ]
-
-    def _side_by_side(self, rows: Sequence[tuple["Row", Sequence[Text]]], width: int) -> Iterator[slice]:
-        """The runs of each table: as many as fit the width, at least one."""
-        between = 3  # blanks between columns
-        names = max(len(row.name) for row, _ in rows)
-        start, used = 0, names
-        for index, summary in enumerate(self.summaries):
-            wide = between + max(len(str(summary["label"])), *(len(cells[index]) for _, cells in rows))
-            if used + wide > width and index > start:
-                yield slice(start, index)
-                start, used = index, names
-            used += wide
-        yield slice(start, len(self.summaries))
+def _told(seeds: System, text: Shown, *path: str) -> str:
+    """The number at this place of the summaries, with its spread."""
+    return with_spread(text, _found(seeds, *path))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the comparison: the number, how it reads and which end of it is good."""
-
-    name: str
-    value: Callable[[Summary], float | None]
-    text: Callable[[float | None], str]
-    best: Callable[[list[float]], float] | None = None
-    begins_section: bool = False
-    optional: bool = False  # left out where it is zero in all runs
-    of_all: bool = False  # also those that are not ranked may be best
+def _found(seeds: System, *path: str) -> Interval | None:
+    return interval(list(map(at(*path), seeds)))
 
 
-def percent_text(value: float | None) -> str:
-    """Per cent with one decimal."""
-    return "-" if value is None else f"{value:.1f} %"
+def _mean(seeds: System, *path: str) -> float:
+    """The mean of the number at this place; 0 where a seed lacks it."""
+    found = _found(seeds, *path)
+    return 0.0 if found is None else found.mean
 
 
-def share_of(kind: str) -> Callable[[Summary], float | None]:
-    """Per cent of the KV memory, over the whole run."""
-    return lambda summary: palette.whole_run(summary)[kind]
-
-
-def waste_of(summary: Summary) -> float | None:
-    """Per cent of the KV memory that is wasted, over the whole run."""
-    return palette.waste(palette.whole_run(summary))
-
-
-def tokens_while_waiting(summary: Summary) -> float | None:
-    """Per cent of the KV memory that holds tokens while requests wait; None: they never did."""
-    percent = palette.while_waiting(summary)
-    return None if percent is None else percent["token"]
-
-
-def waste_while_waiting(summary: Summary) -> float | None:
-    """Per cent of the KV memory that is wasted while requests wait; None: they never did."""
-    percent = palette.while_waiting(summary)
-    return None if percent is None else palette.waste(percent)
-
-
-def held_back_by(limit: str) -> Callable[[Summary], float | None]:
-    """Per cent of the run's time in which a limit held requests back."""
-
-    def read(summary: Summary) -> float | None:
-        found = share(summary, limit)
-        return None if found is None else 100 * found
-
-    return read
-
-
-def _point(latency: str, point: str) -> Callable[[Summary], float | None]:
-    return lambda summary: number(summary["latency"][latency][point])
-
-
-def _of(section: str, name: str) -> Callable[[Summary], float | None]:
-    return lambda summary: number(summary[section].get(name))
-
-
-def _preemptions(summary: Summary) -> float:
-    engine = summary["engine"]
-    return sum(number(engine.get(f"preemptions_{how}")) or 0 for how in ("recompute", "swap"))
-
-
-def goal_rows() -> list[Row]:
-    """The numbers of goals, where any run has them."""
-    return [
-        Row(
-            words,
-            partial(goal, section=section, name=name),
-            percent_of_share if name == "attained_share" else figures,
-            min if section == "price" else max,
-            begins_section=name == "attained_share",
-            optional=True,
-        )
-        for (section, name), words in NUMBERS.items()
-    ]
-
-
-_ROWS = (
-    Row("requests finished", _of("requests", "finished"), count, max, of_all=True),
-    Row("requests/s", _of("throughput", "requests_per_s"), figures, max),
-    Row("output tokens/s", _of("throughput", "output_tokens_per_s"), figures, max),
-    Row("requests at once, mean", _of("engine", "mean_running"), figures),
-    Row("requests at once, most", _of("engine", "max_running"), count, max),
-    Row("tokens in KV memory", share_of("token"), percent_text, max, begins_section=True),
-    Row("tokens, requests waiting", tokens_while_waiting, percent_text, max, optional=True),
-    Row("cached prefixes", share_of("cached"), percent_text, optional=True),
-    Row("idle memory", share_of("idle"), percent_text, optional=True),
-    Row("waste in all", waste_of, percent_text, min),
-    Row("  reserved", share_of("reserved"), percent_text),
-    Row("  internal", share_of("internal"), percent_text),
-    Row("  external", share_of("external"), percent_text),
-    Row("waste, requests waiting", waste_while_waiting, percent_text, min, optional=True),
-    Row("first token, p50", _point("ttft_s", "p50"), seconds, min, begins_section=True),
-    Row("first token, p99", _point("ttft_s", "p99"), seconds, min),
-    Row("normalised latency, mean", _point("normalized_s_per_token", "mean"), seconds, min),
-    Row("preemptions", _preemptions, count, min),
-    *(
-        Row(f"held by {words}", held_back_by(limit), percent_text, optional=True)
-        for limit, words in SHORT_LIMITS.items()
-    ),
-    Row("sharing saves, whole run", _of("memory", "saved_by_sharing"), percent_text, max, optional=True),
-    Row("prefix hits, tokens", _of("engine", "prefix_hit_tokens"), count, max, optional=True),
-    *goal_rows(),
-)
-
-
-MANY = 8
-"""Runs of a comparison that have a column each; more have a row each."""
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Many runs, a row each, the one that finishes most requests a second first."""
-
-    summaries: Sequence[Summary]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """One table of numbers; a star marks the best of each column."""
-        speed = _of("throughput", "requests_per_s")
-        columns = (
-            Row("req/s", speed, figures, max),
-            Row("at once", _of("engine", "mean_running"), figures),
-            Row("tokens", share_of("token"), percent_text, max),
-            Row("waste", waste_of, percent_text, min),
-            Row("TTFT p50", _point("ttft_s", "p50"), seconds, min),
-            Row("preempted", _preemptions, count, min),
-        )
-        fit = ranked([[summary] for summary in self.summaries])
-        places = sorted(
-            range(len(fit)), key=lambda place: (not fit[place], -(speed(self.summaries[place]) or 0.0))
-        )
-        ordered = [self.summaries[place] for place in places]
-        table, cells = ruled_table(""), Comparison(ordered).cells
-        for column in columns:
-            table.add_column(column.name, justify="right", no_wrap=True)
-        by_column = [cells(column) for column in columns]
-        for place, summary in enumerate(ordered):
-            table.add_row(Text(str(summary["label"])), *(column[place] for column in by_column))
-        yield table
-        yield Text("* best of its column; memory: means of the whole run", style="dim")
-
-
-def marked(text: str, best: bool) -> Text:
-    """A cell of a comparison, with its star where it is the best."""
-    return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
-
-
-def _latency_table(summary: Summary) -> Table:
-    """A row per latency, each in the unit that suits its largest number."""
-    table = ruled_table("latency")
+def _latency_table(seeds: System) -> Table:
+    """A row per latency, each in the unit that suits its largest number; the spread below the mean."""
+    table = ruled_table("latency, mean ±95 %" if len(seeds) > 1 else "latency")
     for point in POINTS:
         table.add_column(point, justify="right", no_wrap=True)
-    for name, words in LATENCIES.items():
-        values = [number(summary["latency"][name][point]) for point in POINTS]
-        short = max((value for value in values if value is not None), default=1.0) < 1
+    for latency in LATENCIES.values():
+        found = [_found(seeds, "latency", latency.column, point) for point in POINTS]
+        short = max((each.mean for each in found if each is not None), default=1.0) < 1
         factor, unit = (1e3, "ms") if short else (1.0, "s")
-        cells = [figures(None if value is None else value * factor) for value in values]
-        table.add_row(f"{words} ({unit})", *cells)
+        cells = [Text(figures(None if each is None else each.mean * factor)) for each in found]
+        for cell, each in zip(cells, found, strict=True):
+            if each is not None and not each.fixed:
+                cell.append(f"\n±{half_width(each.half * factor, cell.plain)}", "dim")
+        table.add_row(f"{latency.name} ({unit})", *cells)
     return table
 
 
-def _memory_table(summary: Summary) -> Table:
-    memory = summary["memory"]
-    saturated = memory.get("saturated")
-    waited = number(memory.get("saturated_share"))
-    fleet = summary.get("fleet")
+def _memory_table(seeds: System) -> Table:
+    fleet = seeds[0].get("fleet")
     of = f" of each of {fleet['replicas']} replicas" if fleet else ""
-    table = ruled_table(f"KV memory{of}, {count(number(memory['capacity_tokens']))} tokens")
+    table = ruled_table(f"KV memory{of}, {_told(seeds, count, 'memory', 'capacity_tokens')} tokens")
+    parts = ["average"]
     table.add_column("whole run", justify="right")
-    if saturated:
-        part = "" if waited is None else f" ({rounded_share(waited)} of it)"
-        table.add_column(f"requests waited{part}", justify="right")
-    for kind in palette.kinds_of([summary]):
-        parts = [memory["average"], saturated] if saturated else [memory["average"]]
-        cells = [percent_text(number(part.get(kind))) for part in parts]
+    if all(summary["memory"].get("saturated") for summary in seeds):
+        parts.append("saturated")
+        part = share_of_time(list(map(at("memory", "saturated_share"), seeds)))
+        table.add_column(f"requests waited{f' ({part} of it)' if part else ''}", justify="right")
+    for kind in palette.kinds_of(seeds):
+        cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
         table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
     return table
 
 
-def _facts(summary: Summary) -> Table:
+def _facts(seeds: System) -> Table:
     """What the engine counted, and what the run cost: names and values without a frame."""
-    engine, memory, simulation = summary["engine"], summary["memory"], summary["simulation"]
-    told = {"allocator", "scheduler", "reserve", "steps"}
-    told |= {"mean_running", "mean_running_saturated", "max_running"}
-    told |= {"cow_copies", "prefix_hit_tokens", "preemptions_swap", "swapped_in_blocks", "swapped_out_blocks"}
-    counters = {
-        **{name: value for name, value in engine.items() if name not in told},
-        **{name: memory.get(name) for name in ("peak_used_tokens", "external_fragmentation_refusals")},
-    }
-    counted = [f"{name.replace('_', ' ')} {_counted(value)}" for name, value in counters.items() if value]
-    at_once = figures(number(engine["mean_running"]))
+    engine, costs = seeds[0]["engine"], [summary["cost"] for summary in seeds]
+    of_engine = partial(_told, seeds)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    table.add_row(
-        "engine",
-        Text(
-            f"{engine['scheduler']} on {engine['allocator']}: {count(number(engine['steps']))} steps, "
-            f"{at_once} requests at once on average, {count(number(engine['max_running']))} at most"
-        ),
-    )
-    table.add_row("counted", Text("; ".join(counted) or "no preemption"))
-    if held_back([summary]):
-        table.add_row("held back", Text(f"by {held_back([summary])}"))
+    sources = "; ".join(dict.fromkeys(str(cost["source"]) for cost in costs))
+    speed = count(_mean(seeds, "simulation", "requests_per_cpu_s"))
+    cpu_s = sum(number(summary["simulation"]["cpu_s"]) or 0.0 for summary in seeds)
+    times = f"{len(seeds)} times " if len(seeds) > 1 else ""
+    held = held_back(seeds)
     for name, text in (
-        ("prefixes", _hits(summary)),
-        ("shared", _shared(summary)),
-        ("swapped", _swaps(summary)),
-        ("upkeep", _upkeep(summary)),
-        ("torch", _memory_stats(summary)),
+        (
+            "engine",
+            f"{engine['scheduler']} on {engine['allocator']}: {of_engine(count, 'engine', 'steps')} steps, "
+            f"{of_engine(figures, 'engine', 'mean_running')} requests at once on average, "
+            f"{of_engine(count, 'engine', 'max_running')} at most",
+        ),
+        ("counted", "; ".join(_counted(seeds)) or "no preemption"),
+        ("held back", f"by {held}" if held else ""),
+        ("prefixes", _hits(seeds)),
+        ("shared", _shared(seeds)),
+        ("swapped", _swaps(seeds)),
+        ("upkeep", _upkeep(seeds)),
+        ("torch", _memory_stats(seeds)),
+        ("clock", f"{sources}\n{clocks.beside(costs)}"),
+        ("simulated", f"{times}in {seconds(cpu_s)} of CPU, {speed} requests/CPU-s"),
     ):
         if text:
-            table.add_row(name, text)
-    table.add_row("clock", Text(f"{summary['cost']['source']}\n{clocks.beside([summary['cost']])}"))
-    speed = count(number(simulation["requests_per_cpu_s"]))
-    table.add_row("simulated", f"in {seconds(number(simulation['cpu_s']))} of CPU, {speed} requests/CPU-s")
+            table.add_row(name, Text(text))
     return table
 
 
-def _hits(summary: Summary) -> str:
+_TOLD_APART = {
+    *("allocator", "scheduler", "reserve", "steps", "mean_running", "mean_running_saturated", "max_running"),
+    *("cow_copies", "prefix_hit_tokens", "preemptions_swap", "swapped_in_blocks", "swapped_out_blocks"),
+}
+
+
+def _counted(seeds: System) -> list[str]:
+    """Every counter that is not zero and has no line of its own."""
+    names = [("engine", name) for name in seeds[0]["engine"] if name not in _TOLD_APART]
+    names += [("memory", name) for name in ("peak_used_tokens", "external_fragmentation_refusals")]
+    return [
+        f"{name.replace('_', ' ')} {_told(seeds, _shown(seeds[0][section].get(name)), section, name)}"
+        for section, name in names
+        if _mean(seeds, section, name)
+    ]
+
+
+def _shown(value: object) -> Shown:
+    return count if isinstance(value, int) else figures
+
+
+def _hits(seeds: System) -> str:
     """What the prefix cache found; several answers, or evicted requests, may find a prompt more than once."""
-    hits, rate = number(summary["engine"].get("prefix_hit_tokens")), summary["throughput"]
-    if not hits:
+    if not _mean(seeds, "engine", "prefix_hit_tokens"):
         return ""
+    shares = [_hit_percent(summary) for summary in seeds]
+    share = f", {with_spread(percent_text, interval(shares))} of the prompts" if max(shares) <= 100 else ""
+    hits = _told(seeds, count, "engine", "prefix_hit_tokens")
+    return f"{hits} tokens were found in the prefix cache{share}"
+
+
+def _hit_percent(summary: Summary) -> float:
+    hits, rate = number(summary["engine"].get("prefix_hit_tokens")), summary["throughput"]
     per_s = (number(rate["total_tokens_per_s"]) or 0.0) - (number(rate["output_tokens_per_s"]) or 0.0)
     prompts = per_s * summary["duration_s"]
-    share = f", {100 * hits / prompts:.1f} % of the prompts" if hits <= prompts else ""
-    return f"{count(hits)} tokens were found in the prefix cache{share}"
+    return 100 * (hits or 0.0) / prompts if prompts else 0.0
 
 
-def _shared(summary: Summary) -> str:
-    saved = number(summary["memory"].get("saved_by_sharing"))
-    copies = number(summary["engine"].get("cow_copies"))
-    parts = [f"saves {saved:.1f} % of the memory on average" if saved else ""]
-    parts.append(f"{count(copies)} blocks copied on write" if copies else "")
-    return "; ".join(filter(None, parts))
+def _shared(seeds: System) -> str:
+    saved, copies = ("memory", "saved_by_sharing"), ("engine", "cow_copies")
+    said = []
+    if _mean(seeds, *saved):
+        said.append(f"saves {_told(seeds, percent_text, *saved)} of the memory on average")
+    if _mean(seeds, *copies):
+        said.append(f"{_told(seeds, count, *copies)} blocks copied on write")
+    return "; ".join(said)
 
 
-def _upkeep(summary: Summary) -> str:
-    """What the allocator did beside lending, and how long steps waited for it."""
-    done = summary.get("upkeep")
-    if not done or not any(done.values()):
-        return ""
-    calls = f"{count(number(done.get('maps')))} maps, {count(number(done.get('unmaps')))} unmaps"
-    waited = (number(done.get("steps_waited_s")) or 0) + (number(done.get("beyond_steps_s")) or 0)
-    beside = seconds(number(done.get("beside_steps_s")))
-    return f"{calls}; steps waited {seconds(waited)}, {beside} went on beside them"
-
-
-def _memory_stats(summary: Summary) -> str:
-    """The largest values that torch would report of its memory."""
-    told = summary.get("memory_stats")
-    if not told:
-        return ""
-    names = ("allocated", "reserved", "inactive_split")
-    peaks = ", ".join(
-        f"{name.replace('_', ' ')} {(number(told.get(f'{name}_peak_bytes')) or 0) / GIB:.2f} GiB"
-        for name in names
-    )
-    return f"at most {peaks}; {count(number(told.get('alloc_retries')))} retries"
-
-
-def _swaps(summary: Summary) -> str:
-    engine = summary["engine"]
-    if not engine.get("preemptions_swap"):
+def _swaps(seeds: System) -> str:
+    if not _mean(seeds, "engine", "preemptions_swap"):
         return ""
     times, out, back = (
-        count(number(engine.get(name)))
+        _told(seeds, count, "engine", name)
         for name in ("preemptions_swap", "swapped_out_blocks", "swapped_in_blocks")
     )
     return f"{times} {'time' if times == '1' else 'times'}; {out} blocks to the host, {back} back"
 
 
-def _counted(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else figures(number(value))
+def _upkeep(seeds: System) -> str:
+    """What the allocator did beside lending, and how long steps waited for it."""
+    done = [summary.get("upkeep") or {} for summary in seeds]
+    if not any(value for each in done for value in each.values()):
+        return ""
+    maps, unmaps, beside = (
+        with_spread(text, interval([number(each.get(name)) for each in done]))
+        for name, text in (("maps", count), ("unmaps", count), ("beside_steps_s", seconds))
+    )
+    waited = [_waited_s(each) for each in done]
+    return (
+        f"{maps} maps, {unmaps} unmaps; steps waited {with_spread(seconds, interval(waited))}, "
+        f"{beside} went on beside them"
+    )
 
 
-def _warnings(summary: Summary) -> list[str]:
-    """What a reader must know before trusting the numbers, then the notes of the run."""
-    notes = [LATENCIES_GROW] if is_overloaded(summary) else []
-    return notes + [str(note) for note in summary.get("notes", [])]
+def _waited_s(done: Mapping[str, object]) -> float:
+    return (number(done.get("steps_waited_s")) or 0.0) + (number(done.get("beyond_steps_s")) or 0.0)
 
 
-def notes_of_all(summaries: Sequence[Summary]) -> list[str]:
-    """Each note once: as it is when it is true of all runs, else after the names of its runs."""
+def _memory_stats(seeds: System) -> str:
+    """The largest values that torch would report of its memory."""
+    if not all(summary.get("memory_stats") for summary in seeds):
+        return ""
+    peaks = []
+    for name in ("allocated", "reserved", "inactive_split"):
+        gib = [(number(summary["memory_stats"].get(f"{name}_peak_bytes")) or 0.0) / GIB for summary in seeds]
+        peaks.append(f"{name.replace('_', ' ')} {with_spread('{:.2f} GiB'.format, interval(gib))}")
+    return f"at most {', '.join(peaks)}; {_told(seeds, count, 'memory_stats', 'alloc_retries')} retries"
+
+
+def _notes(summaries: Sequence[Summary]) -> list[Text]:
+    """What to know before trusting the numbers, each once; of some runs behind their names."""
     labels: dict[str, dict[str, None]] = {}
     for summary in summaries:
-        for note in _warnings(summary):
+        grows = [LATENCIES_GROW] if is_overloaded(summary) else []
+        for note in [*grows, *map(str, summary.get("notes", []))]:
             labels.setdefault(note, {})[str(summary["label"])] = None
     everybody = {str(summary["label"]) for summary in summaries}
-    return [
+    said = (
         note if names.keys() == everybody else f"{', '.join(names)}: {note}" for note, names in labels.items()
-    ]
-
-
-def ruled_table(first_column: str) -> Table:
-    """The look of all tables: one rule under the heading, nothing else."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.add_column(first_column, no_wrap=True)
-    return table
+    )
+    return [Text(f"note: {note}", style="yellow") for note in said]
 
 
 def _cells(percent: dict[str, float], width: int) -> dict[str, int]:

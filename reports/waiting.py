@@ -1,6 +1,6 @@
 """Whether a server kept up, and what held its requests back, in words: the section `load` of a summary.
 
-    overload(summary)        "overloaded: 3.01 requests/s come, 2.02 leave; held back by KV memory 97 % ..."
+    overload([summary])      "overloaded: 3.01 requests/s come, 2.02 leave; held back by KV memory 97 % ..."
     held_back([summary])     "KV memory 97 % of the time, seats (max_num_seqs) 2 %"
 
 Runs of versions that wrote no such section get no words.
@@ -46,24 +46,19 @@ def all_at_once(summary: Summary) -> bool:
     return bool(summary.get("load", {}).get("arrivals") == "all at once")
 
 
-def overload(summary: Summary) -> str:
-    """The overload of a run with its numbers and its limits, or ""."""
-    return f"overloaded: {_rates([summary])}; {_limits([summary])}" if is_overloaded(summary) else ""
-
-
-def overload_of_seeds(summaries: Sequence[Summary]) -> str:
-    """The same of a run with several seeds, in means: "overloaded with 2 of 3 seeds: ..."."""
-    many = sum(map(is_overloaded, summaries))
+def overload(seeds: Sequence[Summary]) -> str:
+    """The overload of a run with its numbers and its limits, of several seeds their means; or ""."""
+    many = sum(map(is_overloaded, seeds))
     if not many:
         return ""
-    which = f"all {many}" if many == len(summaries) else f"{many} of {len(summaries)}"
-    return f"overloaded with {which} seeds: {_rates(summaries)}; {_limits(summaries)}"
+    which = f"all {many}" if many == len(seeds) else f"{many} of {len(seeds)}"
+    with_seeds = f" with {which} seeds" if len(seeds) > 1 else ""
+    return f"overloaded{with_seeds}: {_rates(seeds)}; held back by {_held_back(seeds, LEAST_SHARE)}"
 
 
 def overloads(runs: Sequence[Sequence[Summary]]) -> list[str]:
     """A line for each overloaded run of a comparison, after its name; every run with all of its seeds."""
-    said = [overload(seeds[0]) if len(seeds) == 1 else overload_of_seeds(seeds) for seeds in runs]
-    return [f"{seeds[0]['label']} is {words}" for seeds, words in zip(runs, said, strict=True) if words]
+    return [f"{seeds[0]['label']} is {words}" for seeds in runs if (words := overload(seeds))]
 
 
 def held_back(summaries: Sequence[Summary]) -> str:
@@ -88,11 +83,6 @@ def _rates(summaries: Sequence[Summary]) -> str:
     rates = ("arriving_requests_per_s", "leaving_requests_per_s")
     come, leave = (figures(fmean(number(s["load"][rate]) or 0.0 for s in summaries)) for rate in rates)
     return f"{come} requests/s come, {leave} leave"
-
-
-def _limits(summaries: Sequence[Summary]) -> str:
-    """`held back by KV memory 97 % of the time, seats (max_num_seqs) 2 %`."""
-    return f"held back by {_held_back(summaries, LEAST_SHARE)}"
 
 
 def _held_back(summaries: Sequence[Summary], least: float) -> str:

@@ -15,8 +15,9 @@ from kvsim.reports.figures.arena_panel import EMPTY_HATCH, Panel, colours_of, ha
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, spread, which_seed
+from kvsim.reports.figures.systems import System, which_seed
 from kvsim.reports.memory_map import FILE, Arena, MemoryMap, owners_of
+from kvsim.reports.seeds.intervals import interval
 
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3
@@ -113,7 +114,7 @@ def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
 def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float) -> str:
     counts = [_requests(arena) for arena in arenas]
     if len(systems) > 1:
-        found = [spread([count]) for count in counts]
+        found = [interval([count]) for count in counts]
         words = pieces.listed([system.name for system in systems], found, palette.count)
         return f"Requests in the KV memory after {palette.seconds(at_s)}{which_seed(systems)}: {words}"
     ((system,), (arena,)) = systems, arenas

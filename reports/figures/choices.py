@@ -5,19 +5,8 @@ from math import isfinite
 from typing import Self
 
 from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.quantities import LATENCIES, POINTS
 from kvsim.sim.errors import KvsimError, unknown
-
-LATENCIES = {
-    "normalized": ("normalized_s_per_token", "normalised latency", "s/token"),
-    "ttft": ("ttft_s", "time to first token", "s"),
-    "tpot": ("tpot_s", "time per output token", "s"),
-    "itl": ("itl_s", "time between tokens", "s"),
-    "e2e": ("e2e_s", "end-to-end latency", "s"),
-    "queueing": ("queueing_s", "queueing delay", "s"),
-}
-"""Name of the choice -> key in the summary, words, unit."""
-
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 class CannotDraw(KvsimError):
@@ -37,22 +26,20 @@ class Latency:
         name, _, statistic = text.partition(":")
         if name not in LATENCIES:
             raise unknown("latency", name, list(LATENCIES))
-        if (statistic or "mean") not in STATISTICS:
-            raise KvsimError(
-                f"latency must be NAME:STATISTIC with one of {', '.join(STATISTICS)}, got {text!r}"
-            )
+        if (statistic or "mean") not in POINTS:
+            raise KvsimError(f"latency must be NAME:STATISTIC with one of {', '.join(POINTS)}, got {text!r}")
         return cls(name, statistic or "mean")
 
     @property
     def key(self) -> str:
         """Its section in `summary.json`."""
-        return LATENCIES[self.name][0]
+        return LATENCIES[self.name].column
 
     @property
     def words(self) -> str:
         """For an axis, with the unit."""
-        _, words, unit = LATENCIES[self.name]
-        return f"{words}, {self.statistic} ({unit})"
+        latency = LATENCIES[self.name]
+        return f"{latency.name}, {self.statistic} ({latency.unit})"
 
 
 @dataclass(frozen=True)

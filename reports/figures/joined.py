@@ -13,9 +13,8 @@ from math import isfinite
 from typing import Any
 
 from kvsim.reports.alike import seed_of
-from kvsim.reports.figures.systems import spread
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.intervals import Interval, interval
 
 _LOADS = ("request_rate", "clients", "rate_scale")
 _PORTION = ("num_prompts", "start", "duration")
@@ -32,7 +31,7 @@ class Curve:
 
     def points(self, number: Callable[[Run], float | None]) -> list[tuple[float, Interval]]:
         """(setting, mean and its interval) where all seeds have the number."""
-        found = [(x, spread([number(run) for run in runs])) for x, runs in self.runs.items()]
+        found = [(x, interval([number(run) for run in runs])) for x, runs in self.runs.items()]
         return [(x, interval) for x, interval in found if interval is not None]
 
 

@@ -13,20 +13,21 @@ from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Look, Style
-from kvsim.reports.figures.systems import System, short, spread, under_loads
+from kvsim.reports.figures.systems import System, short, under_loads
 from kvsim.reports.goals import limits_of
-from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.quantities import LATENCIES
+from kvsim.reports.seeds.intervals import Interval, interval
 from kvsim.reports.seeds.words import with_spread
 
 _POINTS = 400
 _MOST_ABOVE = 6  # with numbers, above every panel
 _PANELS = {
-    "ttft_s": ("time to first token", "time"),
-    "tpot_s": ("time per output token", "time per token after the first"),
-    "e2e_s": ("end-to-end latency", "time"),
-    "normalized_s_per_token": ("normalised latency", "end-to-end time per output token"),
+    "ttft": "time",
+    "tpot": "time per token after the first",
+    "e2e": "time",
+    "normalized": "end-to-end time per output token",
 }
-"""Column -> title, and what the axis shows."""
+"""Latency -> what the axis shows."""
 
 
 def latency(systems: Sequence[System], choices: Choices) -> Figure:
@@ -36,7 +37,8 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
     below = style.narrow or len(systems) > _MOST_ABOVE
     figure = new_sheet(style, 4.9 if below else 4.9 + 0.4 * len(systems), _headline(systems))
     grid = figure.subplots(2, 2, sharey=True)
-    for axes, (column, (title, what)) in zip(grid.flat, _PANELS.items(), strict=True):
+    for axes, (name, what) in zip(grid.flat, _PANELS.items(), strict=True):
+        column, title = LATENCIES[name].column, LATENCIES[name].name
         columns = [[pieces.finite(run.columns.requests[column]) for run in system.runs] for system in systems]
         looks = pieces.looks(style, [each[0] for each in columns])
         _distribution(axes, style, columns, looks)
@@ -123,7 +125,7 @@ def _percentiles(seeds: Sequence[FloatArray]) -> tuple[Interval | None, Interval
     """The median and the 99th per cent, means over the seeds; None where a seed has no value."""
     if not all(values.size for values in seeds):
         return None, None
-    p50, p99 = (spread([float(np.quantile(values, level)) for values in seeds]) for level in (0.5, 0.99))
+    p50, p99 = (interval([float(np.quantile(values, level)) for values in seeds]) for level in (0.5, 0.99))
     return p50, p99
 
 

@@ -16,7 +16,8 @@ from kvsim.reports.figures.over_time import duration, ends, slice_means
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System, rankable, shares_of_all, under_loads, which_seed
-from kvsim.reports.palette import KINDS, Summary
+from kvsim.reports.palette import KINDS
+from kvsim.reports.quantities import TOKENS_WAITING
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
@@ -74,17 +75,12 @@ def _memory_headline(systems: Sequence[System]) -> str:
     found = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
         said = f"{systems[0].name}: tokens fill {with_spread(pieces.percent, found[0])} of the KV memory"
-        waiting = systems[0].number(_tokens_while_waiting)
+        waiting = systems[0].number(TOKENS_WAITING.read)
         if waiting is None:
             return f"{said} over the whole run"
         return f"{said} over the whole run, {with_spread(pieces.percent, waiting)} while requests wait"
     words = pieces.listed([system.name for system in systems], found, pieces.percent)
     return f"Share of the KV memory that tokens fill over the whole run{under_loads(systems)}: {words}"
-
-
-def _tokens_while_waiting(summary: Summary) -> float | None:
-    percent = palette.while_waiting(summary)
-    return None if percent is None else percent["token"]
 
 
 def waste(systems: Sequence[System], choices: Choices) -> Figure:

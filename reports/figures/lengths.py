@@ -13,8 +13,9 @@ from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import SCREEN, Style
-from kvsim.reports.figures.systems import System, short, spread
+from kvsim.reports.figures.systems import System, short
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import interval
 
 Tokens = npt.NDArray[np.integer[Any]]
 
@@ -32,7 +33,7 @@ def lengths(systems: Sequence[System], choices: Choices) -> Figure:
         paint_lengths(figure, prompt, output, style)
         return figure
     names = list(found)
-    medians = [spread([_median(prompt)]) for prompt, _ in found.values()]
+    medians = [interval([_median(prompt)]) for prompt, _ in found.values()]
     headline = f"Median prompt in tokens: {pieces.listed(names, medians, palette.count)}"
     figure = new_sheet(style, 3.9, headline)
     for column, (axes, title) in enumerate(

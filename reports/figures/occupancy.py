@@ -25,8 +25,9 @@ from kvsim.reports.figures.over_time import (
 )
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, spread, under_loads, which_seed
+from kvsim.reports.figures.systems import System, under_loads, which_seed
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import with_spread
 
 _LARGEST = "largest_free_extent"
@@ -133,7 +134,7 @@ def _free_slots(run: Run) -> npt.NDArray[np.int64]:
 
 def _fragmentation_headline(systems: Sequence[System]) -> str:
     """The largest extent as a share of what is free, both averaged over the run."""
-    shares = [spread([_largest_share(run) for run in system.runs]) for system in systems]
+    shares = [interval([_largest_share(run) for run in system.runs]) for system in systems]
     if len(systems) == 1:
         found = with_spread(pieces.percent, shares[0])
         return f"{systems[0].name}: the largest free extent is {found} of what is free"

@@ -1,6 +1,6 @@
 """ranking: many systems in one picture, the fastest first: the memory of each, and three numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,19 +12,13 @@ from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System, rankable, shares_of_all, short
-from kvsim.reports.palette import Summary, figures
+from kvsim.reports.palette import figures
+from kvsim.reports.quantities import MEAN_RUNNING, REQUESTS_PER_S
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
 
 ROW_IN = 0.27
 """Height of a row."""
-
-
-def _of(section: str, name: str) -> Callable[[Summary], object]:
-    return lambda summary: summary[section].get(name)
-
-
-_SPEED = _of("throughput", "requests_per_s")
 
 
 def ranking(systems: Sequence[System], choices: Choices) -> Figure:
@@ -35,7 +29,7 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
         raise CannotDraw(f"figure ranking needs runs of two or more systems, got {got}")
     style = choices.style
     shares, wastes, saturated = shares_of_all(systems)
-    speeds = [system.number(_SPEED) for system in systems]
+    speeds = [system.number(REQUESTS_PER_S.read) for system in systems]
     order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
     when = "while requests wait" if saturated else "over the whole run"
     figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
@@ -69,8 +63,8 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
 
 def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
     """What stands beside a bar, means over the seeds."""
-    at_once = system.number(_of("engine", "mean_running"))
-    speed = system.number(_SPEED)
+    at_once = system.number(MEAN_RUNNING.read)
+    speed = system.number(REQUESTS_PER_S.read)
     return {
         "req/s": figures(speed.mean if speed else None),
         "at once": figures(at_once.mean if at_once and speed else None),
@@ -88,12 +82,12 @@ def _beside(axes: Axes, style: Style, row: float, said: dict[str, str], **how: A
 
 
 def _headline(systems: Sequence[System], order: Sequence[int]) -> str:
-    served = [systems[place] for place in order if systems[place].number(_SPEED)]
+    served = [systems[place] for place in order if systems[place].number(REQUESTS_PER_S.read)]
     idle = len(order) - len(served)
     if not served:
         return "None of them can serve a single request"
     fastest, slowest = served[0], served[-1]
-    most, least = (with_spread(figures, each.number(_SPEED)) for each in (fastest, slowest))
+    most, least = (with_spread(figures, each.number(REQUESTS_PER_S.read)) for each in (fastest, slowest))
     if not rankable(systems):
         return f"Requests per second, under different loads: {least} to {most}"
     rest = f"; {idle} none" if idle else ""

@@ -17,6 +17,7 @@ from kvsim.reports.figures.over_time import Curve, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.systems import System, rankable, under_loads
 from kvsim.reports.palette import Summary
+from kvsim.reports.quantities import MAX_RUNNING, MEAN_RUNNING
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
@@ -56,9 +57,9 @@ def _timeline(column: str, run: Run) -> npt.NDArray[Any]:
 
 
 def _requests_headline(systems: Sequence[System]) -> str:
-    means = [system.number(lambda s: s["engine"].get("mean_running")) for system in systems]
+    means = [system.number(MEAN_RUNNING.read) for system in systems]
     if len(systems) == 1:
-        most = with_spread(palette.count, systems[0].number(lambda s: s["engine"].get("max_running")))
+        most = with_spread(palette.count, systems[0].number(MAX_RUNNING.read))
         at_once = with_spread(palette.figures, means[0])
         return f"{systems[0].name} computes {at_once} requests at once on average, {most} at most"
     words = pieces.listed([system.name for system in systems], means, palette.figures)
@@ -70,7 +71,8 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
     style = choices.style
     saturated = all(system.number(_while_waiting) for system in systems)
     found = [
-        (system.number(_while_waiting if saturated else _on_average), _most(system)) for system in systems
+        (system.number(_while_waiting if saturated else MEAN_RUNNING.read), _most(system))
+        for system in systems
     ]
     figure = new_sheet(
         style, 1.9 + 0.42 * len(systems), _batched_headline(systems, [mean for mean, _ in found])
@@ -125,13 +127,9 @@ def _while_waiting(summary: Summary) -> object:
     return summary["engine"].get("mean_running_saturated") if palette.shares(summary)[1] else None
 
 
-def _on_average(summary: Summary) -> object:
-    return summary["engine"].get("mean_running")
-
-
 def _most(system: System) -> float | None:
     """With any seed."""
-    known = [palette.number(summary["engine"].get("max_running")) for summary in system.summaries]
+    known = [MAX_RUNNING.read(summary) for summary in system.summaries]
     return max((most for most in known if most is not None), default=None)
 
 

@@ -1,6 +1,6 @@
 """seeds: the main numbers of each system, a dot per seed, a bar for the mean and its interval."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,25 +9,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import SCREEN, Style
 from kvsim.reports.figures.systems import System
-from kvsim.reports.palette import number
+from kvsim.reports.quantities import NORMALIZED, REQUESTS_PER_S, TTFT_P99, WASTE
 from kvsim.reports.seeds.intervals import alike, interval
 
 Summary = Mapping[str, Any]
 Named = Mapping[str, Sequence[Summary]]
 """The summaries of each system by seed."""
 
-_PANELS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
-    ("requests served per second", lambda s: number(s["throughput"]["requests_per_s"])),
-    ("normalised latency, mean (s/token)", lambda s: number(s["latency"]["normalized_s_per_token"]["mean"])),
-    ("time to first token, p99 (s)", lambda s: number(s["latency"]["ttft_s"]["p99"])),
-    ("waste over the whole run (%)", lambda s: palette.waste(palette.whole_run(s))),
-)
+_PANELS = {
+    "requests served per second": REQUESTS_PER_S,
+    "normalised latency, mean (s/token)": NORMALIZED,
+    "time to first token, p99 (s)": TTFT_P99,
+    "waste over the whole run (%)": WASTE,
+}
 
 
 def seeds(systems: Sequence[System], choices: Choices) -> Figure:
@@ -51,8 +50,8 @@ def _figure(found: Named, style: Style) -> Figure:
     height = 2.4 + 1.2 * len(found) if style.narrow else 2.2 + (0.7 if len(found) < 7 else 0.5) * len(found)
     figure = new_sheet(style, height, headline)
     grid = figure.subplots(4 // columns, columns, sharey=True, squeeze=False)
-    for axes, (title, value) in zip(grid.flat, _PANELS, strict=True):
-        columns_of = [[value(summary) for summary in each] for each in found.values()]
+    for axes, (title, quantity) in zip(grid.flat, _PANELS.items(), strict=True):
+        columns_of = [[quantity.read(summary) for summary in each] for each in found.values()]
         axes.set_title(title)
         _panel(axes, style, columns_of)
     names = [pieces.row_name(style, name) for name in found]

@@ -10,7 +10,7 @@ from kvsim.reports import clocks, palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
 from kvsim.reports.ranked import by_scheduler, different_clocks, ranked, rejections
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import Interval, alike, spread
+from kvsim.reports.seeds.intervals import Interval, alike, interval
 
 Summary = Mapping[str, Any]
 _MOST_LETTERS = 28
@@ -40,7 +40,7 @@ class System:
 
     def number(self, value: Callable[[Summary], object]) -> Interval | None:
         """A number of the summary; None where a seed lacks it."""
-        return spread([palette.number(value(summary)) for summary in self.summaries])
+        return interval([palette.number(value(summary)) for summary in self.summaries])
 
 
 def under_loads(systems: Sequence[System]) -> str:
@@ -84,7 +84,7 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
     left = iter(found)
     by_system = [[next(left) for _ in each.runs] for each in systems]
     means = [{kind: fmean(s[kind] for s in seeds) for kind in palette.KINDS} for seeds in by_system]
-    wastes = [spread([palette.waste(percent) for percent in seeds]) for seeds in by_system]
+    wastes = [interval([palette.waste(percent) for percent in seeds]) for seeds in by_system]
     return means, [each for each in wastes if each is not None], saturated
 
 

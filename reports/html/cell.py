@@ -2,32 +2,37 @@
 
 import html
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kvsim.reports import palette
+from kvsim.reports import quantities as q
 from kvsim.reports.headline import headline
-from kvsim.reports.palette import KINDS, count, figures, number, seconds
+from kvsim.reports.palette import KINDS, Summary, seconds
 
-_ROWS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "requests finished": lambda s: count(number(s["requests"]["finished"])),
-    "requests/s": lambda s: figures(number(s["throughput"]["requests_per_s"])),
-    "output tokens/s": lambda s: figures(number(s["throughput"]["output_tokens_per_s"])),
-    "TTFT p50 / p99": lambda s: _both(s, "ttft_s"),
-    "TPOT p50 / p99": lambda s: _both(s, "tpot_s"),
-    "E2E p50 / p99": lambda s: _both(s, "e2e_s"),
-    "requests at once": lambda s: figures(number(s["engine"]["mean_running"])),
+
+def _of(row: q.Quantity, summary: Summary) -> str:
+    return row.text(row.read(summary))
+
+
+def _both(column: str, summary: Summary) -> str:
+    return " / ".join(seconds(q.at("latency", column, point)(summary)) for point in ("p50", "p99"))
+
+
+_ROWS: Mapping[str, Callable[[Summary], str]] = {
+    **{row.name: partial(_of, row) for row in (q.FINISHED, q.REQUESTS_PER_S, q.OUTPUT_TOKENS_PER_S)},
+    **{
+        f"{name.upper()} p50 / p99": partial(_both, q.LATENCIES[name].column)
+        for name in ("ttft", "tpot", "e2e")
+    },
+    q.MEAN_RUNNING.name: partial(_of, q.MEAN_RUNNING),
 }
-
-
-def _both(summary: Mapping[str, Any], name: str) -> str:
-    spread = summary["latency"][name]
-    return " / ".join(seconds(number(spread[each])) for each in ("p50", "p99"))
 
 
 def run_cell(summary: Mapping[str, Any]) -> str:
     """One run."""
     table = _table([summary], [str(summary["label"])])
-    return f"<div><p><b>{html.escape(headline(summary))}</b></p>{_bar(summary)}{table}</div>"
+    return f"<div><p><b>{html.escape(headline([summary]))}</b></p>{_bar(summary)}{table}</div>"
 
 
 def comparison_cell(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports import palette
+from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.rundir.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -20,13 +21,6 @@ SLICES = 300
 RATE_SLICES = 60
 _BINS = 60
 _POINTS = 240
-LATENCIES = {
-    "ttft_s": "time to first token",
-    "tpot_s": "time per output token",
-    "e2e_s": "end to end",
-    "normalized_s_per_token": "end to end per output token",
-    "queueing_s": "queueing delay",
-}
 
 
 def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str, Any]:
@@ -35,7 +29,11 @@ def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str
     return {
         "overTime": [_over_time(run, kinds) for run in runs],
         "waste": _waste(groups),
-        "latency": {name: _latency(runs, name) | {"words": words} for name, words in LATENCIES.items()},
+        "latency": {
+            each.column: _latency(runs, each.column) | {"words": each.name}
+            for each in LATENCIES.values()
+            if each is not LATENCIES["itl"]  # no column of requests
+        },
     }
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from kvsim.reports import clocks
 from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
 from kvsim.reports.goals import in_words
-from kvsim.reports.headline import headline, verdict
+from kvsim.reports.headline import headline, memory, verdict
 from kvsim.reports.palette import count, figures, number
+from kvsim.reports.quantities import REQUESTS_PER_S
 from kvsim.reports.ranked import by_scheduler, different_clocks, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
-from kvsim.reports.seeds.tables import memory_of_seeds
 from kvsim.reports.seeds.words import difference_lines, differences, with_spread
-from kvsim.reports.waiting import overload, overload_of_seeds, overloads
+from kvsim.reports.waiting import overload, overloads
 from kvsim.sim.record.summary import Summary
 
 _SEED = re.compile(r"(, seed |seed-)\d+")
@@ -89,7 +89,7 @@ def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
     if len(lines) > _MOST_LOADS:
         return [f"{len(lines)} of {len(groups)} runs are overloaded: requests come faster than they leave."]
     if len(groups) == 1 and lines:
-        words = overload_of_seeds(named[0]) if len(named[0]) > 1 else overload(named[0][0])
+        words = overload(named[0])
         return [f"{words[:1].upper()}{words[1:]}."]
     return [f"{line}." for line in lines]
 
@@ -100,14 +100,14 @@ def _outcome(groups: Sequence[Sequence[Run]]) -> str:
         summaries = [group[0].summary for group in groups]
         if len(summaries) > 1:
             return verdict(summaries)
-        return " ".join(filter(None, [headline(summaries[0]), in_words(summaries)]))
+        return " ".join(filter(None, [headline(summaries), in_words(summaries)]))
     by_allocator = [[run.summary for run in group] for group in groups]
     seeds = f"With {len(groups[0])} seeds and 95 % confidence"
     if len(groups) > 1:
         return f"{seeds}, {_difference(by_allocator)}."
     (each,) = by_allocator
-    rate = with_spread(figures, interval([number(s["throughput"].get("requests_per_s")) for s in each]))
-    said = f"{seeds}, {group_label(groups[0])} finishes {rate} requests/s; {memory_of_seeds(each)}."
+    rate = with_spread(figures, interval([REQUESTS_PER_S.read(s) for s in each]))
+    said = f"{seeds}, {group_label(groups[0])} finishes {rate} requests/s; {memory(each)}."
     return " ".join(filter(None, [said, in_words(each)]))
 
 

@@ -14,12 +14,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.comparison import ruled_table
 from kvsim.reports.lives.lines import Line
 from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.story import Part, Story
 from kvsim.reports.lives.words import STATES, Look, reason_name
 from kvsim.reports.palette import count, seconds
-from kvsim.reports.terminal import ruled_table
 from kvsim.sim.workload import PS_PER_S
 
 _WIDEST = 110

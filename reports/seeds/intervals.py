@@ -31,9 +31,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """The interval of at least two numbers."""
-        if len(values) < 2:
-            raise ValueError(f"an interval needs at least 2 numbers, got {len(values)}")
+        """The interval of some numbers; of one it is the number itself."""
         if math.isclose(min(values), max(values), rel_tol=1e-9):
             return cls(values[0], values[0], values[0], fixed=True)
         mean = fmean(values)
@@ -51,16 +49,9 @@ class Interval:
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
-    """The interval of a number by seed; None where a seed lacks it."""
+    """The interval of a number by seed; None where a seed lacks it, or there is no seed."""
     known = [value for value in values if value is not None]
-    return Interval.of(known) if len(known) == len(values) else None
-
-
-def spread(values: Sequence[float | None]) -> Interval | None:
-    """The mean with its 95 % interval, of one value itself; None where one is missing, or none there."""
-    if len(values) == 1 and values[0] is not None:
-        return Interval(values[0], values[0], values[0], fixed=True)
-    return interval(values) if len(values) > 1 else None
+    return Interval.of(known) if known and len(known) == len(values) else None
 
 
 def ratio(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:

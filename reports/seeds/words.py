@@ -5,18 +5,18 @@ workload with every seed, so what is averaged is the ratio (of waste: the differ
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from kvsim.reports import palette
-from kvsim.reports.palette import count, figures, number
+from kvsim.reports.palette import Shown, Summary, count, figures
+from kvsim.reports.quantities import MEAN_RUNNING, NORMALIZED, REQUESTS_PER_S
 from kvsim.reports.ranked import left_out, ranked
-from kvsim.reports.seeds.intervals import Interval, alike, difference, ratio
+from kvsim.reports.seeds.intervals import Interval, alike, difference, interval, ratio
+from kvsim.reports.waiting import rounded_share
 
-Summary = Mapping[str, Any]
-Shown = Callable[[float | None], str]
 NO_DIFFERENCE = "no difference beyond the seeds' spread"
 
 
@@ -44,22 +44,14 @@ def _waste(summary: Summary) -> float:
 MEASURES = (
     Measure(
         "requests per second",
-        lambda s: number(s["throughput"]["requests_per_s"]),
+        REQUESTS_PER_S.read,
         max,
         ("serves", "the requests per second of", "those of"),
     ),
     Measure(
-        "requests at once",
-        lambda s: number(s["engine"]["mean_running"]),
-        max,
-        ("holds", "as many requests at once as", "as many as"),
+        "requests at once", MEAN_RUNNING.read, max, ("holds", "as many requests at once as", "as many as")
     ),
-    Measure(
-        "time per token",
-        lambda s: number(s["latency"]["normalized_s_per_token"]["mean"]),
-        min,
-        ("takes", "as long per token as", "as long as"),
-    ),
+    Measure("time per token", NORMALIZED.read, min, ("takes", "as long per token as", "as long as")),
     Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
 )
 """Waste is the last: while requests waited where all runs have enough of that, else over the whole runs."""
@@ -200,6 +192,14 @@ def with_spread(text: Shown, found: Interval | None) -> str:
         text = "{:.1f}".format
     mean, _, unit = text(found.mean).partition(" ")
     return f"{mean} ±{half_width(found.half * (1e3 if unit == 'ms' else 1), mean)} {unit}".rstrip()
+
+
+def share_of_time(shares: Sequence[float | None]) -> str:
+    """Whole per cent of a time, with their spread; "" where a seed lacks it."""
+    found = interval(shares)
+    if found is None or found.fixed:
+        return "" if found is None else rounded_share(found.mean)
+    return with_spread("{:.0f} %".format, interval([100 * (share or 0.0) for share in shares]))
 
 
 def half_width(half: float, mean: str) -> str:

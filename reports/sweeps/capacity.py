@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from kvsim.reports.palette import figures, number, seconds
-from kvsim.reports.seeds.intervals import Interval, ratio, spread
+from kvsim.reports.seeds.intervals import Interval, interval, ratio
 from kvsim.reports.sweeps.systems import name_of
 from kvsim.reports.sweeps.table import FINISHED
 from kvsim.reports.waiting import SHORT_LIMITS, rounded_share
@@ -104,7 +104,7 @@ class Capacity:
         if not pairs or any(more is None or load is None for more, load in pairs):
             return None
         if len(pairs) == 1:
-            return spread([(pairs[0][0] or 0.0) / (pairs[0][1] or 1.0)])
+            return interval([(pairs[0][0] or 0.0) / (pairs[0][1] or 1.0)])
         return ratio([more for more, _ in pairs], [load for _, load in pairs])
 
 
@@ -129,7 +129,7 @@ def _spread(rows: Sequence[Row]) -> Interval | None:
 
     Each load within lies up to the tolerance below that edge, so the answer is low in its interval.
     """
-    load, edge = (spread([number(row.get(name)) for row in rows]) for name in ("load", "edge"))
+    load, edge = (interval([number(row.get(name)) for row in rows]) for name in ("load", "edge"))
     if load is None or edge is None:
         return load
     return Interval(load.mean, min(edge.low, load.mean), max(edge.high, load.mean), load.fixed and edge.fixed)

@@ -7,13 +7,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvsim.reports.clocks import cost_in, differ, told
+from kvsim.reports.comparison import ruled_table
 from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
 from kvsim.reports.sweeps.assumed import assumed_words
 from kvsim.reports.sweeps.capacity import MET, UNITS
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
-from kvsim.reports.terminal import ruled_table
 from kvsim.sim.cost.clock import NOT_VALIDATED
 from kvsim.sim.counted import several
 from kvsim.sim.record.slo import Slo

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.reports.palette import number
-from kvsim.reports.seeds.intervals import Interval, spread
+from kvsim.reports.seeds.intervals import Interval, interval
 from kvsim.reports.sweeps.table import FINISHED
 
 Row = Mapping[str, Any]
@@ -52,7 +52,7 @@ class System:
 
     def values(self, value: Callable[[Row], float | None]) -> list[tuple[float, Interval]]:
         """The same of what is computed from a row."""
-        found = [(load, spread([value(row) for row in rows])) for load, rows in self.points.items()]
+        found = [(load, interval([value(row) for row in rows])) for load, rows in self.points.items()]
         return [(load, each) for load, each in found if each is not None]
 
     def met(self) -> dict[float, bool | None]:

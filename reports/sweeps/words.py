@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.clocks import Cost, clock_name, cost_in, differ, told
+from kvsim.reports.comparison import ruled_table
 from kvsim.reports.palette import figures, number, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
-from kvsim.reports.terminal import ruled_table
 from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]

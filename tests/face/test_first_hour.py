@@ -29,9 +29,9 @@ def test_two_arrivals_apart_did_not_come_all_at_once(tmp_path):
     trace.write_text("timestamp,input_tokens,output_tokens\n0,100,200\n0.4,100,200\n")
     apart = kvsim.simulate(trace=str(trace), cost="constant:0.03")
     assert apart.summary.load.arrivals == "open"
-    assert "all at once" not in headline(apart.summary)
+    assert "all at once" not in headline([apart.summary])
     together = kvsim.simulate(num_prompts=20, request_rate=float("inf"), cost="constant:0.03")
-    assert "which came all at once" in headline(together.summary)
+    assert "which came all at once" in headline([together.summary])
 
 
 def test_a_models_file_gives_it_its_name_and_a_folder_of_a_config_json_its_own(tmp_path):
@@ -81,10 +81,10 @@ def test_mistakes_are_told_in_the_users_words(options, words):
 
 def test_the_memory_of_a_fleet_is_said_to_be_that_of_a_replica():
     fleet = kvsim.simulate(num_prompts=80, request_rate=float("inf"), replicas=2)
-    assert "; KV memory of each replica " in headline(fleet.summary)
-    assert "KV memory of each of 2 replicas, 15,744 tokens" in plain(run_table(fleet.summary))
+    assert "; KV memory of each replica " in headline([fleet.summary])
+    assert "KV memory of each of 2 replicas, 15,744 tokens" in plain(run_table([fleet.summary]))
     alone = kvsim.simulate(num_prompts=10)
-    assert "; KV memory " in headline(alone.summary) and "replica" not in plain(run_table(alone.summary))
+    assert "; KV memory " in headline([alone.summary]) and "replica" not in plain(run_table([alone.summary]))
 
 
 def test_a_fit_that_does_not_is_told_in_its_headline_and_no_share_is_above_all():

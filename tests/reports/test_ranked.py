@@ -9,9 +9,8 @@ from kvsim.reports.headline import headline, verdict
 from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.words import answer
 from kvsim.reports.ranked import rejections
-from kvsim.reports.seeds.tables import seeds_table
 from kvsim.reports.seeds.words import difference_lines
-from kvsim.reports.terminal import compare_table
+from kvsim.reports.terminal import report_table
 
 FULL = "does not fit an empty arena of 64 slots"
 
@@ -31,12 +30,12 @@ def starred(table):
 
 def test_who_rejects_everything_wins_nothing():
     none, few = rejecting(CONTIGUOUS, 0), rejecting(PAGED, 7)
-    said = plain(compare_table([none, few]), width=200)
+    said = plain(report_table([[none, few]], compared=True), width=200)
     assert said.startswith(
         f"Served: paged 7 of 1,000 requests, contiguous none of 1,000 requests; rejected: {FULL}."
     )
-    assert starred(compare_table([none, few])) == {"requests finished"}
-    assert starred(seeds_table([[none, few], [none, {**few, "duration_s": 1.0}]], True)) == {
+    assert starred(report_table([[none, few]], compared=True)) == {"requests finished"}
+    assert starred(report_table([[none, few], [none, {**few, "duration_s": 1.0}]], True)) == {
         "requests finished"
     }
 
@@ -45,7 +44,7 @@ def test_those_that_served_most_are_ranked_among_themselves():
     some = [rejecting(CONTIGUOUS, 900), BUDDY, PAGED]
     assert verdict(some).startswith("paged holds 3.1 times as many requests at once as buddy")
     assert verdict(some).endswith("; not ranked, with fewer requests served: contiguous.")
-    rows = plain(compare_table(some)).splitlines()
+    rows = plain(report_table([some], compared=True)).splitlines()
     (at_once,) = [line for line in rows if line.startswith("waste in all")]
     assert at_once.endswith("3.9 % *")
     lines = difference_lines([[each, each] for each in some])
@@ -56,22 +55,22 @@ def test_those_that_served_most_are_ranked_among_themselves():
 def test_equal_rejections_are_ranked_and_told_first():
     some = [rejecting(BUDDY, 900), rejecting(PAGED, 900)]
     assert rejections([[each] for each in some]) == f"Served: 900 of 1,000 requests; rejected: {FULL}."
-    assert "*" in plain(compare_table(some))
+    assert "*" in plain(report_table([some], compared=True))
 
 
 def test_the_headline_of_a_run_says_what_it_rejected():
-    assert headline(rejecting(PAGED, 7)).startswith(
+    assert headline([rejecting(PAGED, 7)]).startswith(
         f"paged served 7 of 1,000 requests (rejected: {FULL}) in "
     )
-    assert headline(rejecting(PAGED, 0)) == f"paged served 0 of 1,000 requests (rejected: {FULL})."
+    assert headline([rejecting(PAGED, 0)]) == f"paged served 0 of 1,000 requests (rejected: {FULL})."
 
 
 def test_different_clocks_are_marked_and_nothing_is_ranked():
     some = [on("roofline", BUDDY), on("measured elsewhere", PAGED)]
     said = "Not comparable, as their clocks differ (roofline: buddy; measured elsewhere: paged): "
     assert verdict(some) == f"{said}--cost roofline times them all alike."
-    assert plain(compare_table(some), width=200).startswith(said)
-    assert not starred(compare_table(some))
+    assert plain(report_table([some], compared=True), width=200).startswith(said)
+    assert not starred(report_table([some], compared=True))
     assert difference_lines([[each, each] for each in some]) == []
 
 
@@ -106,9 +105,9 @@ def test_figures_and_pages_say_so_too(unlike):
 
 
 def test_a_comparison_names_the_schedulers_that_came_with_the_allocators(unlike):
-    said = plain(compare_table([run.summary for run in unlike[1]]), width=100)
+    said = plain(report_table([[run.summary for run in unlike[1]]], compared=True), width=100)
     assert "Schedulers differ: orca (contiguous), vllm-v1 (paged)." in said
     (row,) = [line.split() for line in said.splitlines() if line.startswith("scheduler ")]
     assert row == ["scheduler", "orca", "vllm-v1"]
     same = [{**each, "engine": {**each["engine"], "scheduler": "orca"}} for each in (BUDDY, PAGED)]
-    assert "cheduler" not in plain(compare_table(same))
+    assert "cheduler" not in plain(report_table([same], compared=True))

@@ -12,6 +12,7 @@ from support.summaries import BUDDY, CONTIGUOUS, PAGED, plain
 
 import kvsim
 from kvsim import cli
+from kvsim.reports.palette import count, figures, percent_text, seconds
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.seeds.intervals import (
     Interval,
@@ -23,9 +24,8 @@ from kvsim.reports.seeds.intervals import (
     ratio,
     t_quantile,
 )
-from kvsim.reports.seeds.tables import seeds_table, with_spread
-from kvsim.reports.seeds.words import difference_lines, differences
-from kvsim.reports.terminal import count, figures, percent_text, run_table, seconds
+from kvsim.reports.seeds.words import difference_lines, differences, with_spread
+from kvsim.reports.terminal import report_table, run_table
 from kvsim.sim.options.traffic import Traffic
 from kvsim.workloads.source import opened
 
@@ -83,10 +83,10 @@ def test_two_numbers_give_an_interval_of_t_of_one():
     assert Interval.of([10, 12]).half == pytest.approx(12.7062, abs=1e-4)  # s = sqrt 2, over sqrt 2 is 1
 
 
-def test_equal_numbers_are_fixed_and_one_alone_is_refused():
+def test_equal_numbers_are_fixed_and_so_is_one_alone():
     assert Interval.of([0.1, 0.1, 0.1]) == Interval(0.1, 0.1, 0.1, fixed=True)
-    with pytest.raises(ValueError, match="at least 2 numbers, got 1"):
-        Interval.of([1.0])
+    assert Interval.of([1.0]) == interval([1.0]) == Interval(1.0, 1.0, 1.0, fixed=True)
+    assert interval([]) is interval([None]) is None
 
 
 def test_the_interval_holds_the_truth_in_nineteen_of_twenty_samples():
@@ -259,13 +259,13 @@ def test_a_number_without_spread_stands_alone():
 
 
 def test_the_report_of_a_run_has_an_interval_beside_every_number():
-    lines = plain(seeds_table([[each[2]] for each in LARGE], compared=False)).splitlines()
+    lines = plain(report_table([[each[2]] for each in LARGE], compared=False)).splitlines()
     assert " ".join(lines[:4]) == (
         "paged served 1,000 requests in 513 ±25 s: 1.95 ±0.10 requests/s, 649 ±32 output tokens/s; "
         "KV memory 95.1 ±0.1 % tokens, 3.9 ±0.1 % waste over the whole run, "
         "96.1 ±0.1 % and 3.9 ±0.1 % while requests waited (mean ±95 % confidence of 3 seeds)."
     )
-    at = next(number for number, line in enumerate(lines) if line.startswith("end to end per token"))
+    at = next(number for number, line in enumerate(lines) if line.startswith("normalised latency"))
     assert lines[at].split()[-6:] == ["50.0", "50.0", "90.0", "95.0", "99.0", "150"]
     assert lines[at + 1].split() == ["±2.5", "±2.5", "±4.5", "±4.7", "±4.9", "±7"]
     assert "token: holds a key and value           95.1 ±0.1 %              96.1 ±0.1 %" in lines
@@ -275,7 +275,7 @@ def test_the_report_of_a_run_has_an_interval_beside_every_number():
 def test_a_comparison_stars_what_is_no_different_from_the_best():
     wide = [scaled({**PAGED, "label": "wide"}, factor) for factor in (0.5, 1.4, 0.9)]
     runs = [[*each, more] for each, more in zip(LARGE, wide, strict=True)]
-    lines = plain(seeds_table(runs, compared=True), width=120).splitlines()
+    lines = plain(report_table(runs, compared=True), width=120).splitlines()
     rate = next(line for line in lines if line.startswith("requests/s"))
     assert " ".join(rate.split()[1:]) == "0.525 ±0.026 0.774 ±0.038 1.95 ±0.10 * 1.82 ±2.2 *"
     assert "Of 3 seeds, paired, with 95 % confidence:" in lines
@@ -283,8 +283,8 @@ def test_a_comparison_stars_what_is_no_different_from_the_best():
 
 
 def test_equal_seeds_are_shown_once_with_a_line_that_says_so():
-    shown = plain(seeds_table([[PAGED], [PAGED]], compared=False))
-    assert shown.startswith(plain(run_table(PAGED)))
+    shown = plain(report_table([[PAGED], [PAGED]], compared=False))
+    assert shown.startswith(plain(run_table([PAGED])))
     assert shown.endswith("\nAll 2 seeds give the same numbers: nothing here is drawn at random.")
     assert "±" not in shown
 
@@ -292,7 +292,7 @@ def test_equal_seeds_are_shown_once_with_a_line_that_says_so():
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_tables_fit_the_width(width):
     for compared in (False, True):
-        lines = plain(seeds_table(LARGE, compared), width=width).splitlines()
+        lines = plain(report_table(LARGE, compared), width=width).splitlines()
         assert max(map(len, lines)) <= width
 
 

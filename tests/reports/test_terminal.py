@@ -8,7 +8,8 @@ from rich.console import Console
 from support.fake_run import fake_run
 from support.summaries import BUDDY, CONTIGUOUS, PAGED, plain
 
-from kvsim.reports.terminal import compare_table, headline, run_table, verdict
+from kvsim.reports.headline import headline, verdict
+from kvsim.reports.terminal import report_table, run_table
 
 RUN = """\
 paged served 1,000 requests in 512.8 s: 1.95 requests/s, 649 output tokens/s; KV
@@ -22,10 +23,10 @@ latency                      mean    p50    p90    p95    p99    max
 ────────────────────────────────────────────────────────────────────
 time to first token (s)      5.00   5.00   9.00   9.50   9.90   15.0
 time per output token (ms)   50.0   50.0   90.0   95.0   99.0    150
-between tokens (ms)          50.0   50.0   90.0   95.0   99.0    150
-end to end (s)               5.00   5.00   9.00   9.50   9.90   15.0
-end to end per token (ms)    50.0   50.0   90.0   95.0   99.0    150
-queueing (s)                 5.00   5.00   9.00   9.50   9.90   15.0
+time between tokens (ms)     50.0   50.0   90.0   95.0   99.0    150
+end-to-end latency (s)       5.00   5.00   9.00   9.50   9.90   15.0
+normalised latency (ms)      50.0   50.0   90.0   95.0   99.0    150
+queueing delay (s)           5.00   5.00   9.00   9.50   9.90   15.0
 
 KV memory, 15,744 tokens               whole run   requests waited (93 % of it)
 ───────────────────────────────────────────────────────────────────────────────
@@ -74,7 +75,7 @@ validated"""
 
 
 def test_the_report_of_a_run():
-    assert plain(run_table(PAGED)) == RUN
+    assert plain(run_table([PAGED])) == RUN
 
 
 def with_sharing():
@@ -91,7 +92,7 @@ def with_sharing():
 
 
 def test_hits_copies_and_swaps_have_lines_of_their_own_where_there_are_any():
-    lines = plain(run_table(with_sharing())).splitlines()
+    lines = plain(run_table([with_sharing()])).splitlines()
     first = next(place for place, line in enumerate(lines) if line.startswith("counted"))
     assert lines[first : first + 4] == [
         "counted    preemptions recompute 4; peak used tokens 15,740",
@@ -105,12 +106,12 @@ def test_hits_copies_and_swaps_have_lines_of_their_own_where_there_are_any():
 def test_prompts_that_were_found_more_than_once_have_no_share():
     run = with_sharing()
     run["engine"]["prefix_hit_tokens"] = 500_000
-    lines = plain(run_table(run)).splitlines()
+    lines = plain(run_table([run])).splitlines()
     assert "prefixes   500,000 tokens were found in the prefix cache" in lines
 
 
 def test_a_comparison_has_rows_for_sharing_where_there_is_any():
-    lines = plain(compare_table([with_sharing(), CONTIGUOUS])).splitlines()
+    lines = plain(report_table([[with_sharing(), CONTIGUOUS]], compared=True)).splitlines()
     for row in (
         "cached prefixes               30.0 %        0.0 %",
         "preemptions                       11          4 *",
@@ -121,18 +122,18 @@ def test_a_comparison_has_rows_for_sharing_where_there_is_any():
 
 
 def test_the_comparison_of_three_runs():
-    assert plain(compare_table([CONTIGUOUS, BUDDY, PAGED])) == COMPARISON
+    assert plain(report_table([[CONTIGUOUS, BUDDY, PAGED]], compared=True)) == COMPARISON
 
 
 def test_a_terminal_gets_colours_and_full_blocks():
-    coloured = plain(run_table(PAGED), force_terminal=True, color_system="truecolor")
+    coloured = plain(run_table([PAGED]), force_terminal=True, color_system="truecolor")
     assert "\x1b[38;2;0;114;178m" + "█" * 76 in coloured
     assert "▚" not in coloured
 
 
 def test_an_output_without_unicode_gets_ascii():
     console = Console(width=80, file=_AsciiFile())
-    console.print(run_table(PAGED))
+    console.print(run_table([PAGED]))
     assert console.file.getvalue().isascii()
 
 
@@ -142,7 +143,7 @@ class _AsciiFile(StringIO):
 
 def test_many_runs_make_several_tables_with_one_best():
     runs = [copy.deepcopy(CONTIGUOUS) | {"label": f"contiguous-{i}"} for i in range(7)] + [PAGED]
-    lines = plain(compare_table(runs)).splitlines()
+    lines = plain(report_table([runs], compared=True)).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("requests/s") for line in lines) == 3
     assert sum(line.count("*") for line in lines if line.startswith("requests/s")) == 1
@@ -151,26 +152,26 @@ def test_many_runs_make_several_tables_with_one_best():
 @pytest.mark.parametrize("how", [{"requests": 0}, {"requests": 1}, {"requests": 4, "rejected": 4}])
 def test_every_run_can_be_told(how):
     made = fake_run(**how)["summary"]
-    assert plain(run_table(made))
-    assert plain(compare_table([made, PAGED]))
+    assert plain(run_table([made]))
+    assert plain(report_table([[made, PAGED]], compared=True))
 
 
 def test_labels_are_no_markup():
     run = PAGED | {"label": "[/bold]:smile:"}
-    assert "[/bold]:smile:" in plain(run_table(run))
-    assert "[/bold]:smile:" in plain(compare_table([run, BUDDY]))
+    assert "[/bold]:smile:" in plain(run_table([run]))
+    assert "[/bold]:smile:" in plain(report_table([[run, BUDDY]], compared=True))
 
 
 def test_the_headline_says_how_many_were_turned_away_and_that_nobody_waited():
     run = copy.deepcopy(PAGED)
     run["requests"] |= {"finished": 988, "rejected": 12}
     run["memory"]["saturated"] = None
-    assert headline(run) == (
+    assert headline([run]) == (
         "paged served 988 of 1,000 requests in 512.8 s: 1.95 requests/s, 649 output tokens/s; "
         "KV memory 95.1 % tokens, 3.9 % waste over the whole run (no request ever waited)."
     )
     run["requests"] = {"submitted": 1, "finished": 0, "rejected": 1}
-    assert headline(run) == "paged served 0 of 1 request."
+    assert headline([run]) == "paged served 0 of 1 request."
 
 
 def test_the_verdict_compares_the_best_with_the_worst():
@@ -195,16 +196,16 @@ def test_equal_runs_have_no_best():
         "All finish about 1.95 requests/s and take about 50.0 ms per token; "
         "waste 3.9 % against 3.9 % while requests waited."
     )
-    assert plain(compare_table(twins)).count("*") == 1  # the legend
+    assert plain(report_table([twins], compared=True)).count("*") == 1  # the legend
 
 
 def test_a_note_of_some_runs_names_them():
     runs = [PAGED | {"notes": ["Shared.", "Own."]}, BUDDY | {"notes": ["Shared."]}]
-    lines = plain(compare_table(runs)).splitlines()
+    lines = plain(report_table([runs], compared=True)).splitlines()
     assert lines[-2:] == ["note: Shared.", "note: paged: Own."]
 
 
 def test_a_verdict_needs_two_runs_that_finished_something():
     empty = {**fake_run(requests=0)["summary"], "label": "none"}
     assert verdict([empty]) == "No request finished in any run."
-    assert verdict([empty, PAGED]) == f"{headline(PAGED)} Not ranked, with fewer requests served: none."
+    assert verdict([empty, PAGED]) == f"{headline([PAGED])} Not ranked, with fewer requests served: none."

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures import pieces
-from kvsim.reports.figures.choices import LATENCIES
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.swept.pieces import legend, looks, mark
+from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.systems import LOADS, System
 from kvsim.reports.sweeps.words import headline, rank
@@ -53,7 +53,7 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
             _plot(axes, style, look, points, system)
         axes.set(
             xlabel=below if axes is grid[0] else LOADS[load],
-            title=f"{LATENCIES[latency][1]}, {statistic} (s)",
+            title=f"{LATENCIES[latency].name}, {statistic} (s)",
         )
         _axis(axes, [*values, *([limit.limit_s] if limit else [])])
         axes.set_xlim(left=0)
@@ -73,7 +73,7 @@ def _panels(slo: Slo | None) -> list[tuple[str, str, Limit | None]]:
 
 
 def _column(latency: str, statistic: str) -> str:
-    return f"latency.{LATENCIES[latency][0]}.{statistic}"
+    return f"latency.{LATENCIES[latency].column}.{statistic}"
 
 
 def _served(system: System) -> float:

@@ -1,0 +1,189 @@
+"""The numbers that reports show of a run: what each is called, how it is written, which end of it is good.
+
+The terminal, notebooks, the HTML page and figures choose from these what they show. Each is read from a
+summary (`summary.json`); of several seeds they show the mean of what is read from each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from kvsim.reports import palette
+from kvsim.reports.goals import percent
+from kvsim.reports.palette import Shown, Summary, count, figures, number, percent_text, seconds
+from kvsim.reports.waiting import LIMITS, SHORT_LIMITS
+
+Read = Callable[[Summary], float | None]
+Best = Callable[[list[float]], float]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a summary.
+
+    Attributes
+    ----------
+    name, full : str
+        What the rows of a terminal call it; and a page with more room, where that is another name.
+    read, text : callable
+        Where a summary has it, None where it has none; and how it is written, with its unit.
+    best : callable or None
+        max or min; None where neither end is better.
+    rare : bool
+        Left out where it is zero, or missing, in all runs.
+    of_all : bool
+        Also a run that rejected what others served may be the best.
+    """
+
+    name: str
+    read: Read
+    text: Shown
+    best: Best | None = None
+    full: str = ""
+    rare: bool = False
+    of_all: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name on a page."""
+        name = self.full or self.name
+        return f"{name[:1].upper()}{name[1:]}"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency that every request has: its column, its name, its unit."""
+
+    column: str
+    name: str
+    unit: str = "s"
+
+
+LATENCIES = {
+    "ttft": Latency("ttft_s", "time to first token"),
+    "tpot": Latency("tpot_s", "time per output token"),
+    "itl": Latency("itl_s", "time between tokens"),
+    "e2e": Latency("e2e_s", "end-to-end latency"),
+    "normalized": Latency("normalized_s_per_token", "normalised latency", "s/token"),
+    "queueing": Latency("queueing_s", "queueing delay"),
+}
+"""By the names that options give them. Columns of requests.parquet have the same names, but for `itl_s`."""
+
+POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
+"""What a summary says of each latency."""
+
+
+def at(*path: str) -> Read:
+    """The number at this place of a summary."""
+
+    def read(summary: Summary) -> float | None:
+        value: object = summary
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return number(value)
+
+    return read
+
+
+def _preemptions(summary: Summary) -> float:
+    engine = summary["engine"]
+    return sum(number(engine.get(f"preemptions_{how}")) or 0.0 for how in ("recompute", "swap"))
+
+
+def _waste(summary: Summary) -> float:
+    return palette.waste(palette.whole_run(summary))
+
+
+def _waste_while_waiting(summary: Summary) -> float | None:
+    found = palette.while_waiting(summary)
+    return None if found is None else palette.waste(found)
+
+
+def _of_memory(kind: str) -> Read:
+    return lambda summary: palette.whole_run(summary)[kind]
+
+
+def _held_back(limit: str) -> Quantity:
+    share = at("load", "held_back_share", limit)
+
+    def percent_of_time(summary: Summary) -> float | None:
+        found = share(summary)
+        return None if found is None else 100 * found
+
+    name, full = f"held by {SHORT_LIMITS[limit]}", f"requests held back by {LIMITS[limit]}, time"
+    return Quantity(name, percent_of_time, percent_text, full=full, rare=True)
+
+
+_latency, _throughput, _engine = partial(at, "latency"), partial(at, "throughput"), partial(at, "engine")
+
+FINISHED = Quantity("requests finished", at("requests", "finished"), count, max, of_all=True)
+REJECTED = Quantity("requests rejected", at("requests", "rejected"), count, min, rare=True, of_all=True)
+REQUESTS_PER_S = Quantity("requests/s", _throughput("requests_per_s"), figures, max, "requests per second")
+OUTPUT_TOKENS_PER_S = Quantity(
+    "output tokens/s", _throughput("output_tokens_per_s"), figures, max, "output tokens per second"
+)
+
+MEAN_RUNNING = Quantity("requests at once, mean", _engine("mean_running"), figures)
+MAX_RUNNING = Quantity("requests at once, most", _engine("max_running"), count, max)
+PREEMPTIONS = Quantity("preemptions", _preemptions, count, min)
+PREFIX_HITS = Quantity(
+    "prefix hits, tokens",
+    _engine("prefix_hit_tokens"),
+    count,
+    max,
+    "tokens found in the prefix cache",
+    rare=True,
+)
+HELD_BACK = tuple(map(_held_back, LIMITS))
+
+TTFT_P50 = Quantity(
+    "first token, p50", _latency("ttft_s", "p50"), seconds, min, "time to first token, median"
+)
+TTFT_P99 = Quantity(
+    "first token, p99", _latency("ttft_s", "p99"), seconds, min, "time to first token, 99th percentile"
+)
+TPOT_P50 = Quantity("time per output token, median", _latency("tpot_s", "p50"), seconds, min)
+E2E_P50 = Quantity("end-to-end latency, median", _latency("e2e_s", "p50"), seconds, min)
+NORMALIZED = Quantity("normalised latency, mean", _latency("normalized_s_per_token", "mean"), seconds, min)
+
+TOKENS = Quantity(
+    "tokens in KV memory", _of_memory("token"), percent_text, max, "KV memory that holds tokens"
+)
+TOKENS_WAITING = Quantity(
+    "tokens, requests waiting",
+    at("memory", "saturated", "token"),
+    percent_text,
+    max,
+    "tokens while requests waited",
+    rare=True,
+)
+CACHED = Quantity("cached prefixes", _of_memory("cached"), percent_text, rare=True)
+IDLE = Quantity("idle memory", _of_memory("idle"), percent_text, rare=True)
+WASTE = Quantity("waste in all", _waste, percent_text, min, "KV memory wasted")
+WASTE_BY_KIND = tuple(Quantity(f"  {kind}", _of_memory(kind), percent_text) for kind in palette.WASTE)
+WASTE_WAITING = Quantity(
+    "waste, requests waiting",
+    _waste_while_waiting,
+    percent_text,
+    min,
+    "waste while requests waited",
+    rare=True,
+)
+SHARING = Quantity(
+    "sharing saves, whole run",
+    at("memory", "saved_by_sharing"),
+    percent_text,
+    max,
+    "KV memory saved by sharing",
+    rare=True,
+)
+
+_goal = partial(Quantity, best=max, rare=True)
+GOALS = (
+    _goal("requests within the SLO", at("slo", "attained_share"), percent),
+    _goal("goodput, requests/s", at("slo", "goodput_requests_per_s"), figures),
+    _goal("goodput per GPU", at("slo", "goodput_requests_per_s_per_gpu"), figures),
+    _goal("output tokens/s per GPU", at("per_gpu", "output_tokens_per_s"), figures),
+    _goal("per M output tokens", at("price", "per_million_output_tokens"), figures, best=min),
+)
+"""The numbers of goals, where any run has them."""

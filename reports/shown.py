@@ -1,0 +1,48 @@
+"""How a number of several systems is shown: with its spread, and which of them are the best.
+
+A system is its summaries, one of each seed.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from kvsim.reports.palette import Shown
+from kvsim.reports.quantities import Quantity
+from kvsim.reports.ranked import System
+from kvsim.reports.seeds.intervals import difference, interval
+from kvsim.reports.seeds.words import with_spread
+
+
+def occurs(quantity: Quantity, systems: Sequence[System]) -> bool:
+    """Whether a number is shown: a rare one only where it is not zero in some run."""
+    return not quantity.rare or any(quantity.read(summary) for seeds in systems for summary in seeds)
+
+
+def shown(quantity: Quantity, seeds: System) -> str:
+    """The number of a system, of several seeds their mean with its spread."""
+    return with_spread(quantity.text, interval([quantity.read(summary) for summary in seeds]))
+
+
+def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:
+    """Which may win and are the best, read like it, or differ no more than seeds do; none if all do."""
+    columns = [[quantity.read(summary) for summary in seeds] for seeds in systems]
+    means = {
+        place: fmean(value for value in column if value is not None)
+        for place, column in enumerate(columns)
+        if may_win[place] and None not in column
+    }
+    if quantity.best is None or not means or sum(may_win) < 2:
+        return [False] * len(systems)
+    top = quantity.best(list(means.values()))
+    best = next(columns[place] for place, mean in means.items() if mean == top)
+    found = [
+        may and _equal(column, best, quantity.text) for column, may in zip(columns, may_win, strict=True)
+    ]
+    return [each and not all(found) for each in found]
+
+
+def _equal(one: Sequence[float | None], best: Sequence[float | None], text: Shown) -> bool:
+    if len(one) == len(best) == 1:
+        return text(one[0]) == text(best[0])
+    apart = difference(one, best)
+    return apart is not None and apart.holds(0.0)
