@@ -34,6 +34,7 @@ from kvsim.sim.record.events import Events
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
@@ -225,11 +226,11 @@ def _limit(replica: Replica) -> None:
     """Let a run that never ends stop."""
     decide, left = replica.decide, iter(range(MOST_DECISIONS))
 
-    def limited(server: Server) -> None:
+    def limited(server: Server) -> Decision:
         if next(left, None) is None:
             waits = f"{len(server.waiting)} wait and {len(server.running)} run"
             raise InvariantError(f"every_request_ends: {MOST_DECISIONS:,} decisions, and still {waits}")
-        decide(server)
+        return decide(server)
 
     replica.decide = limited
 

@@ -14,7 +14,7 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.step import UpkeepTotals
+from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.workload import Chain, Clients, Int64Column, Workload, gathered
 
 ADDED = (

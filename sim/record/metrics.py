@@ -16,7 +16,7 @@ from kvsim.sim.record.load import load
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
-from kvsim.sim.serving.step import UpkeepTotals
+from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 Float64Column = npt.NDArray[np.float64]

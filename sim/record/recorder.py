@@ -19,7 +19,7 @@ from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.span import Columns, Integrals, Row, Span
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.step import Totals, UpkeepTotals
+from kvsim.sim.serving.totals import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024

@@ -1,14 +1,17 @@
 """A row of the step log, in two halves: what was decided, and what the step left behind."""
 
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
 
 
-def start_of_step(server: Server, held: int, duration_ps: int, running: int, waiting: int) -> tuple[int, ...]:
+def start_of_step(  # noqa: PLR0917 - what the replica knows already
+    server: Server, step: Decision, held: int, duration_ps: int, running: int, waiting: int
+) -> tuple[int, ...]:
     """The columns of `STEP_COLUMNS` up to `kv_tokens`.
 
     `held` slots hold a token; so many run and wait as the engine itself counts them.
     """
-    allocator, step = server.allocator, server.step
+    allocator = server.allocator
     unit = allocator.block_slots
     return (
         server.steps,
@@ -22,7 +25,7 @@ def start_of_step(server: Server, held: int, duration_ps: int, running: int, wai
         allocator.used_slots // unit,
         allocator.logical_slots() // unit,
         allocator.shared_slots() // unit,
-        allocator.cow_copies - step.cow_copies_before,
+        step.cow_copies,
         step.swapped_in_blocks,
         step.swapped_out_blocks,
         allocator.host_used_slots // unit,

@@ -1,9 +1,10 @@
 """What a scheduler must do: decide the step that starts now, and say what happens at a finish.
 
 It decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`, `evict`,
-`release`. Each is carried out at once, or says that there is no room; what was done stands in `server.step`,
-and all that follows from it, the cost of copies and swaps too, is derived from there. A scheduler of your own
-is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler` tries it.
+`release`. Each is carried out at once, or says that there is no room, and is entered in the record that
+`decide` returns (sim/serving/decision.py); all that follows, the cost of copies and swaps too, is derived
+from there. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler`
+tries it.
 """
 
 from abc import abstractmethod
@@ -18,6 +19,7 @@ from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam
@@ -114,6 +116,19 @@ class Scheduler:
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server that it schedules."""
         return Server(allocator, bound, self.config.policy, self.publishes_late)
+
+    def decide(self, server: Server) -> Decision:
+        """Decide the step that starts now: a record of all that `schedule` asked the server to do."""
+        allocator = server.allocator
+        copied, cow_copies = allocator.copied_slots, allocator.cow_copies
+        server.step = step = Decision()
+        self.schedule(server)
+        if not step.paused:
+            step.decodes = server.progress.size
+        if copied != allocator.copied_slots:
+            step.copied_slots = allocator.copied_slots - copied
+            step.cow_copies = allocator.cow_copies - cow_copies
+        return step
 
     @abstractmethod
     def schedule(self, server: Server) -> None:

@@ -106,7 +106,7 @@ class LightLLM(Scheduler):
             self._turn = server.steps + self._period
         if server.waiting:
             late = server.steps - self._turn
-            server.step.repeats = self._period - late % self._period if late >= 0 else -late
+            server.hold_for(self._period - late % self._period if late >= 0 else -late)
 
     def _admit(self, server: Server) -> None:
         waiting, allocator = server.waiting, server.allocator

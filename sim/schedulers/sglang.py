@@ -195,7 +195,7 @@ class Sglang(Scheduler):
             if self._prefill(server):
                 return
             if server.waiting and (self._retries or not self.full):
-                server.step.changed = True  # the next step may find room
+                server.ask_again()
         self._decode(server)
 
     def _catch_up(self, server: SglangServer) -> None:
@@ -402,7 +402,7 @@ class Sglang(Scheduler):
         self.full = budget.admitted > 0 or server.decoding > 0
         self._held = NO_ROOM
         if server.waiting and server.waiting[0] is request:
-            server.refuse_head(request)
+            server.refuse_head(request.known_tokens)
 
     def _make_room(
         self, server: SglangServer, cut: Request | None, went_on: int, chosen: Sequence[Admission]

@@ -103,7 +103,7 @@ class TensorRTLLM(Scheduler):
             if self.capacity != MAX_UTILIZATION:
                 promised = needed - found + (match.woken_slots if match else 0)
                 if promised > left:
-                    server.step.no_room = True
+                    server.refuse_head()
                     break
                 left -= promised
             elif not server.head_fits(head.known_tokens, match):

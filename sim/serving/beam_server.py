@@ -135,7 +135,6 @@ class BeamServer(GroupServer):
                 internal += self._full([(seq, clock, total - start) for seq in growth.pop_full(clock)])
         if grown:
             allocator.grow_many(grown)
-        self.step.changed = True
         return used + lent * unit * allocator.slots_per_token, internal, 0, saved, 0, shared
 
     def _branch(self, drops: list[Drop], due: list[int], clock: int) -> None:
@@ -198,7 +197,6 @@ class BeamServer(GroupServer):
     def branch(self, group: Group, pairs: Sequence[Pair]) -> None:
         """Drop the first candidate of each pair of places, and let the second one go on twice."""
         living = group.sequences[:]
-        self.step.changed = True
         if self._alike:
             for dropped, parent in pairs:
                 self._replace(group, living[parent], living[dropped])
@@ -264,4 +262,3 @@ class BeamServer(GroupServer):
         group.sequences[0].preemptions += candidate.preemptions
         self.release(candidate)
         self._settle(group)
-        self.step.changed = True

@@ -14,10 +14,10 @@ from operator import sub
 from mypy_extensions import i64, mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown, GrowthCalendar
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.step import Step
 
 PS_PER_NS = 1_000
 NOBODY: list[int] = []
@@ -54,7 +54,7 @@ class Decoding:
         self.allocator = allocator
         self.progress = progress
         self.running: dict[int, Request] = {}
-        self.step = Step()
+        self.step = Decision()
         self.now_ps = 0
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode

@@ -134,7 +134,6 @@ class GroupServer(Server):
         if not self.allocator.fork(parent.seq, child.seq, child.computed):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self.running[child.seq] = child
-        self.step.changed = True
         if self.events:
             self.events.forked(child, self.now_ps, self.steps)
             self.events.copied(child, self.now_ps, self.steps, self.allocator.copied_slots - copied)

@@ -7,9 +7,10 @@
 Ends are in picoseconds, counted from the start of the plan.
 """
 
-from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.step import UpkeepTotals
+from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.serving.upkeep import Upkeep
 
 
@@ -47,17 +48,42 @@ class Pricing:
         """Slots that decoding reads of so many tokens: holes, too, where they are not left out."""
         return self._server.allocator.read_slots() if self._reads_holes and contexts else contexts
 
-    def bill(self) -> bool:
-        """Whether the step just decided pays for what the allocator did beside; its copies are billed too."""
-        return self._upkeep is not None and self._upkeep.bill()
+    def due(self) -> bool:
+        """Whether the step just decided pays for what the allocator did beside."""
+        return self._upkeep is not None and self._upkeep.due()
 
     def is_unlike(self, due: bool) -> bool:
         """Whether such a step is like none behind it."""
         return self._reads_holes or (due and not self._works_in_spans)
 
-    def step_ps(self, contexts: int, due: bool) -> int:
+    def shape(self, step: Decision, contexts: int) -> StepShape:
+        """What the decided step computes, for the cost model: made here and nowhere else."""
+        server, progress = self._server, self._server.progress
+        allocator, seats, spread = server.allocator, 0, None
+        unit = allocator.growth_unit
+        if not step.paused:
+            seats = progress.size + server.seats.count
+            if progress.spread is not None and seats:
+                spread = progress.spread.at(progress.clock + 1)
+        copied = step.copied_slots if self._upkeep is None else self._upkeep.copied_slots
+        fields = (
+            step.prefill_tokens,
+            step.prefill_pairs,
+            len(step.chunks),
+            seats,
+            contexts,
+            -(-copied // allocator.slots_per_token),
+            step.swapped_in_blocks,
+            step.swapped_in_blocks * unit,
+            step.swapped_out_blocks,
+            step.swapped_out_blocks * unit,
+            spread,
+        )
+        return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
+
+    def step_ps(self, step: Decision, contexts: int, due: bool) -> int:
         """The duration of the step that was decided, with what it waits for where that is `due`."""
-        shape = self._server.work(contexts)
+        shape = self.shape(step, contexts)
         duration = self.cost.step_ps(shape)
         if self._hears:
             self.cost.carried_out(shape, duration)
@@ -65,19 +91,20 @@ class Pricing:
 
     # -- several ------------------------------------------------------------------------------
 
-    def ends(self, steps: int, limit_ps: int, contexts: int, due: bool) -> list[int]:
+    def ends(self, step: Decision, steps: int, limit_ps: int, contexts: int, due: bool) -> list[int]:
         """When so many steps end, up to the first that reaches the limit; at least one.
 
         The first has to pay for what the allocator did beside, where that is `due`.
         """
         server, progress = self._server, self._server.progress
         if not self._linear:
-            return self._unlike_ends(steps, limit_ps)
+            return self._unlike_ends(step, steps, limit_ps)
         seats = progress.size + server.seats.count
-        if self._works_in_spans or server.step.copies:
+        if self._works_in_spans or step.copies:
             if self._works_in_spans and len(server.running) > progress.size:
                 steps = 1
-            return self._unlike_first(steps, limit_ps, seats, contexts, due)
+            first = self.step_ps(step, contexts, due)
+            return self._unlike_first(first, steps, limit_ps, seats, contexts)
         spread = None
         if progress.spread is not None:
             spread = progress.spread.at(progress.clock + 1)
@@ -86,11 +113,11 @@ class Pricing:
             self._heard = seats, contexts
         return ends
 
-    def go_on(self, ends: list[int], contexts: int, limit_ps: int, at_most: int) -> None:
+    def go_on(self, step: Decision, ends: list[int], contexts: int, limit_ps: int, at_most: int) -> None:
         """Add to a span what is foreseen of the steps behind those for which the decision holds."""
         server, cost, progress = self._server, self.cost, self._server.progress
         seats, apart = progress.size, progress.spread
-        if len(ends) < server.step.repeats or ends[-1] >= limit_ps or self._hears:
+        if len(ends) < step.repeats or ends[-1] >= limit_ps or self._hears:
             return
         for more in server.steps_behind(len(ends), at_most):
             done, contexts_now = len(ends), contexts + len(ends) * seats
@@ -107,9 +134,9 @@ class Pricing:
             if ends[-1] >= limit_ps:
                 return
 
-    def _unlike_first(self, steps: int, limit_ps: int, seats: int, contexts: int, due: bool) -> list[int]:
+    def _unlike_first(self, first: int, steps: int, limit_ps: int, seats: int, contexts: int) -> list[int]:
         """The same where the first step copies blocks beside, or pays for what was done before."""
-        first, progress = self.step_ps(contexts, due), self._server.progress
+        progress = self._server.progress
         if steps == 1 or first >= limit_ps or self._hears:
             return [first]
         apart = progress.spread
@@ -117,11 +144,11 @@ class Pricing:
         rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
         return [first, *[first + end for end in rest]]
 
-    def _unlike_ends(self, steps: int, limit_ps: int) -> list[int]:
+    def _unlike_ends(self, step: Decision, steps: int, limit_ps: int) -> list[int]:
         """The same where steps add different numbers of tokens: each has a cost of its own."""
-        server, ends, end_ps = self._server, [], 0
-        for step in range(steps):
-            end_ps += self.cost.step_ps(server.work(server.progress.contexts_later(step)))
+        progress, ends, end_ps = self._server.progress, [], 0
+        for later in range(steps):
+            end_ps += self.cost.step_ps(self.shape(step, progress.contexts_later(later)))
             ends.append(end_ps)
             if end_ps >= limit_ps:
                 break

@@ -34,6 +34,7 @@ from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.pricing import Pricing
 from kvsim.sim.serving.request import Request, State
@@ -66,7 +67,9 @@ class Replica:
     Attributes
     ----------
     decide : callable
-        Decides the step that starts now: the scheduler's `schedule`. Who watches may put his own around it.
+        Decides the step that starts now: the scheduler's own. Who watches may put his own around it.
+    decision : Decision
+        What was decided last.
     """
 
     def __init__(
@@ -85,7 +88,8 @@ class Replica:
     ) -> None:
         self.server = server
         self.scheduler = scheduler
-        self.decide: Callable[[Server], None] = scheduler.schedule
+        self.decide: Callable[[Server], Decision] = scheduler.decide
+        self.decision = server.step
         self.pricing = Pricing(server, cost)
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         works = server.allocator.works_after_steps
@@ -183,9 +187,9 @@ class Replica:
 
         Asynchronous engines find out one decision later that there is room, and the step is spent.
         """
-        server, step = self.server, self.server.step
+        server, step = self.server, self.decision
         if step.evictions or (server.rules.known_late and step.departures and server.waiting):
-            duration = self.pricing.step_ps(0, self.pricing.bill())
+            duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
             self.recorder.idle(duration, held_by, server.rest())
             until_ps = self._on_the_clock(server.now_ps + duration)
@@ -256,32 +260,25 @@ class Replica:
     def _plan(self) -> Span | None:
         """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
         server, pricing = self.server, self.pricing
-        now_ps, step, progress = server.now_ps, server.step, server.progress
-        if step.changed or step.departures or step.copies:
-            step = server.begin_step()
-        step.no_room = step.asks_by_cached = False
-        step.repeats = 0
-        decide = self.decide
-        decide(server)
+        now_ps, progress, decide = server.now_ps, server.progress, self.decide
+        self.decision = step = decide(server)
         held, contexts = server.tokens()
         if now_ps >= self.recorder.next_sample_ps:
             self.recorder.sample(self._instant(held))
         if self._looked_on:
             self._look_on()
-        decodes, due, alone = progress.size, False, step.changed
-        if alone and step.paused:
-            decodes = 0
+        decodes, due, alone = step.decodes, False, step.changed
         late = progress.late and decodes > 0 and self._note_late(now_ps)
         if pricing.beside:
-            due = pricing.bill()
+            due = pricing.due()
             alone = alone or pricing.is_unlike(due)
             contexts = pricing.read(contexts)
         if alone or late:
-            ends = self._lone_step(decodes, contexts, due)
+            ends = self._lone_step(step, contexts, due)
         elif decodes:
-            ends = self._span_ends(now_ps, contexts, due)
+            ends = self._span_ends(step, contexts, due)
             if step.repeats:
-                self._go_on(ends, contexts)
+                self._go_on(step, ends, contexts)
         else:
             return None
         if not ends:
@@ -301,48 +298,47 @@ class Replica:
             ends, decoding, running, held, self._used(held, internal), internal, held_by, rest
         )
 
-    def _lone_step(self, decodes: int, contexts: int, due: bool) -> list[int]:
+    def _lone_step(self, step: Decision, contexts: int, due: bool) -> list[int]:
         """When a step ends that is like none before or behind it; nothing, if it computes nothing."""
-        step = self.server.step
         if step.rejected or step.evicted_finished:
             self._write_facts()
-        if decodes or step.chunks or step.moves_blocks:
-            return [self.pricing.step_ps(contexts, due)]
+        if step.computes:
+            return [self.pricing.step_ps(step, contexts, due)]
         return []
 
-    def _span_ends(self, now_ps: int, contexts: int, due: bool) -> list[int]:
+    def _span_ends(self, step: Decision, contexts: int, due: bool) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one.
 
         The first has to pay for what the allocator did beside, where that is `due`.
         """
         server, progress = self.server, self.server.progress
         at_most = self.max_span
-        if server.step.repeats:
-            at_most = min(at_most, server.step.repeats)
+        if step.repeats:
+            at_most = min(at_most, step.repeats)
         if self.memory_map:
             at_most = min(at_most, self.memory_map.steps(progress.size))
-        steps = server.guaranteed_steps(at_most, server.step.asks_by_cached)
+        steps = server.guaranteed_steps(at_most, step.asks_by_cached)
         limit_ps = self.recorder.next_sample_ps
         if not (server.waiting and self._in_turn):  # else who comes only joins the queue
             if not self._alone:
                 self._may_be_cut = True
             elif self._arrivals.next_ps < limit_ps:
                 limit_ps = self._arrivals.next_ps
-        return self.pricing.ends(steps, limit_ps - now_ps, contexts, due)
+        return self.pricing.ends(step, steps, limit_ps - server.now_ps, contexts, due)
 
-    def _go_on(self, ends: list[int], contexts: int) -> None:
+    def _go_on(self, step: Decision, ends: list[int], contexts: int) -> None:
         """Add to a span what is foreseen of the steps behind those for which the decision holds."""
         server, progress, until_ps = self.server, self.server.progress, self.recorder.next_sample_ps
         if self._alone:
             until_ps = min(until_ps, self._arrivals.next_ps)
         if not self.memory_map:
             at_most = min(self.max_span, progress.next_finish - progress.clock)
-            self.pricing.go_on(ends, contexts, until_ps - server.now_ps, at_most)
+            self.pricing.go_on(step, ends, contexts, until_ps - server.now_ps, at_most)
 
     def _unlike_spans(self, plan: Span) -> Iterator[Span]:
         """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
         later, before, one = self.server.progress.contexts_later, 0, Span()
-        others = plan.held - later(0) * (not self.server.step.paused)
+        others = plan.held - later(0) * (not self.decision.paused)
         for step, end in enumerate(plan.ends):
             held = plan.held if not step else others + later(step)
             yield one.plan(
@@ -366,8 +362,8 @@ class Replica:
 
     def _commit(self, plan: Span) -> None:
         """The steps of a plan are over: memory, tokens, finishes."""
-        server, ends = self.server, plan.ends
-        step, progress = server.step, server.progress
+        server, ends, step = self.server, plan.ends, self.decision
+        progress = server.progress
         if len(ends) > 1 and self._linear:
             plan.grown = self._work_within(ends) if self._works_in_spans else server.grow_within(ends)
         if self._plain:
@@ -378,7 +374,7 @@ class Replica:
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
-        if not plan.decoding and progress.size and not step.paused:
+        if not plan.decoding and step.decodes:
             for last_ps, count in self._late:
                 self.recorder.late(now_ps - last_ps, count)
         server.end_steps(len(ends), now_ps)
@@ -399,7 +395,7 @@ class Replica:
 
     def _pass_on(self, plan: Span) -> None:
         """Let the recorder and the memory map hear of a plan."""
-        step, progress = self.server.step, self.server.progress
+        step, progress = self.decision, self.server.progress
         if self.memory_map:
             decoded = 0 if step.paused else progress.added(len(plan.ends))
             self.memory_map.passed(decoded + step.prefill_tokens)
@@ -413,13 +409,13 @@ class Replica:
         progress, steps = self.server.progress, len(plan.ends)
         for span in self._unlike_spans(plan):
             self.recorder.add(span)
-        if not self.server.step.paused and progress.size:
+        if self.decision.decodes:
             self.recorder.late(0, progress.added(steps) - progress.size * steps)
 
     def _give_tokens(self) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
         server, now_ps = self.server, self.server.now_ps
-        for request in server.step.chunks:
+        for request in self.decision.chunks:
             if server.rules.publishes_late:
                 server.publish(request)
             if request.computed < request.known_tokens:
@@ -470,8 +466,8 @@ class Replica:
 
     def _tell_refusal(self, events: Events) -> None:
         """Write down why the head of the queue is still there."""
-        server, step = self.server, self.server.step
-        refused, step.refusal = step.refusal, None
+        server, step = self.server, self.decision
+        refused = step.refusal
         happened, events.changed = events.changed or step.changed, step.changed
         if not server.waiting:
             return
@@ -485,21 +481,21 @@ class Replica:
 
     def _write_facts(self) -> None:
         """Write down whom the scheduler dropped, and evicted although they had finished."""
-        server = self.server
-        for row in server.step.evicted_finished:
+        server, step = self.server, self.decision
+        for row in step.evicted_finished:
             self.recorder.log.preempted(row)
-        for row, reason, preemptions in server.step.rejected:
+        for row, reason, preemptions in step.rejected:
             self.recorder.log.preempted(row, preemptions)
             self._write_rejection(row, server.now_ps, server.steps, reason)
             self._arrivals.answered(row, server.now_ps)
 
     def _log_start(self, held: int, duration_ps: int) -> None:
         """Begin a row of the step log, with who runs and waits as the engine itself counts them."""
-        server = self.server
+        server, step = self.server, self.decision
         as_waiting = self.scheduler.counted_as_waiting(server)
         running = len(server.running) - as_waiting
-        waiting = len(server.waiting) + as_waiting + len(server.step.evicted_finished)
-        self.recorder.log_start(start_of_step(server, held, duration_ps, running, waiting), waiting)
+        waiting = len(server.waiting) + as_waiting + len(step.evicted_finished)
+        self.recorder.log_start(start_of_step(server, step, held, duration_ps, running, waiting), waiting)
 
     def _used(self, held: int, internal: int) -> int:
         """Slots in use: InvariantError unless they are at least those that hold a token or never will."""

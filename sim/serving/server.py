@@ -1,8 +1,8 @@
 """What the server holds now: the queue, the running requests and their memory.
 
-A scheduler decides by calling the operations here. Each is carried out at once, or refused, and noted in
-`step` (step.py); the replica keeps the time. What decodes is in decoding.py and progress.py; here are the
-queue, admission, prefill and eviction.
+A scheduler decides by calling the operations here. Each is carried out at once, or refused, and entered in
+`step`, the decision (decision.py); the replica keeps the time. What decodes is in decoding.py and
+progress.py; here are the queue, admission, prefill and eviction.
 
 Sequence ids count admissions. So ascending id is the order of `running`, the id of a preempted
 request never comes back, and the last of `running` is the latest admission.
@@ -15,7 +15,6 @@ from itertools import islice
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError, Match
-from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.record.events import Events, Refusal
 from kvsim.sim.serving.decoding import Decoding
 from kvsim.sim.serving.progress import Lockstep, Progress
@@ -24,7 +23,7 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import Seats
 from kvsim.sim.serving.spread import Contexts
-from kvsim.sim.serving.step import Step, Totals
+from kvsim.sim.serving.totals import Totals
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,6 @@ class Server(Decoding):
 
     # -- the step -----------------------------------------------------------------------------
 
-    def begin_step(self) -> Step:
-        """Another step than the last is to be decided: returns it."""
-        step = self.step
-        step.begin(self.allocator.copied_slots, self.allocator.cow_copies)
-        return step
-
     def _anybody_waits(self) -> bool:
         return len(self.waiting) > 0 or self.swapped > 0
 
@@ -117,6 +110,14 @@ class Server(Decoding):
     def pause(self) -> None:
         """Let the decoding sequences stand still in this step."""
         self.step.paused = self.step.changed = True
+
+    def hold_for(self, steps: int) -> None:
+        """Let the scheduler decide again after so many steps at the latest, even if nothing happens."""
+        self.step.repeats = steps
+
+    def ask_again(self) -> None:
+        """The next step may find what this one did not: let the scheduler decide again before it."""
+        self.step.changed = True
 
     def tokens(self) -> tuple[int, int]:
         """(held, contexts) in the step, its own new tokens included.
@@ -153,28 +154,6 @@ class Server(Decoding):
             for seq, r in self.running.items()
             if r.state != State.FINISHED
         }
-
-    def work(self, contexts: int) -> StepShape:
-        """What the decided step computes, for the cost model: made here and nowhere else."""
-        step, unit, progress = self.step, self.allocator.growth_unit, self.progress
-        seats = 0 if step.paused else progress.size + self.seats.count
-        spread = None
-        if progress.spread is not None and seats:
-            spread = progress.spread.at(progress.clock + 1)
-        fields = (
-            step.prefill_tokens,
-            step.prefill_pairs,
-            len(step.chunks),
-            seats,
-            contexts,
-            -((step.copied_before - self.allocator.copied_slots) // self.allocator.slots_per_token),
-            step.swapped_in_blocks,
-            step.swapped_in_blocks * unit,
-            step.swapped_out_blocks,
-            step.swapped_out_blocks * unit,
-            spread,
-        )
-        return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 
     def steps_behind(self, done: int, at_most: int) -> Iterator[tuple[int, int]]:
         """What follows the `done` steps for which the decision holds (`step.repeats`), at most to so many.
@@ -370,6 +349,12 @@ class Server(Decoding):
     def publish(self, request: Request) -> None:
         """A chunk is computed: from now on its prefix can be found."""
         self.allocator.fill(request.seq, request.computed)
+
+    def refuse_head(self, tokens: int | None = None) -> None:
+        """There is no room for the head of the queue, as its scheduler reckons; for `tokens`: count it."""
+        self.step.no_room = True
+        if tokens is not None:
+            self._note_refusal(self.waiting[0], tokens, self.bound(self.waiting[0]))
 
     def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
         allocator = self.allocator

@@ -88,10 +88,6 @@ class SglangServer(Server):
         super().wait(until_ps)
         self.was_idle = True
 
-    def refuse_head(self, request: Request) -> None:
-        """There is no room for the head of the queue, as its scheduler reckons."""
-        self._note_refusal(request, request.known_tokens, self.bound(request))
-
     def publish(self, request: Request) -> None:
         """A prompt is computed; a piece of one is entered when the next is decided (`enter`)."""
         if request.computed >= request.known_tokens and self._entered_at != self.steps:

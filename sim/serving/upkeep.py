@@ -15,7 +15,7 @@ all this is nothing has no upkeep at all.
 from kvsim.allocators.base import Allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.step import UpkeepTotals
+from kvsim.sim.serving.totals import UpkeepTotals
 
 PS_PER_NS = 1_000
 
@@ -42,10 +42,14 @@ class Upkeep:
         beside = allocator.works_after_steps or allocator.moves_on_release
         return bool(beside or allocator.idles or allocator.map_ns or allocator.unmap_ns)
 
-    def bill(self) -> bool:
-        """Whether the step just decided has to pay for anything; its copies are then part of its work."""
+    @property
+    def copied_slots(self) -> int:
+        """Copied since a step paid last: part of the work of the next that does."""
+        return self._allocator.copied_slots - self._copied
+
+    def due(self) -> bool:
+        """Whether the step just decided has to pay for anything."""
         allocator = self._allocator
-        self._server.step.copied_before = self._copied
         return bool(
             self._background_ps
             or self._background_slots

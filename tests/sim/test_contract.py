@@ -159,3 +159,25 @@ class Starves(Orca):
 def test_broken_schedulers_are_caught(broken, rule):
     with pytest.raises(InvariantError, match=rule):
         check_scheduler(broken)
+
+
+def test_a_decision_is_a_record_that_tells_itself():
+    told = []
+
+    class Telling(VllmV1):
+        def decide(self, server):
+            decision = super().decide(server)
+            told.append(repr(decision))
+            return decision
+
+    work = Workload("two", np.array([0, 0]), np.array([5, 20]), np.array([3, 3]))
+    chosen = Telling(EngineConfig(max_num_batched_tokens=16, max_num_seqs=4, async_scheduling=False), 256)
+    server = chosen.new_server(Paged(64, 16), reservation("max", 256))
+    log = RequestLog(work)
+    Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=1)], 256).run()
+    assert told == [
+        "Decision(chunks=[0:5, 1:11], prefill_tokens=16, prefill_pairs=81, changed=True)",
+        "Decision(decodes=1, chunks=[1:20], prefill_tokens=9, prefill_pairs=144, changed=True)",
+        "Decision(decodes=2)",
+        "Decision(decodes=1)",
+    ]

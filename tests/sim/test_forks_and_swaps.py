@@ -212,13 +212,13 @@ def test_a_recomputation_longer_than_a_step_is_dropped_and_reported():
 def test_a_prompt_in_chunks_that_would_evict_itself_for_ever_is_refused():
     # A's 18 tokens need all 5 blocks; each step after the first chunk of 9 wants a free one besides
     def give_up(engine):
-        calls, schedule = iter(range(100)), engine.replica.decide
+        calls, decide = iter(range(100)), engine.replica.decide
 
-        def schedule_and_count(server):
+        def decide_and_count(server):
             assert next(calls, None) is not None, "100 steps and no end"
-            schedule(server)
+            return decide(server)
 
-        engine.replica.decide = schedule_and_count
+        engine.replica.decide = decide_and_count
 
     settings = {"max_num_batched_tokens": 9, "enable_chunked_prefill": True}
     story = v0(5, [(0, 18, 3), (0, 1, 1)], prepare=give_up, **settings)

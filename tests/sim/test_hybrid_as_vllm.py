@@ -98,7 +98,7 @@ def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
         if seen:
             seen[max(seen)]["free_queue_end"] = queue_of(allocator)
             seen[max(seen)]["hash_entries_end"] = entries_of(allocator)
-        decide(server)
+        decision = decide(server)
         tables = {ids[r.index]: tables_of(allocator, seq) for seq, r in server.running.items()}
         entries = [
             [page for table in group for page in table if page]
@@ -111,6 +111,7 @@ def test_every_table_and_the_free_queue_are_as_in_vllm(name, monkeypatch):
             "free_queue": queue_of(allocator),
             "groups": [(len(set(pages)), len(pages)) for pages in entries],
         }
+        return decision
 
     engine.replica.decide = noting
     engine.run()

@@ -330,8 +330,9 @@ def notes(name):
 
     def noting(server):
         after_the_step()
-        decide(server)
+        decision = decide(server)
         seen[server.now_ps // PS_PER_S] = look(case, ids, server)
+        return decision
 
     engine.replica.decide = noting
     engine.run()

@@ -175,17 +175,16 @@ class Look:
 
     def schedule(self, server):
         self._evicted.clear()
-        self._decide(server)
-        cut, step = self.scheduler.cut, server.step
-        decodes = 0 if step.paused else server.decoding
+        step, cut = self._decide(server), self.scheduler.cut
         self.steps[self.now] = {
-            "kind": ("mixed" if decodes else "prefill") if step.chunks else "decode",
+            "kind": ("mixed" if step.decodes else "prefill") if step.chunks else "decode",
             **self.memory(),
             "new_token_ratio": round(self.scheduler.ratio.now, 9),
             "retracted": sorted(self._evicted),
             "aborted": [],
             "chunked_req": None if cut is None else self.ids[cut.index],
         }
+        return step
 
     def commit(self, plan):
         step = self.steps[self.now]

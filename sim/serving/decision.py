@@ -1,0 +1,118 @@
+"""What a scheduler decided for one step, as a record that can be read and printed.
+
+    Decision(decodes=5, chunks=[3:512, 7:128], prefill_tokens=640, prefill_pairs=139584, hit_tokens=64)
+
+A scheduler decides by asking the server to admit, to compute, to preempt, to swap. The server does so at
+once, or says that there is no room, and enters it here; nobody else writes. Whatever follows from a decision
+is derived from its record: what the step computes and costs, whether the next step may be like it, what the
+log says. What fast-forward adds to it is a span of equal steps (sim/record/span.py).
+"""
+
+from kvsim.sim.record.events import Refusal
+from kvsim.sim.serving.request import Request
+
+
+class Decision:
+    """One step, as decided.
+
+    Attributes
+    ----------
+    decodes : int
+        Sequences that get a token.
+    chunks : list of Request
+        Who computes a prompt, or a piece of one; printed as request:token up to which it is computed then.
+    prefill_tokens, prefill_pairs, recomputed_tokens : int
+        What these pieces are in all; (query, key) pairs of their causal attention; computed before.
+    hit_tokens, charged_hit_tokens : int
+        Prompt tokens of admissions that were cached; those of them that take up budget all the same.
+    changed : bool
+        Whether anybody entered, computed a piece of a prompt, grew without a promise or left: then no step
+        behind it is like it.
+    copies : bool
+        Whether shared blocks may be copied in this step, and the next ones are like it but for that.
+    paused : bool
+        Whether the decoding sequences stand still.
+    repeats : int
+        Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
+    evictions, departures : int
+        How many were preempted, by recomputation or swapping; how often memory came back otherwise.
+    evicted_finished : tuple of int
+        Rows of those preempted whose last token was under way, so that they finished all the same.
+    rejected : tuple of (int, str, int)
+        Rows of requests that were dropped, why, and how often they had been preempted.
+    swapped_in_blocks, swapped_out_blocks : int
+        Blocks that come from the host pool and go there.
+    copied_slots, cow_copies : int
+        Slots that were copied; copies on write among the copies.
+    no_room : bool
+        Whether the head of the queue was refused memory.
+    asks_by_cached : bool
+        Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
+    refusal : Refusal or None
+        The head of the queue, if it found no room; kept only where events are written down.
+    """
+
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    recomputed_tokens: int = 0
+    hit_tokens: int = 0
+    charged_hit_tokens: int = 0
+    copies: bool = False
+    departures: int = 0
+    evicted_finished: tuple[int, ...] = ()
+    rejected: tuple[tuple[int, str, int], ...] = ()
+    swapped_in_blocks: int = 0
+    swapped_out_blocks: int = 0
+    copied_slots: int = 0
+    cow_copies: int = 0
+    refusal: Refusal | None = None
+
+    def __init__(self) -> None:  # what is read of every step; of the rest most steps have nothing
+        self.decodes = self.evictions = self.repeats = 0
+        self.changed = self.paused = self.no_room = self.asks_by_cached = False
+        self.chunks: list[Request] = []
+
+    def __repr__(self) -> str:
+        said = {name: getattr(self, name) for name in NAMES}
+        if self.chunks:
+            said["chunks"] = f"[{', '.join(f'{one.index}:{one.computed}' for one in self.chunks)}]"
+        return f"Decision({', '.join(f'{name}={value}' for name, value in said.items() if value)})"
+
+    @property
+    def budget_spent(self) -> int:
+        """Tokens of the budget that prompts took."""
+        return self.prefill_tokens + self.charged_hit_tokens
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is anything to do: tokens to compute, or blocks to move to the host pool or back."""
+        return bool(self.decodes or self.chunks or self.swapped_in_blocks or self.swapped_out_blocks)
+
+    def compute(self, request: Request, start: int, tokens: int) -> None:
+        """Compute `tokens` of a prompt behind the first `start`."""
+        self.changed = True
+        self.chunks.append(request)
+        self.prefill_tokens += tokens
+        self.prefill_pairs += tokens * start + tokens * (tokens + 1) // 2
+        if start < request.reached:
+            self.recomputed_tokens += min(start + tokens, request.reached) - start
+
+    def evict(self) -> None:
+        """Somebody is preempted."""
+        self.changed = True
+        self.evictions += 1
+
+    def reject(self, row: int, reason: str, preemptions: int) -> None:
+        """A request is dropped: it can never be served, and was preempted so often before that was seen."""
+        self.changed = True
+        self.departures += 1
+        self.rejected += ((row, reason, preemptions),)
+
+
+NAMES = (
+    *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
+    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats"),
+    *("evictions", "departures", "evicted_finished", "rejected"),
+    *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
+)
+"""What is printed, where there is anything to say."""

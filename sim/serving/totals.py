@@ -1,0 +1,35 @@
+"""What a server counts from the start of a run to its end."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Totals:
+    """What was counted since the start."""
+
+    preemptions: int = 0
+    """by recomputation"""
+    swap_outs: int = 0
+    """preemptions by swapping"""
+    swapped_in_blocks: int = 0
+    swapped_out_blocks: int = 0
+    fragmented_refusals: int = 0
+    """requests that were refused although enough was free in total"""
+    hit_tokens: int = 0
+    """prompt tokens of admissions that were cached"""
+    admitted_slots: int = 0
+    """that admissions took; counted where free slots may be useless"""
+
+
+@dataclass
+class UpkeepTotals:
+    """What an allocator did beside lending since the start (sim/serving/upkeep.py)."""
+
+    maps: int = 0
+    unmaps: int = 0
+    waited_ps: int = 0
+    """for which steps waited for calls to the driver"""
+    hidden_ps: int = 0
+    """of work after steps that was over before the next step was"""
+    exceeded_ps: int = 0
+    """by which such work was longer than the step beside it"""
