@@ -13,7 +13,7 @@ from kvsim.sim.classes import class_named
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
-from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.registry import allocator_class, usual_scheduler
 from kvsim.sim.deployment.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
@@ -41,10 +41,8 @@ SWAP_SPACE_BYTES = 4 * GIB
 
 
 def scheduler_name(deployment: Deployment) -> str:
-    """The scheduler asked for; else what engines pair with the allocator: vLLM above paging, else Orca."""
-    engine = deployment.engine
-    found = allocator_class(engine.allocator)
-    return engine.scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
+    """The scheduler asked for, else the one that belongs to the allocator."""
+    return deployment.engine.scheduler or usual_scheduler(deployment.engine.allocator)
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
@@ -64,7 +62,7 @@ def server_defaults(
     whether scheduling is asynchronous as the scheduler's release says.
     """
     found = allocator_class(allocator)
-    engine = scheduler or found.scheduler or ("vllm-v1" if found.pages else "orca")
+    engine = scheduler or usual_scheduler(allocator)
     of_vllm = engine.partition("@")[0] == FAMILY
     own = engine_defaults(scheduler, (asked and asked.max_model_len) or model.max_model_len)
     if own and not of_vllm:
@@ -215,7 +213,7 @@ def build_engine(
     """The engine of a deployment, ready to run the workload once; 0 `map_instants`: without a map."""
     log = RequestLog(workload, fleet.replicas)
     schedulers = [build_scheduler(deployment) for _ in range(fleet.replicas)]
-    decided = replace(deployment.engine, async_scheduling=schedulers[0].asynchronous)
+    decided = replace(deployment.engine, async_scheduling=schedulers[0].hides_host)
     cost = cost_named(deployment.cost, replace(deployment, engine=decided))
     replicas = []
     for scheduler in schedulers:

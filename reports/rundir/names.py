@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from kvsim.sim.build import build_scheduler, own_options, server_defaults
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.registry import usual_scheduler
 from kvsim.sim.deployment.vllm_defaults import Asked
 from kvsim.sim.parts import defaults_of
 from kvsim.sim.serving.fleet import FleetConfig
@@ -92,8 +92,7 @@ def _of_scenario(deployment: Deployment) -> Iterator[str]:
         **server_defaults(engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked),
         "async_scheduling": build_scheduler(undecided).asynchronous,
     }
-    paired = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
-    if engine.scheduler not in (None, paired):
+    if engine.scheduler not in (None, usual_scheduler(engine.allocator)):
         yield _plain(str(engine.scheduler))
     for field in fields(EngineConfig):
         value = getattr(engine, field.name)

@@ -19,7 +19,7 @@ import numpy as np
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs, simulated
 from kvsim.sim.bench.workload import AS_MEASURED, Load
-from kvsim.sim.cost.host import HOSTS
+from kvsim.sim.cost.host import USUAL
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
@@ -116,8 +116,7 @@ def with_factor(server: Scenario, kind: str, factor: float) -> Scenario:
         return replace(server, time_scale=factor * server.time_scale)
     if str(server.cost).startswith(f"{LOGGED}:"):
         raise KvsimError("fit must be scale with the step times of a log, in which the host is, got 'host'")
-    usual = HOSTS["vllm-v1"]
-    base, each = usual.base_s, usual.per_sequence_s
+    base, each = USUAL.base_s, USUAL.per_sequence_s
     if "+" in server.host_time or server.host_time.replace(".", "", 1).isdigit():
         first, _, rest = server.host_time.partition("+")
         base, each = float(first) / 1e3, float(rest or 0) / 1e6

@@ -69,8 +69,8 @@ class Trust:
     def words(self) -> str:
         """The errors, and over how many servers."""
         if self.servers == 1:
-            return f"{self.errors}, against a real server"
-        return f"{self.errors} (medians of {self.servers:,} real servers)"
+            return f"{self.errors}, against a real vLLM server"
+        return f"{self.errors} (medians of {self.servers:,} real vLLM servers)"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ data-parallel rank and each replica has a process of its own. A closed loop is a
 for all clients and reads all their streams, and each turn of a request (asking, reading, its first token)
 waits for those of the others. Of requests that come at times of their own nothing of the kind was measured.
 
-The constants are fitted to measured servers (docs/truth.md says to which, and what they miss). They go with
-GPU times that were measured; the roofline and published figures have them only where they are asked for.
+The constants are vLLM V1's, fitted to measured servers (docs/truth.md says to which, and what they miss), and
+stand in for other engines', as the host's do (sim/cost/host.py). They go with GPU times that were measured;
+the roofline and published figures have them only where they are asked for.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from math import isfinite
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim.cost.host import AUTO, MOST_S, NONE, engine_of, measured
+from kvsim.sim.cost.host import AUTO, MOST_S, NONE, measured, stand_in
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Clients, Int64Column, Workload
@@ -53,14 +54,14 @@ class Frontend:
 
 
 NOTHING = Frontend()
-FRONTENDS = {"vllm-v1": Frontend(9.5e-3, 8e-6, 0.7e-3)}
-"""Engine -> its front end behind HTTP; of the engine alone it is nothing."""
+USUAL = Frontend(9.5e-3, 8e-6, 0.7e-3)
+"""Behind HTTP; of an engine that is called directly it is nothing."""
 
 
 def frontend_of(deployment: Deployment) -> Frontend:
     """The front end of a deployment; a process for each rank with data-parallel attention, as vLLM starts."""
     latency_s, load = deployment.frontend_latency, deployment.frontend_load
-    usual = FRONTENDS.get(engine_of(deployment), NOTHING) if measured(deployment.cost) else NOTHING
+    usual = USUAL if measured(deployment.cost) else NOTHING
     found = usual if latency_s is None else Frontend(latency_s)
     if load != AUTO:
         found = Frontend(found.latency_s, *_load(load))
@@ -122,4 +123,5 @@ def frontend_words(deployment: Deployment) -> str:
     words = [f"{1e3 * front.latency_s:g} ms"] if front.latency_s else []
     words += [f"{1e6 * front.per_token_s:g} us a prompt token"] if front.per_token_s else []
     words += [f"{1e3 * front.per_client_s:g} ms a client of a closed loop"] if front.per_client_s else []
-    return f"front end {' + '.join(words)}" if words else ""
+    usual = deployment.frontend_latency is None and deployment.frontend_load == AUTO
+    return f"front end {' + '.join(words)}{stand_in(deployment) if usual else ''}" if words else ""

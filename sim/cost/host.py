@@ -5,16 +5,19 @@
     host                 base + per sequence x sequences (prompts and decoding) of the step
 
 What it does for every request, once, is in sim/cost/frontend.py.
-The constants are fitted to measured servers (docs/truth.md says to which, and what they miss). They go with
-GPU times that were measured; the roofline and published figures have them only where they are asked for.
+The constants are vLLM V1's, fitted to measured servers (docs/truth.md says to which, and what they miss). No
+other engine's are known: all take them, and every result says so, so that schedulers and allocators are
+compared on one clock. Whether a host hides behind the GPU is the scheduler's (`Scheduler.hides_host`).
+They go with GPU times that were measured; the roofline and published figures have them only where they are
+asked for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.deployment.registry import usual_scheduler
 from kvsim.sim.errors import KvsimError
 
 AUTO, NONE = "auto", "none"
@@ -43,10 +46,12 @@ class Host:
         return self.base_s + sequences * self.per_sequence_s
 
 
-PIECEWISE = ("vllm-v1",)
-"""Engines whose mixed steps run in piecewise CUDA graphs."""
-HOSTS = {"vllm-v1": Host(1.15e-3, 48e-6)}
-"""Engine -> its host, fitted to measured servers."""
+MEASURED_ENGINE = "vllm-v1"
+"""The engine whose host and front end were fitted; they stand in for those of all others."""
+USUAL = Host(1.15e-3, 48e-6)
+PLAIN_PROMPTS = ("vllm-v0", "nano-vllm")
+"""Engines that launch steps with prompts kernel by kernel, and decoding apart from them, by their sources.
+Others are taken to have graphs in pieces and one launch of attention for both, as vLLM V1 has."""
 
 
 def measured(cost: str) -> bool:
@@ -57,16 +62,20 @@ def measured(cost: str) -> bool:
 def engine_of(deployment: Deployment) -> str:
     """The scheduler's name without its release."""
     engine = deployment.engine
-    usual = "vllm-v1" if allocator_class(engine.allocator).pages else "orca"
-    return (engine.scheduler or usual).partition("@")[0]
+    return (engine.scheduler or usual_scheduler(engine.allocator)).partition("@")[0]
+
+
+def stand_in(deployment: Deployment) -> str:
+    """Whose host and front end stand in for the engine's, in a phrase; empty where they are its own."""
+    engine = engine_of(deployment)
+    return "" if engine == MEASURED_ENGINE else f" ({MEASURED_ENGINE}'s, as {engine}'s is not known)"
 
 
 def host_of(deployment: Deployment) -> Host | None:
     """The host of a deployment; None where it takes no time."""
     text, overlapped = deployment.host_time, bool(deployment.engine.async_scheduling)
     if text == AUTO:
-        usual = HOSTS.get(engine_of(deployment)) if deployment.cost in MEASURED else None
-        return None if usual is None else Host(usual.base_s, usual.per_sequence_s, overlapped)
+        return replace(USUAL, overlapped=overlapped) if deployment.cost in MEASURED else None
     if text == NONE:
         return None
     if deployment.cost not in WITH_HOST:
@@ -87,4 +96,5 @@ def host_words(deployment: Deployment) -> str:
     if host is None:
         return ""
     how = "hidden behind the GPU" if host.overlapped else "added"
-    return f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence, {how}"
+    whose = stand_in(deployment) if deployment.host_time == AUTO else ""
+    return f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence{whose}, {how}"

@@ -1,4 +1,4 @@
-"""Allocators by name: what is built in, and the user's own as `package.module:Class`."""
+"""Allocators by name, built in or the user's own as `package.module:Class`, and their usual schedulers."""
 
 from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
@@ -21,3 +21,9 @@ def allocator_class(name: str) -> type[Allocator]:
         raise KvsimError(
             f"reserve of allocator {head} must be one of {', '.join(RESERVES)}, {PREFIX}MODEL, got {rest!r}"
         ) from error
+
+
+def usual_scheduler(allocator: str) -> str:
+    """What engines pair with an allocator: vLLM above paging, else Orca, unless it names another."""
+    found = allocator_class(allocator)
+    return found.scheduler or ("vllm-v1" if found.pages else "orca")

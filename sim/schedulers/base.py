@@ -60,6 +60,9 @@ class Scheduler:
     """Whether an answer ends at the maximum length."""
     asynchronous: bool
     """Whether a step is decided before the one before it has ended; not, unless a class says so."""
+    hides_host: bool
+    """Whether its host prepares a step while the GPU computes the one before: what a step takes, not what it
+    decides. It does, unless a class says otherwise."""
     order: Order
     """The free block that the engine lends first; the one freed last."""
     keeps_groups: bool
@@ -82,6 +85,7 @@ class Scheduler:
         self.config = config
         self.max_model_len = max_model_len
         self.asynchronous = said_by(type(self), "asynchronous", False)
+        self.hides_host = said_by(type(self), "hides_host", True)
         self.order = said_by(type(self), "order", Order.STACK)
         self.keeps_groups = said_by(type(self), "keeps_groups", False)
         self.cache = said_by(type(self), "cache", None)

@@ -44,7 +44,7 @@ class NanoVllm(Scheduler):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.order = Order.QUEUE
+        self.order, self.hides_host = Order.QUEUE, False
         self.cache = CacheRules(newest=True)
         if not config.enable_prefix_caching:
             raise KvsimError(

@@ -70,6 +70,7 @@ class VllmV0(Scheduler):
             raise KvsimError("enable_prefix_caching must be off for scheduler vllm-v0 with chunked prefill")
         own = self.own(VllmV0Options)
         self.watermark, self.host_blocks = own.watermark, own.num_cpu_blocks
+        self.hides_host = False
         self._swaps = own.preemption == "swap"
         self._chunked = config.enable_chunked_prefill
         self._longest_prompt = max_model_len

@@ -107,6 +107,7 @@ class VllmV1(Scheduler):
         self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
             self.asynchronous = config.async_scheduling
+        self.hides_host = self.asynchronous
         self.keeps_groups = policy.keeps_groups
         self._whole = policy.reserve_full_prompt
         if own.reserve_full_prompt is not None:

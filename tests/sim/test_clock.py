@@ -46,7 +46,7 @@ def test_trust_is_of_the_same_model_gpu_precision_and_clock(monkeypatch):
     monkeypatch.setattr(clock, "_errors", lambda: {key: known})
     same = of(model="llama-3.1-8b", gpu="h100")
     assert same.trust == known
-    assert same.trust_words == "TPOT 4.0 % off, TTFT 15.0 % (medians of 3 real servers)"
+    assert same.trust_words == "TPOT 4.0 % off, TTFT 15.0 % (medians of 3 real vLLM servers)"
     assert same.as_json()["validated"] == {
         name: value for name, value in vars(known).items() if name not in ("cost", "model", "gpu")
     }

@@ -205,7 +205,7 @@ def test_beside_prompts_decoding_takes_longer_where_one_launch_does_both(gpu):
         assert ratio == pytest.approx(1, abs=0.01)
 
 
-def test_only_vllm_v1_launches_both_at_once_and_not_with_an_fp8_cache():
+def test_both_are_launched_at_once_but_by_vllm_v0_and_with_an_fp8_cache():
     usual = served("l40s", host_time="none")
     v0 = replace(usual, engine=EngineConfig(scheduler="vllm-v0"))
     apart = attention_beside_a_prompt_ps(v0, 64, 4000)

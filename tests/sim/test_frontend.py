@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim import workloads
-from kvsim.sim.cost.frontend import FRONTENDS, NOTHING, Frontend, frontend_of, frontend_words, waiting_ps
+from kvsim.sim.cost.frontend import NOTHING, USUAL, Frontend, frontend_of, frontend_words, waiting_ps
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
@@ -17,8 +17,6 @@ from kvsim.sim.models.catalog import model_named
 from kvsim.sim.run import prepare
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Chain, Workload
-
-USUAL = FRONTENDS["vllm-v1"]
 
 
 def scenario(cost="roofline", model="llama-3.1-8b", **facts):

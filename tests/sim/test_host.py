@@ -1,8 +1,9 @@
 """The host's time of a step: what it adds, and what hides."""
 
+import numpy as np
 import pytest
 
-from kvsim.sim.cost.host import Host, host_of
+from kvsim.sim.cost.host import USUAL, Host, host_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
@@ -10,6 +11,11 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.run import prepare
+from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.workload import Workload
 
 MS, US = 1_000_000_000, 1_000_000
 DECODE = StepShape(decode_seqs=20, context_tokens=20 * 500)
@@ -64,6 +70,55 @@ def test_a_host_belongs_to_measured_gpu_times_unless_it_is_asked_for():
     assert usual.base_s > 0 and usual.per_sequence_s > 0 and not usual.overlapped
     assert host_of(scenario("measured-elsewhere", async_scheduling=True)).overlapped
     assert host_of(scenario(host_time="1.5")) == Host(1.5e-3, 0)
+
+
+class Own(Scheduler):
+    """Whole prompts, one after the other, by nobody's host that is known."""
+
+    def schedule(self, server):
+        server.grow_due()
+        while server.waiting and server.admit_head(server.waiting[0].known_tokens):
+            pass
+
+
+class Waits(Own):
+    hides_host = False
+
+
+OWN = {"own": f"{__name__}:Own", "waits": f"{__name__}:Waits"}
+WAIT = ("vllm-v1@0.11.0", "vllm-v0", "nano-vllm", "waits")
+HIDE = ("vllm-v1@0.33.0", *sorted({*SCHEDULERS} - {"vllm-v1", "vllm-v0", "nano-vllm"}), "own")
+
+
+def served_alone(scheduler, **facts):
+    """One request, 600 + 50 tokens, of a server that is left as it starts."""
+    allocator = {"sglang": "sglang"}.get(scheduler, "paged")
+    where = {"model": "llama-3.1-8b", "gpu": "h100", "scheduler": OWN.get(scheduler, scheduler)}
+    scenario = Scenario(allocator=allocator, **where | facts).deployed()
+    work = Workload("one", *(np.array([number]) for number in (0, 600, 50)))
+    return prepare(scenario, work, {}).outcome()
+
+
+def test_all_engines_have_one_clock_whose_host_hides_unless_the_engine_waits():
+    vllm = served_alone("vllm-v1@0.33.0").requests
+    for scheduler in HIDE:
+        found = served_alone(scheduler).requests
+        for name in ("ttft_s", "e2e_s"):
+            assert found[name] == pytest.approx(vllm[name], abs=1e-9), scheduler
+    each_s = USUAL.seconds(1)
+    for scheduler in WAIT:
+        found = served_alone(scheduler).requests
+        assert found["e2e_s"] - vllm["e2e_s"] == pytest.approx(50 * each_s, abs=1e-6), scheduler
+
+
+def test_an_engine_whose_host_is_not_known_says_whose_stands_in():
+    own, other = (served_alone(name).summary["cost"]["source"] for name in ("vllm-v1", "orca"))
+    assert "as " not in own.partition("host")[2] and "host 1.15 ms + 48 us a sequence, hidden" in own
+    assert "48 us a sequence (vllm-v1's, as orca's is not known), hidden behind the GPU" in other
+    assert other.count("vllm-v1's, as orca's is not known") == 2
+    asked = served_alone("orca", host_time="1+2", frontend_latency=0.1).summary["cost"]["source"]
+    assert "not known" not in asked
+    assert "host" not in served_alone("orca", cost="roofline").summary["cost"]["source"]
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1+", "1+x", "-1", "nan", "1+2+3"])

@@ -3,8 +3,8 @@
     GPU     all that n tokens need beside attention + decode attention + prefill attention (step.py)
     graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture,
             unless they are told to launch all kernels one by one (enforce_eager)
-    pieces  steps of vLLM V1 with prompts, of at most 512 tokens: a graph between every two attentions, so
-            max(GPU, attention kernels * host time of a launch)
+    pieces  steps with prompts, of at most 512 tokens: a graph between every two attentions, but of
+            PLAIN_PROMPTS (sim/cost/host.py), so max(GPU, attention kernels * host time of a launch)
     eager   max(GPU, kernels * host time of a launch), for all others
     step    one of these, + copies within the GPU, + blocks from and to the host, and the host's own work
             (sim/cost/host.py): added, or, with asynchronous scheduling, what a step takes at least
@@ -26,7 +26,7 @@ from kvsim.sim.cost.calibrated.extrapolation import Extrapolation
 from kvsim.sim.cost.calibrated.parts import Place, Priced
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.frontend import frontend_words
-from kvsim.sim.cost.host import PIECEWISE, engine_of, host_of, host_words
+from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of, host_of, host_words
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL, Profile
 from kvsim.sim.cost.step_cost import COMPILED, LONGEST_PS, CostModel, Spread, StepShape, add_ends
@@ -76,7 +76,7 @@ class Calibrated(CostModel):
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
         self._pieces_least_ps = [int(self._layers * (1 + seqs) * self._eager_ps) for seqs in (0, 1)]
-        in_pieces = engine_of(deployment) in PIECEWISE and not deployment.engine.enforce_eager
+        in_pieces = engine_of(deployment) not in PLAIN_PROMPTS and not deployment.engine.enforce_eager
         self._pieces_tokens = GRAPH_SEQS if in_pieces else 0
         host = host_of(deployment)
         base_ps, each_ps = (host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S) if host else (0.0, 0.0)

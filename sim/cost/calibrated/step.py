@@ -39,7 +39,7 @@ from kvsim.sim.cost.calibrated.parts import (
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
 from kvsim.sim.cost.calibrated.small_weights import SmallWeights
 from kvsim.sim.cost.collective import group_of
-from kvsim.sim.cost.host import engine_of
+from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
 from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.deployment.deployment import Deployment
@@ -52,8 +52,6 @@ PROMPTS_KEPT = 1 << 16
 REDUCE = "all_reduce"
 BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", REDUCE)
 """Parts that only move bytes."""
-ONE_LAUNCH = ("vllm-v1",)
-"""Engines that launch attention of prompts and of decoding sequences at once, where the kernel can."""
 SKEW = 1.2
 """Of the routing of tokens to experts where nothing else is said: the exponent of a power law."""
 LATENT = ("multi-head latent attention", "", 0.0)
@@ -116,7 +114,9 @@ class StepParts:
         self.decode = self._decode(parts, full, geometry)
         self.windowed = self._decode(parts, model.window_layers, geometry)
         tiled = self.decode or self.windowed
-        self._one_launch = engine_of(deployment) in ONE_LAUNCH and tiled is not None and tiled.one_launch
+        self._one_launch = (
+            tiled is not None and tiled.one_launch and engine_of(deployment) not in PLAIN_PROMPTS
+        )
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
         self._products = self._layer_products(parts)
         head = self._part("lm_head", parts) if "lm_head" in parts else self._product
