@@ -12,10 +12,9 @@
 Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
 """
 
-from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby, repeat
-from types import MappingProxyType
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 
@@ -83,37 +82,6 @@ def equal_regions(
     return as_regions(zip(starts, repeat(size), owners, firsts, cached, idle, per_token, strict=False))
 
 
-def regions_of_tables(
-    tables: Mapping[int, Sequence[int]], blocks: range, size: int, is_cached: Callable[[int], bool]
-) -> Iterator[Region]:
-    """A region of `size` for each of `blocks`, the first at 0, where sequences have tables of blocks."""
-    owners: dict[int, tuple[int, ...]] = {}
-    firsts: dict[int, int] = {}
-    for seq in sorted(tables):
-        table = tables[seq]
-        for block in table:
-            owners[block] = (*owners.get(block, ()), seq)
-        firsts.update(zip(table, range(0, len(table) * size, size), strict=True))
-    held = list(map(owners.get, blocks, repeat(())))
-    cached = [not seqs and is_cached(block) for seqs, block in zip(held, blocks, strict=True)]
-    return equal_regions(size, held, list(map(firsts.get, blocks, repeat(0))), cached=cached)
-
-
-def regions_of_slots(
-    capacity: int, lent: Iterable[tuple[int, Sequence[int]]], cached: Container[int]
-) -> Iterator[Region]:
-    """Slots lent one by one, as (sequence, its slots): neighbours that are alike are one region."""
-    owners: list[tuple[int, ...]] = [()] * capacity
-    for seq, slots in lent:
-        for slot in slots:
-            owners[slot] += (seq,)
-    start = 0
-    for (seqs, is_cached), same in groupby(zip(owners, map(cached.__contains__, count()), strict=False)):
-        size = sum(1 for _ in same)
-        yield Region(start, size, seqs, cached=is_cached)
-        start += size
-
-
 class Layout(NamedTuple):
     """Regions as columns, which is quicker where there are many: ranges, arrays, or lists."""
 
@@ -149,36 +117,73 @@ class Layout(NamedTuple):
         return as_regions(zip(*columns, strict=False))
 
 
-def layout_of_tables(
-    blocks: int,
-    size: int,
-    tables: Iterable[tuple[int, int, Sequence[int]]],
-    shared: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
-    cached: Iterable[int] = (),
-) -> Layout:
-    """A layout of so many blocks of `size`.
+_LENT, _CACHED = 1, 2
+_TOGETHER = re.compile(rb"\x01|\x02+|\x00+")
+"""What is one region: a lent block, blocks that are cached, blocks that are free."""
 
-    `tables` are (sequence, the token that comes first, blocks), those of a sequence one after the other;
-    `shared` has the sequences of blocks that stand in several.
+
+Table = tuple[int, int, Sequence[int | None], int]
+"""A sequence, the first token, the blocks from there (None: that one is lost), slots that a token takes."""
+
+
+def layout_of_tables(
+    blocks: range,
+    size: int,
+    tables: Iterable[Table],
+    cached: Iterable[int | None] = (),
+) -> Layout:
+    """A layout of blocks of `size`, the first at 0: each that is lent, and all that is free between them.
+
+    A block may stand in the tables of several sequences. `cached` are blocks that hold a prefix, where
+    nobody has them. Owners come in the order of their first addresses.
     """
-    which, firsts = [0] * blocks, [0] * blocks
-    starts, is_cached = range(0, blocks * size, size), bytearray(blocks)
-    owners: list[tuple[int, ...]] = [()]
-    for seq, first, table in tables:
-        if owners[-1] != (seq,):
-            owners.append((seq,))
-        owner, token = len(owners) - 1, first
-        for block in table:
-            which[block] = owner
-            firsts[block] = token
-            token += size
-    place: dict[tuple[int, ...], int] = {}
-    for block, seqs in shared.items():
-        if seqs not in place:
-            place[seqs] = len(owners)
-            owners.append(seqs)
-        which[block] = place[seqs]
+    which, firsts, kinds = [0] * blocks.stop, [0] * blocks.stop, bytearray(blocks.stop)
     for block in cached:
-        is_cached[block] = 1
-    sizes = array("q", [size]) * blocks
-    return Layout(starts, sizes, array("q", which), owners, array("q", firsts), is_cached)
+        if block is not None:
+            kinds[block] = _CACHED
+    owners: list[tuple[int, ...]] = [()]
+    joined: dict[int, dict[int, int]] = {}  # who had a block -> who has it together with that sequence
+    many: dict[int, int] = {}
+    for seq, first, table, per_token in tables:
+        token, after = first, joined.setdefault(seq, {})
+        for block in table:
+            if block is not None:
+                before = which[block]
+                if before not in after:
+                    after[before] = len(owners)
+                    owners.append((*owners[before], seq))
+                which[block], firsts[block], kinds[block] = after[before], token, _LENT
+                if per_token > 1:
+                    many[block] = per_token
+            token += size // per_token
+    places = [each.start() for each in _TOGETHER.finditer(kinds, blocks.start)]
+    place = {owner: at for at, owner in enumerate(dict.fromkeys([0, *[which[block] for block in places]]))}
+    starts = [(block - blocks.start) * size for block in places]
+    ends = [*starts[1:], len(blocks) * size]
+    return Layout(
+        starts,
+        [end - start for start, end in zip(starts, ends, strict=True)],
+        [place[which[block]] for block in places],
+        [owners[owner] for owner in place],
+        [firsts[block] for block in places],
+        [kinds[block] == _CACHED for block in places],
+        per_token=[many.get(block, 1) for block in places] if many else (),
+    )
+
+
+def layout_of_slots(
+    capacity: int, lent: Iterable[tuple[int, Sequence[int]]], cached: Iterable[int]
+) -> Layout:
+    """Slots lent one by one, as (sequence, its slots): neighbours that are alike are one region."""
+    each = layout_of_tables(range(capacity), 1, ((seq, 0, slots, 1) for seq, slots in lent), cached)
+    alike = list(zip(each.which, each.cached, strict=True))
+    kept = [at for at, now in enumerate(alike) if not at or now != alike[at - 1]]
+    starts = [each.starts[at] for at in kept]
+    return Layout(
+        starts,
+        [end - start for start, end in zip(starts, [*starts[1:], capacity], strict=True)],
+        [each.which[at] for at in kept],
+        each.owners,
+        [0] * len(kept),
+        [each.cached[at] for at in kept],
+    )

@@ -7,12 +7,12 @@ Here is all that can be asked of such a memory; how blocks come and go is for al
 several tables is shared: allocators/claims.py counts its holders.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import layout_of_tables
-from kvsim.allocators.base import Content, InvariantError, Layout, Match, Region
+from kvsim.allocators.base import Content, InvariantError, Layout, Match
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.claims import Claims
 from kvsim.allocators.forked import Forked
@@ -125,14 +125,6 @@ class BlockTables(Blocks):
         """The free blocks in the order in which they will be lent."""
         return tuple(self._pool.queue())
 
-    def regions(self) -> Iterator[Region]:
-        return self._layout().regions()
-
     def layout(self) -> Layout:
-        self._claims = self._claims.counted()  # owners stand in the order in which they came to share
-        return self._layout()
-
-    def _layout(self) -> Layout:
-        tables = ((seq, 0, table) for seq, table in self._tables.items())
-        shared, cached = self._claims.sharers(), self._pool.cached_blocks()
-        return layout_of_tables(self.num_blocks, self.block_size, tables, shared, cached)
+        tables = ((seq, 0, table, 1) for seq, table in self._tables.items())
+        return layout_of_tables(range(self.num_blocks), self.block_size, tables, self._pool.cached_blocks())

@@ -6,11 +6,12 @@
 Which block a sequence gets, and when, is for each allocator to say.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator
+from kvsim.allocators.base import Allocator, Region
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,3 +39,7 @@ class Blocks(Allocator):
 
     def slots_needed(self, tokens: int, bound: int) -> int:
         return -(-tokens // self.block_size) * self.block_size
+
+    def regions(self) -> Iterator[Region]:
+        """As in the base; those that do not say it in their own way say `layout`."""
+        return self.layout().regions()

@@ -44,10 +44,6 @@ class Claims:
         """Of shared blocks only: references beyond the first."""
         return self.extra
 
-    def counted(self) -> "Claims":
-        """The same counted block by block, in the order in which blocks came to be shared."""
-        return self
-
     def share(self, parent: Id, child: Id, blocks: int) -> None:
         """A child begins with so many blocks of its parent, all of them full."""
         self.add(self._tables[parent][:blocks])
@@ -165,11 +161,3 @@ class Claims:
     def shared_tail_slots(self) -> int:
         """Empty slots of shared blocks."""
         return sum([self._size - filled for filled in self.part_filled.values()])
-
-    def sharers(self) -> dict[int, tuple[int, ...]]:
-        """Which sequences hold each shared block."""
-        seqs: dict[int, tuple[int, ...]] = dict.fromkeys(self.references(), ())
-        for seq, table in self._tables.items() if seqs else ():
-            for block in seqs.keys() & table:
-                seqs[block] += (seq,)
-        return seqs

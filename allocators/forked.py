@@ -52,12 +52,6 @@ class Forked(Claims):
                         extra[block] = extra.get(block, 0) + 1
         return extra
 
-    def counted(self) -> Claims:
-        """As in `Claims`: of what is shared already the order is not known."""
-        claims = Claims(self._size, self._tables)
-        claims.extra, claims.part_filled, claims.tokens = self.references(), self.part_filled, self.tokens
-        return claims
-
     def share(self, parent: Id, child: Id, blocks: int) -> None:
         """As in `Claims`: the child stands behind its parent."""
         families: dict[Id, Family] = self._families

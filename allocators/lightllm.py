@@ -16,7 +16,7 @@ allocators/lightllm_tree.py; each is equal to LightLLM's own (revision fc72ffab)
 
 from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.arena import regions_of_slots
+from kvsim.allocators.arena import Layout, layout_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.lightllm_pool import TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
@@ -82,10 +82,13 @@ class LightLLM(Allocator):
         return _path(held.node) + held.slots
 
     def regions(self) -> Iterator[Region]:
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
         lent = ((seq, self.slots(seq)) for seq in sorted(self._held))
         unlocked = (node for node in self.tree.nodes() if not node.locks)
         found = {slot for node in unlocked for slot in node.slots[: node.findable]}
-        return regions_of_slots(self.capacity_slots, lent, found)
+        return layout_of_slots(self.capacity_slots, lent, found)
 
     # -- placing ------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.arena import regions_of_slots
+from kvsim.allocators.arena import Layout, layout_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.radix_tree import Node, RadixMatch, RadixTree
 from kvsim.allocators.records import Id
@@ -75,13 +75,15 @@ class Radix(Allocator):
         held = self._held[seq]
         pieces, node = [held.private], held.node
         while node is not self.tree.root:
-            pieces.append(node.slots)
-            node = node.parent
-        return [slot for piece in reversed(pieces) for slot in piece]
+            pieces, node = [node.slots, *pieces], node.parent
+        return [slot for piece in pieces for slot in piece]
 
     def regions(self) -> Iterator[Region]:
-        lent = ((seq, self.slots(seq)) for seq in sorted(self._held))
-        return regions_of_slots(self.capacity_slots, lent, set(self.tree.idle_slots()))
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        lent = [(seq, self.slots(seq)) for seq in sorted(self._held)]
+        return layout_of_slots(self.capacity_slots, lent, self.tree.idle_slots())
 
     # -- placing ------------------------------------------------------------------------------
 

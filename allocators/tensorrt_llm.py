@@ -10,17 +10,16 @@ the blocks that it finds. Of the first that differs, what the two have in common
 if nobody has it and nothing follows it, else a copy. Free blocks stay in the tree until they are lent: lowest
 priority first, then the one freed first (allocators/retention.py).
 
-Waste of a sequence: less than one block, as in `paged`; the difference is partial reuse and priorities.
-`retain` sets priorities, as TensorRT-LLM's API does; runs leave them at 35. Left out: the secondary pool, and
-that a paused sequence finds its own answer again. Rules of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp
-and evictionPolicy.cpp, read, not recorded.
+Waste of a sequence: less than one block, as in `paged`. `retain` sets priorities, as TensorRT-LLM's API does;
+runs leave them at 35. Left out: the secondary pool, and that a paused sequence finds its own answer again.
+Rules of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and evictionPolicy.cpp, read, not recorded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from kvsim.allocators.arena import Region, regions_of_tables
+from kvsim.allocators.arena import Layout, layout_of_tables
 from kvsim.allocators.base import Holdings, InvariantError, Match
 from kvsim.allocators.block_texts import BlockNode, BlockTexts, TextMatch
 from kvsim.allocators.blocks import Blocks
@@ -81,9 +80,10 @@ class TensorRTLLM(Blocks):
         """The blocks of a sequence in the order of its tokens."""
         return tuple(self._held[seq].table)
 
-    def regions(self) -> Iterator[Region]:
-        tables = {seq: held.table for seq, held in self._held.items()}
-        return regions_of_tables(tables, range(self.num_blocks), self.block_size, self.texts.can_be_found)
+    def layout(self) -> Layout:
+        tables = ((seq, 0, self._held[seq].table, 1) for seq in sorted(self._held))
+        cached = filter(self.texts.can_be_found, range(self.num_blocks))
+        return layout_of_tables(range(self.num_blocks), self.block_size, tables, cached)
 
     def retain(self, seq: int, tokens: int, priority: int, lasts: int | None = None) -> None:
         """Keep the blocks of a sequence's first tokens with this priority, 0 to 100, once they are free.

@@ -16,11 +16,10 @@ Left out: the window, for which TGI uses a request's blocks as a ring; block 0, 
 that TGI finds a whole prompt and computes its last token again, where here that token is not looked up.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from kvsim.allocators.arena import regions_of_tables
-from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Region, Run
+from kvsim.allocators.arena import Layout, layout_of_tables
+from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Run
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
@@ -102,11 +101,11 @@ class Tgi(Blocks):
         """The blocks of a sequence in the order of its tokens; TGI counts them from 1."""
         return tuple(self._held[seq].blocks)
 
-    def regions(self) -> Iterator[Region]:
-        tables = {seq: held.blocks for seq, held in self._held.items()}
+    def layout(self) -> Layout:
+        tables = ((seq, 0, self._held[seq].blocks, 1) for seq in sorted(self._held))
         unheld = (node for node in self.tree.nodes() if not node.holders)
         cached = {block for node in unheld for block in node.blocks[: node.findable]}
-        return regions_of_tables(tables, range(1, self.num_blocks + 1), self.block_size, cached.__contains__)
+        return layout_of_tables(range(1, self.num_blocks + 1), self.block_size, tables, cached)
 
     # -- placing ------------------------------------------------------------------------------
 

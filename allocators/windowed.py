@@ -30,7 +30,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.arena import layout_of_tables
+from kvsim.allocators.arena import Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.group_blocks import Holding
 from kvsim.allocators.options import Groups, Order
@@ -49,8 +49,7 @@ class Windowed(Allocator):
         How the layers are kept.
     block_size : int
         Slots of a block.
-    order : Order
-        Which free block to lend: STACK or QUEUE.
+    order : which free block to lend
     """
 
     windows: ClassVar[bool] = True
@@ -240,10 +239,11 @@ class Windowed(Allocator):
         return self.layout().regions()
 
     def layout(self) -> Layout:
-        size = self.block_size
-        tables = (
-            (seq, held.behind * size if leaves else 0, self._table(held, group))
+        return layout_of_tables(range(self.num_blocks), self.block_size, self._all_tables())
+
+    def _all_tables(self) -> list[Table]:
+        return [
+            (seq, held.behind * self.block_size * leaves, self._table(held, group), 1)
             for seq, held in self._held.items()
             for group, leaves in enumerate(self._leaving)
-        )
-        return layout_of_tables(self.num_blocks, size, tables)
+        ]

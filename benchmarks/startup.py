@@ -15,10 +15,13 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 SIM = (sys.executable, "-c", "import sys; from kvsim import cli; sys.exit(cli.main())")
+MAP = ["--scheduler", "sglang", "--gpu", "h200", "--num-prompts", "300", "--no-plots", "--record-map", "10"]
 COMMANDS = {
     "sim --help": ("--help",),
     "sim run --num-prompts 1000 --no-plots": ("run", "--num-prompts", "1000", "--no-plots"),
     "sim run --num-prompts 1000": ("run", "--num-prompts", "1000"),
+    "ten pictures of sglang": ("run", "--allocator", "sglang", "--model", "llama-3.1-8b", *MAP),
+    "ten pictures of sglang-dual": ("run", "--allocator", "sglang-dual", "--model", "gpt-oss-20b", *MAP),
 }
 
 

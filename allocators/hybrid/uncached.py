@@ -14,12 +14,11 @@ decided before the last one has ended (`late`), what is unseen is what was a ste
 a growth that is refused then.
 """
 
-from array import array
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Layout
+from kvsim.allocators.arena import Table
 from kvsim.allocators.group_blocks import Holding
 from kvsim.allocators.options import Groups
 from kvsim.allocators.options import Hybrid as Layers
@@ -176,15 +175,7 @@ class Uncached(Windowed):
 
     # -- looking ------------------------------------------------------------------------------
 
-    def layout(self) -> Layout:
-        """As in `Windowed`, with the states; the owners in the order of their first addresses."""
-        found, per_token = super().layout(), array("q", [1]) * (self.num_blocks if self._states else 0)
-        which, size = list(found.which), self.block_size
-        for number, seq in enumerate(self._held, 1):
-            for block in self._state_blocks.get(seq, ()):
-                which[block], per_token[block] = number, size
-        order = list(dict.fromkeys([0, *which]))
-        place = {number: at for at, number in enumerate(order)}
-        owners = [found.owners[number] for number in order]
-        which = list(map(place.__getitem__, which))
-        return found._replace(which=which, owners=owners, per_token=per_token)
+    def _all_tables(self) -> list[Table]:
+        """As in `Windowed`, with the states, each of which one token fills."""
+        size, states = self.block_size, self._state_blocks
+        return super()._all_tables() + [(seq, 0, [each], size) for seq in states for each in states[seq]]

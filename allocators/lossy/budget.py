@@ -15,12 +15,11 @@ All layers and heads drop the same tokens here. Ignored: forks, prefixes, swappi
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from kvsim.allocators.arena import equal_regions
-from kvsim.allocators.base import Holdings, Region
+from kvsim.allocators.arena import Layout, layout_of_tables
+from kvsim.allocators.base import Holdings
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.option import option
 from kvsim.allocators.options import Options, Order
@@ -195,16 +194,9 @@ class Budgeted(Blocks):
         held.expired = 0
         return (len(held.blocks) - held.blocks.count(None)) * self.block_size
 
-    def regions(self) -> Iterator[Region]:
-        size = self.block_size
-        owners: list[tuple[int, ...]] = [()] * self.num_blocks
-        firsts = [0] * self.num_blocks
-        for seq, held in self._held.items():
-            mine = (seq,)
-            for first, block in zip(range(0, len(held.blocks) * size, size), held.blocks, strict=True):
-                if block is not None:
-                    owners[block], firsts[block] = mine, first
-        return equal_regions(size, owners, firsts)
+    def layout(self) -> Layout:
+        tables = ((seq, 0, held.blocks, 1) for seq, held in self._held.items())
+        return layout_of_tables(range(self.num_blocks), self.block_size, tables)
 
     # -- blocks -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ rows.
 
 from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.arena import regions_of_tables
+from kvsim.allocators.arena import Layout, layout_of_tables
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
@@ -85,9 +85,12 @@ class SglangCached(Allocator):
         return len(self.pool.free) + (self.tree.evictable if self.page_size == 1 else 0)
 
     def regions(self) -> Iterator[Region]:
-        tables = {seq: row.pages for seq, row in self._rows.items()}
-        cached = {page for node in self.tree.nodes() if not node.locks for page in node.pages}
-        return regions_of_tables(tables, range(1, self.pool.pages + 1), self.page_size, cached.__contains__)
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        tables = ((seq, 0, self._rows[seq].pages, 1) for seq in sorted(self._rows))
+        cached = (page for node in self.tree.nodes() if not node.locks for page in node.pages)
+        return layout_of_tables(range(1, self.pool.pages + 1), self.page_size, tables, cached)
 
     # -- placing ------------------------------------------------------------------------------
 

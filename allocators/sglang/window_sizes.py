@@ -9,11 +9,11 @@
 What is done with the pages stands in windowed.py.
 """
 
-from collections.abc import Iterator
-from itertools import repeat
+from collections.abc import Sequence
+from itertools import chain
 
-from kvsim.allocators.arena import equal_regions
-from kvsim.allocators.base import Match, Region
+from kvsim.allocators.arena import Layout, Table, layout_of_tables
+from kvsim.allocators.base import Match
 from kvsim.allocators.options import Groups
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.eviction import STRATEGIES
@@ -21,6 +21,16 @@ from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import WindowMatch, WindowRow
 from kvsim.allocators.sglang.window_tree import WindowTree
+
+Places = list[int | None]
+
+
+def _places(pages: Sequence[int | None], groups: int, behind: int = 0) -> list[Places]:
+    """Where pages lie in each group, counted in pages: their groups stand side by side."""
+    return [
+        [None if page is None else behind + (page - 1) * groups + group for page in pages]
+        for group in range(groups)
+    ]
 
 
 class WindowSizes(SglangCached):
@@ -110,32 +120,28 @@ class WindowSizes(SglangCached):
     def largest_free_extent(self) -> int:
         return self.groups.each * min(self.free_tokens, self.free_windowed)
 
-    def regions(self) -> Iterator[Region]:
-        size, (full, windowed, *_) = self.page_size, self.groups
-        owners: dict[int, tuple[int, ...]] = {}
-        seeing: dict[int, tuple[int, ...]] = {}
-        firsts: dict[int, int] = {}
+    def layout(self) -> Layout:
+        (full, windowed, *_), partner, behind = (
+            self.groups,
+            self.pairs.partner,
+            self.pool.pages * self.groups.full,
+        )
+        tables: list[Table] = []
         for seq in sorted(self._rows):
             row = self._row(seq)
-            for at, page in enumerate(row.pages):
-                owners[page] = (*owners.get(page, ()), seq)
-                firsts[page] = at * size
-                if self._sees(row, at):
-                    seeing[page] = (*seeing.get(page, ()), seq)
-        nodes = list(self.tree.nodes())
-        cached = {page for node in nodes if not node.locks for page in node.pages}
-        idle = {page for node in nodes if node.windowed and not node.window_locks for page in node.pages}
-        names = {b: a for a, b in self.pairs.partner.items()}
-        pages = [page for page in range(1, self.pool.pages + 1) for _ in range(full)]
-        twins = [
-            names.get(twin, 0) for twin in range(1, self.pairs.windowed.pages + 1) for _ in range(windowed)
-        ]
-        return equal_regions(
-            size,
-            [*map(owners.get, pages, repeat(())), *map(seeing.get, twins, repeat(()))],
-            list(map(firsts.get, [*pages, *twins], repeat(0))),
-            cached=[*map(cached.__contains__, pages), *map(idle.__contains__, twins)],
-        )
+            twins: Places = [
+                partner[page] if self._sees(row, at) else None for at, page in enumerate(row.pages)
+            ]
+            tables += [(seq, 0, places, 1) for places in _places(row.pages, full)]
+            tables += [(seq, 0, places, 1) for places in _places(twins, windowed, behind)]
+        cached: Places = []
+        for node in self.tree.nodes():
+            if not node.locks:
+                cached += chain.from_iterable(_places(node.pages, full))
+            if node.windowed and not node.window_locks:
+                pairs = [partner[page] for page in node.pages]
+                cached += chain.from_iterable(_places(pairs, windowed, behind))
+        return layout_of_tables(range(self.capacity_slots // self.page_size), self.page_size, tables, cached)
 
     def _row(self, seq: int) -> WindowRow:
         row = self._rows[seq]

@@ -1,0 +1,52 @@
+"""The columns of a picture: as long as what is lent, whatever the size of the memory."""
+
+import pytest
+
+from kvsim.allocators.arena import Region, layout_of_slots, layout_of_tables
+from kvsim.allocators.options import Groups
+from kvsim.allocators.paged import Paged
+from kvsim.allocators.radix import Radix
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.windowed import SglangWindowed
+from kvsim.allocators.tensorrt_llm import TensorRTLLM
+from kvsim.allocators.tgi import Tgi
+
+HUGE = 1_000_000
+MEMORIES = {
+    "paged": lambda: Paged(HUGE, 1),
+    "radix": lambda: Radix(HUGE),
+    "sglang": lambda: SglangCached(HUGE, 1),
+    "sglang-dual": lambda: SglangWindowed(Groups(1, 3, 128, 512), (HUGE, HUGE), 1, 4),
+    "tgi": lambda: Tgi(HUGE, 1),
+    "tensorrt-llm": lambda: TensorRTLLM(HUGE, 1),
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_picture_of_a_huge_memory_is_as_long_as_what_is_lent(name):
+    memory = MEMORIES[name]()
+    assert memory.admit(1, 50, 50) and memory.admit(2, 30, 30)
+    layout = memory.layout()
+    assert len(layout.starts) <= 80 * memory.slots_per_token + 2 * memory.slots_per_token
+    assert sum(layout.sizes) == memory.capacity_slots
+    lent = [region for region in memory.regions() if region.owners]
+    assert sum(region.size for region in lent) == memory.used_slots == 80 * memory.slots_per_token
+
+
+def test_blocks_of_several_sequences_lost_blocks_and_cached_ones():
+    tables = [(7, 0, [4, 1], 1), (9, 0, [4, None, 2], 1), (3, 16, [5], 8)]
+    layout = layout_of_tables(range(1, 9), 8, tables, cached=[7, 8, 2])
+    assert list(layout.regions()) == [
+        *(Region(0, 8, (7,), first=8), Region(8, 8, (9,), first=16), Region(16, 8, ())),
+        *(Region(24, 8, (7, 9)), Region(32, 8, (3,), first=16, per_token=8), Region(40, 8, ())),
+        Region(48, 16, (), cached=True),
+    ]
+    assert layout.owners == [(), (7,), (9,), (7, 9), (3,)]
+
+
+def test_slots_that_lie_together_and_are_alike_are_one_region():
+    layout = layout_of_slots(10, [(1, [3, 2]), (2, [3, 4, 5])], cached=[8, 9])
+    assert list(layout.regions()) == [
+        *(Region(0, 2, ()), Region(2, 1, (1,)), Region(3, 1, (1, 2)), Region(4, 2, (2,))),
+        *(Region(6, 2, ()), Region(8, 2, (), cached=True)),
+    ]
