@@ -1,8 +1,7 @@
 """Measured points to a part of the profile: form, tables of ratios, errors.
 
 The form is fitted by least squares on log(predicted / measured), for each p of the norm and each constant
-that nobody says of the device, from fixed starts; the least sum of squares wins, or where there are points of
-other kinds than the table's, what choice.py says. No randomness.
+that nobody says of the device, from fixed starts; the least sum of squares wins. No randomness.
 Held-out points enter neither the form nor a table: they are only predicted.
 """
 
@@ -15,17 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.kernels.calibration.choice import Choice, Row, paces
-from kvsim.kernels.calibration.form import MERGED, NORMS, form_s, interpolate, padded_head, predict_s
+from kvsim.kernels.calibration.form import MERGED, NORMS, form_s, interpolate, predict_s
 from kvsim.kernels.calibration.least_squares import least_squares
 from kvsim.kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample, features
 from kvsim.kernels.calibration.timing import spread
 
 SHAPES_COUNT = 0.5
 """What the points that only shape the form weigh together, beside all points of the grid."""
-
-TILE_WEIGHTS = [2 ** (step / 8) for step in range(-16, 9)]
-"""Of tiles of decode attention at other head sizes: 0.25 to 2."""
 
 STARTS = (1.0, 0.3, 3.0)
 AT_ONCE = (2, 3, 4)
@@ -98,12 +93,8 @@ def fit_part(
         return None
     if fitted_to[0].point.part == "all_reduce":
         constants = dict(constants) | per_count(fitted_to)
-    found = [(*each, one) for one in candidates(constants) for each in fit_forms(fitted_to, one, bounds)]
+    found = [(*fit_form(fitted_to, one, bounds), one) for one in candidates(constants)]
     form, _, constants = min(found, key=lambda one: one[1])
-    if any(one.point.role == "shape" for one in fitted_to):
-        form, constants = chosen(found, planned, fitted_to, bounds)
-    if "tile_tokens" in constants and "shares" not in constants:
-        constants["tile_weight"] = tile_weights(form, constants, measured)
     part: dict[str, Any] = {"form": form, "constants": constants, "base": {}, "tables": [], "range": {}}
     part["unmeasured"] = _main_table(part, planned, fitted_to, fill or nearest)
     _other_tables(part, measured)
@@ -141,36 +132,10 @@ def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(constants)]
 
 
-def chosen(
-    found: Sequence[tuple[dict[str, Any], float, dict[str, Any]]],
-    planned: Sequence[Point],
-    measured: Sequence[Measured],
-    bounds: Bounds,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(form, constants) of the best of those fitted, where some points lie in no table."""
-    axes, tried = _main_axes(planned), []
-    for constants in {id(one): one for _, _, one in found}.values():
-        rows: dict[str, list[Row]] = {"grid": [], "shape": []}
-        for one in measured:
-            moved, work, place = features(one.point, constants)
-            rows[one.point.role].append((moved, work, dict(place) | dict(one.point.cell), one.median_s))
-        choice = Choice(axes, rows["grid"], rows["shape"])
-        forms = [other for form, _, mine in found if mine is constants for other in paces(form, bounds.rate)]
-        tried += [(choice.badness(form), form, constants) for form in forms]
-    return min(tried, key=lambda one: one[0])[1:]
-
-
 def fit_form(
     measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
 ) -> tuple[dict[str, Any], float]:
     """(form, sum of squares) of the best norm."""
-    return min(fit_forms(measured, constants, bounds), key=lambda one: one[1])
-
-
-def fit_forms(
-    measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
-) -> list[tuple[dict[str, Any], float]]:
-    """(form, sum of squares) of each norm."""
     found = [features(one.point, constants) for one in measured]
     rows = [(moved, work, place.get(MERGED, 0)) for moved, work, place in found]
     moved, work, merged = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
@@ -179,7 +144,7 @@ def fit_forms(
     heavier = SHAPES_COUNT * np.sum(~shapes) / max(np.sum(shapes), 1)
     weights = np.sqrt(np.where(shapes, max(heavier, 1), 1))
     with_work, merging = bool(work.any()), [merged] if merged.any() else []
-    best: dict[object, tuple[dict[str, Any], float]] = {}
+    best: tuple[dict[str, Any], float] | None = None
     for p, scale in product(NORMS if with_work else (1,), STARTS):
         guess = [seconds.min() / 2, scale * (seconds / moved).min()]
         highest = [seconds.min(), np.inf]
@@ -195,42 +160,20 @@ def fit_forms(
         limits = np.log(np.maximum(lowest, 1e-30)), np.log(highest)
         data = (moved, work, seconds, weights, *merging)
         found, squares = least_squares(p, data, np.log(guess), limits)
-        if p not in best or squares < best[p][1] * (1 - 1e-9):
+        if best is None or squares < best[1] * (1 - 1e-9):
             t0, per_byte, *others = (float(number) for number in np.exp(found))
             rate = 1 / others[0] if with_work else None
             form = {"t0_s": t0, "bandwidth_bytes_per_s": 1 / per_byte, "work_per_s": rate, "p": p}
             if merging:
                 form["merge_s"] = others[-1]
-            best[p] = form, squares
-    return list(best.values())
-
-
-def tile_weights(
-    form: Mapping[str, Any], constants: Mapping[str, Any], measured: Sequence[Measured]
-) -> dict[str, float]:
-    """How long a tile of decode attention takes at other head sizes, from skewed batches of theirs."""
-    weights = {}
-    skewed = [one for one in measured if one.point.role == "shape" and one.point.table != MAIN]
-    for head in sorted({form_head(one) for one in skewed}):
-        some = [one for one in skewed if form_head(one) == head]
-
-        def squares(weight: float, head: str = head, some: Sequence[Measured] = some) -> float:
-            tried = dict(constants) | {"tile_weight": {head: weight}}
-            rows = [(features(one.point, tried), one.median_s) for one in some]
-            return sum(log(_form_s(form, *each) / seconds) ** 2 for each, seconds in rows)
-
-        weights[head] = min(TILE_WEIGHTS, key=squares)
-    return weights
+            best = form, squares
+    assert best is not None
+    return best
 
 
 def _form_s(form: Mapping[str, Any], moved: float, work: float, place: Mapping[str, float]) -> float:
     """Seconds of features by the form alone."""
     return form_s(form, moved, work, place.get(MERGED, 0))
-
-
-def form_head(one: Measured) -> str:
-    """The head size by which constants are known."""
-    return padded_head(one.point.x["head_dim"])
 
 
 def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ kernel merges the pieces of decode attention, which takes `merge`; else 0.
              work   tiles one after the other in the longest program. Constant `shares`, by head size: as many
                     programs as the GPU holds at once, among which the kernel shares out all tiles
                         n      = min(shares / kv_heads, max(sum / least_piece_tokens, sequences))
-                    at least 1; the first is a whole number
-                        work   = rounded / n / tile;  merged = 1 where n > 1
+                    at least 1, rounded down and up to whole numbers
+                        work   = rounded / tile / n, rounded up;  merged = 1 where n > 1
                     But where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
-                        work   = max(longest / tile, 1);  merged = 0
+                        work   = longest / tile, rounded up;  merged = 0
                     (least_piece_tokens is a tile where that is more.)
                     The kernel before it cut all contexts into pieces of one length, together about as many as
                     the constant `pieces`, but none shorter than `least_piece_tokens` (or a tile):
@@ -170,9 +170,9 @@ def decode_features(
     if "shares" in constants:
         programs, least = by_head_dim(constants["shares"], head_dim), constants["least_piece_tokens"]
         if sequences * kv_heads <= programs and longest < 2 * least:
-            return moved, max(longest / tile, 1), 0
-        shares = max(min(programs // kv_heads, max(total / max(least, tile), sequences)), 1)
-        return moved, rounded / shares / tile, int(shares > 1)
+            return moved, max(ceil(longest / tile), 1), 0
+        shares = max(min(programs // kv_heads, max(ceil(total / max(least, tile)), sequences)), 1)
+        return moved, ceil(rounded / tile / shares), int(shares > 1)
     if "pieces" in constants:
         piece = even_piece(constants, longest, total * kv_heads, tile)
         merged = int(piece < longest)

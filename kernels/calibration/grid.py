@@ -91,7 +91,7 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
     head_dims = sizes.decode_factors.get("head_dim", ())
     for head_dim, (programs, context) in product(head_dims, sizes.decode_skewed_heads):
         x = batch(programs, context, "one_long", head_dim=head_dim)
-        found.append(Point("decode", x, "shape", MAIN if head_dim == sizes.head_dim else "head_dim"))
+        found.append(Point("decode", x, "shape" if head_dim == sizes.head_dim else "held_out"))
     for axis, values in sizes.decode_factors.items():
         if axis == "element_bytes" and device.capability < (8, 9):
             continue

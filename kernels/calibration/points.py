@@ -43,8 +43,7 @@ class Point:
     role : str
         "grid", "shape" or "held_out", as in the profile.
     table : str
-        Of a grid point: MAIN, or the axis of a one-dimensional table. Of a shape point: MAIN, or "head_dim"
-        where it has another head size than the main table.
+        Of a grid point: MAIN, or the axis of a one-dimensional table.
     cell : Mapping
         Of a grid point: the values of that table's axes.
     """

@@ -15,7 +15,6 @@ from support.synthetic_gpu import H200, SyntheticGpu, programs_of, true_s
 
 from kvsim.kernels.calibration import form
 from kvsim.kernels.calibration.calibrate import calibrate
-from kvsim.kernels.calibration.choice import Choice, paces
 from kvsim.kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.least_squares import residuals
@@ -136,20 +135,21 @@ def decode_work(constants, lengths):
 def test_decode_in_shares_by_hand():
     """396 programs, 49 for each of 8 heads, as kernels/launch.py shares them out; none below 256 tokens."""
     constants = {"shares": {"128": 396}, "least_piece_tokens": 256, "tile_tokens": {"128": 64}}
-    assert decode_work(constants, [4096] * 64) == (64 * 64 / 49, 1)
+    assert decode_work(constants, [4096] * 64) == (84, 1)  # 64 * 64 / 49, rounded up
     assert decode_work(constants, [1024] * 2) == (32 / 8, 1)
-    assert decode_work(constants, [511] * 2) == (511 / 64, 0)
-    assert decode_work(constants, [511] * 49) == (511 / 64, 0)
-    assert decode_work(constants, [511] * 50) == (50 * 8 / 49, 1)
+    assert decode_work(constants, [448] * 2) == (7, 0)
+    assert decode_work(constants, [449] * 49) == (8, 0)
+    assert decode_work(constants, [511] * 50) == (9, 1)  # 50 * 8 / 49
     assert decode_work(constants, [512]) == (8 / 2, 1)
-    assert decode_work(constants, [1] * 100) == (100 / 49, 1)
-    assert decode_work(constants, [40_000] + [400] * 63) == ((40_000 + 63 * 448) / 64 / 49, 1)
+    assert decode_work(constants, [513]) == (9 / 3, 1)
+    assert decode_work(constants, [1] * 100) == (3, 1)
+    assert decode_work(constants, [40_000] + [400] * 63) == (22, 1)  # (625 + 63 * 7) / 49
     tiling = DECODE[128, 2]
     for lengths in ([4096] * 64, [1023] * 2, [511] * 50, [100_000] + [2127] * 47, [700] * 33 + [9000], [9]):
         programs, merged = programs_of(lengths, 8, tiling)
         work, also_merged = decode_work(constants, lengths)
         assert merged == also_merged
-        assert max(programs) == pytest.approx(work, abs=1)
+        assert max(programs) == work
 
 
 def test_decode_in_pieces_of_one_length_by_hand():
@@ -319,19 +319,66 @@ def test_a_synthetic_gpu_is_found(profile):
     assert all(abs(point["predicted_s"] / point["median_s"] - 1) < 0.03 for point in skewed)
 
 
+def synthetic_decode(quick, noise):
+    some = Plan(H200, quick, tuple(points(H200, quick)))
+    return calibrate(some, stopwatch=SyntheticGpu(noise=noise), read_clocks=dict)["parts"]["decode"]
+
+
+def standard_errors(decode, noise):
+    """Of the logarithms of t0, bandwidth, work's rate and merging: what noise of every turn makes of them.
+
+    A median of 9 turns has 0.408 of a turn's noise. The fit is linear in it to first order: with J its slopes
+    and W its weights, the unknowns move by (J'WJ)^-1 J'W times the noise of the logarithms.
+    """
+    base = decode["base"] | {"block_size": 16}
+    rows = [one for one in decode["points"] if one["role"] != "held_out"]
+    rows = [one for one in rows if base.items() <= one["place"].items()]
+    columns = ([one[key] for one in rows] for key in ("bytes", "work", "median_s"))
+    moved, work, seconds = (np.array(column, dtype=float) for column in columns)
+    shapes = np.array([one["role"] == "shape" for one in rows])
+    weights = np.sqrt(np.where(shapes, max(0.5 * np.sum(~shapes) / max(np.sum(shapes), 1), 1), 1))
+    merged = np.array([one["place"]["merged"] for one in rows], dtype=float)
+    found = decode["form"]
+    logs = [found["t0_s"], 1 / found["bandwidth_bytes_per_s"], 1 / found["work_per_s"], found["merge_s"]]
+    _, slope = residuals(found["p"], (moved, work, seconds, weights, merged), np.log(logs))
+    moving = np.linalg.solve(slope.T @ slope, slope.T * weights)
+    return 0.408 * noise * np.sqrt((moving**2).sum(1))
+
+
 @pytest.mark.parametrize("quick", [False, True])
-def test_what_decode_on_a_synthetic_gpu_is_made_of_is_found(profile, quick):
-    """The merging of parts, and its bandwidth with blocks of 16; its programs at once are known."""
-    if quick:
-        some = Plan(H200, True, tuple(points(H200, True)))
-        profile = calibrate(some, stopwatch=SyntheticGpu(), read_clocks=dict)
-    decode = profile["parts"]["decode"]
+def test_what_decode_on_a_synthetic_gpu_is_made_of_is_found(quick):
+    """Its norm, the merging of parts, and its bandwidth with blocks of 16; its programs at once are known.
+
+    Without noise what is left is where the form simplifies: 2 % of the merging, 0.04 us, is the last tile of
+    a few programs, which the norm counts as hidden behind the others' reads, and with nothing to read beside
+    it is not. Noise adds three standard errors at most: of 1 % in every turn, 0.5, 0.2 and 1.2 %.
+    """
+    decode, noisy = synthetic_decode(quick, 0.0), synthetic_decode(quick, 0.01)
+    true = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 4.2e12 / (1 + 0.35 / 16**0.7), "merge_s": 2.1e-6}
     found = decode["form"]
     assert decode["constants"]["shares"] == {"32": 396, "64": 528, "128": 396, "256": 264}
-    assert found["t0_s"] == pytest.approx(3e-6, rel=0.1)
-    assert 2e-6 < found["merge_s"] < 2.1e-6 + 0.6e-6  # and half a tile, as cut shares are uneven
-    assert found["bandwidth_bytes_per_s"] == pytest.approx(4.2e12 / (1 + 0.35 / 16**0.7), rel=0.03)
-    assert decode["error"]["held_out"]["mean"] < (0.03 if quick else 0.02)
+    assert found["p"] == noisy["form"]["p"] == 3
+    for name, limit in (("t0_s", 0.005), ("bandwidth_bytes_per_s", 0.005), ("merge_s", 0.02)):
+        assert found[name] == pytest.approx(true[name], rel=limit)
+    t0, bandwidth, _, merging = standard_errors(decode, 0.01)
+    assert max(t0, bandwidth, merging) < (0.01 if quick else 0.005)
+    for name, error in (("t0_s", t0), ("bandwidth_bytes_per_s", bandwidth), ("merge_s", merging)):
+        assert noisy["form"][name] == pytest.approx(found[name], rel=3 * error)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_held_out_decode_is_within_3_percent_but_where_few_programs_run_a_second_tile(quick):
+    """Where the longest program has two tiles and most have one, the second runs after the others' reads.
+
+    The norm hides it behind them, up to a tile's time; of which the neighbouring cells mend half.
+    """
+    decode = synthetic_decode(quick, 0.01)
+    apart = [one for one in decode["points"] if one["role"] == "held_out"]
+    tile_s = 1 / decode["form"]["work_per_s"]
+    assert decode["error"]["held_out"]["mean"] < 0.01
+    for one in apart:
+        limit_s = 0.03 * one["median_s"] + (tile_s / 2 if 1 < one["work"] <= 2 else 0)
+        assert abs(one["predicted_s"] - one["median_s"]) < limit_s, one
 
 
 @pytest.mark.parametrize("batch", [24, 34, 67, 72, 136, 200])
@@ -341,23 +388,6 @@ def test_batches_on_both_sides_of_a_wave_are_predicted(profile, batch, context):
     x = {"batch": batch, "context": context, "skew": "even", "kv_heads": 8, "group": 4, "head_dim": 128}
     point, part = Point("decode", x | {"element_bytes": 2, "block_size": 16}), profile["parts"]["decode"]
     assert form.predict_s(part, *features(point, part["constants"])) == pytest.approx(true_s(point), rel=0.03)
-
-
-@pytest.mark.parametrize("p", [2, 3])
-def test_of_two_forms_the_one_is_taken_that_holds_where_the_table_cannot_help(p):
-    """A table mends the wrong norm on its grid; off it, at the same place with more work, it does not."""
-    known = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 4e12, "work_per_s": 1e14, "p": p}
-    axes = [{"name": "x", "offset": 0, "values": [1, 4, 16]}]
-
-    def row(x, work):
-        return 1e8 * x, work * x, {"x": x}, form.form_s(known, 1e8 * x, work * x)
-
-    choice = Choice(axes, [row(x, 1e9) for x in (1, 4, 16)], [row(2, 4e9), row(8, 2e9), row(32, 3e9)])
-    assert choice.badness(known) == pytest.approx(0, abs=1e-20)
-    others = [known | {"p": other} for other in form.NORMS if other != p]
-    assert min(map(choice.badness, others)) > 1e-5
-    assert min(paces(known, None), key=choice.badness) == known
-    assert max(one["work_per_s"] for one in paces(known, 1e14)) == 1e14
 
 
 def test_all_reduces_of_any_number_of_gpus_are_found_over_a_shared_bridge():

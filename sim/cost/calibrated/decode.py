@@ -6,10 +6,10 @@ The form, and a ratio by sequences x KV heads and by the mean context:
     work    tiles one after the other in the longest program. All tiles are shared out among as many programs
             as the GPU holds at once (constant `shares`, by head size); what is cut is merged by a second
             kernel, which takes `merge_s`:
-                n      = min(shares // kv_heads, max(sum / least_piece_tokens, sequences)), at least 1
-                work   = rounded / n / tile, and of n = 1 nothing is merged
+                n      = min(shares // kv_heads, max(ceil(sum / least_piece_tokens), sequences)), at least 1
+                work   = ceil(rounded / tile / n), and of n = 1 nothing is merged
             but where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
-                work   = max(longest / tile, 1), and nothing is merged
+                work   = max(ceil(longest / tile), 1), and nothing is merged
             Profiles with the constant `pieces` are of a kernel of which `at_once` programs run at once:
                 work   = max(piece, rounded * kv_heads / at_once) / tile * tile_weight
             All contexts are cut into pieces of one length, together about `pieces` of them, but none shorter
@@ -172,15 +172,22 @@ class DecodePart:
     ) -> tuple[float, float, float]:
         """Of the longest program in a step and in a later one, and of merging; where tiles are shared out.
 
-        Whether they are is decided for the first of the two, of which all pairs have what is needed.
+        Whether they are is decided for the first of the two. Tiles and shares are those of the steps between:
+        just after the first, just before the last. Contexts that are all alike enter a tile together.
         """
-        longest, length = lengths
+        (longest, length), tile, tile_ps = lengths, self.tile, self._part.work_ps
+        tiles, ending = longest // tile + 1, -(-length // tile)  # of the longest context
         if seqs * self._kv_heads <= self._shares and longest < 2 * self._least_piece:
-            return max(longest, self.tile) * self._tile_ps, max(length, self.tile) * self._tile_ps, 0.0
+            return tiles * tile_ps, ending * tile_ps, 0.0
+        if longest * seqs == totals[0]:
+            tiles, ending = seqs * tiles, seqs * ending
+        else:
+            tiles, ending = tiled[0] / tile, tiled[1] / tile
         most = self._shares // self._kv_heads
-        first, last = (max(min(most, max(total / self._least_piece, seqs)), 1) for total in totals)
-        merging = self._part.merge_ps if first > 1 else 0.0
-        return tiled[0] / first * self._tile_ps, tiled[1] / last * self._tile_ps, merging
+        shares = max(min(most, max(totals[0] // self._least_piece + 1, seqs)), 1)
+        later = max(min(most, max(-(-totals[1] // self._least_piece), seqs)), 1)
+        merging = self._part.merge_ps if shares > 1 else 0.0
+        return -(-tiles // shares) * tile_ps, -(-ending // later) * tile_ps, merging
 
     def beside_prompts_ps(
         self, alone_ps: float, seqs: int, total: int, spread: Spread | None, flop_ps: float

@@ -41,8 +41,9 @@ KERNELS_PER_LAYER = 9
 """Two norms, four products, rotary, KV write, activation; without attention and all-reduces."""
 KERNELS_PER_STEP = 3
 """Norm, LM head, sampling."""
-STRETCH = 64
-"""Steps from one computed attention time to the next."""
+STRETCH, FIRST_STRETCH = 64, 8
+"""Steps from one computed attention time to the next, and while the mean context is below STRETCH tokens:
+a tile takes its latency until reading it takes longer, which is no straight line."""
 
 
 class Decoding(NamedTuple):
@@ -171,16 +172,18 @@ class Calibrated(CostModel):
         return ends
 
     def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> tuple[int, int, int, int]:
-        """A span up to the next multiple of STRETCH: the first duration, more a step, the least, how many."""
+        """A span to the end of its stretch: the first duration, more a step, the least, how many."""
         beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         since, start, more = self._line(seqs, total, spread)
-        if steps > STRETCH - since:
-            steps = STRETCH - since
+        left = (STRETCH if total >= STRETCH * seqs else FIRST_STRETCH) - since
+        if steps > left:
+            steps = left
         return beside + start + more * since, more, least, steps
 
     def _line(self, seqs: int, total: int, spread: Spread | None) -> tuple[int, int, int]:
-        """Decode attention around a step: steps since the last multiple of STRETCH, ps there, more a step."""
-        since = total // seqs % STRETCH
+        """Decode attention around a step: steps since its stretch began, ps there, more a step."""
+        stretch = STRETCH if total >= STRETCH * seqs else FIRST_STRETCH
+        since = total // seqs % stretch
         total -= since * seqs
         longest = rounded = -1
         if spread is not None:
@@ -190,8 +193,8 @@ class Calibrated(CostModel):
         known, start, more = self._attention
         if known != where:
             before = None if spread is None else spread.later(-since, seqs)
-            first, last = self._parts.decode_ends_ps(seqs, total, before, STRETCH)
-            start, more = int(first), int((last - first) / STRETCH)
+            first, last = self._parts.decode_ends_ps(seqs, total, before, stretch)
+            start, more = int(first), int((last - first) / stretch)
             self._attention = where, start, more
         return since, start, more
 
