@@ -28,7 +28,7 @@ class Account(Beside):
     capacity_slots : int
         Size of the arena; what does not fill a whole unit (a block) is left out.
     used_slots : int
-        Slots lent now, each counted once.
+        Slots allocated now, each counted once.
     cached_slots : int
         Free slots that still hold a prefix.
     idle_slots : int
@@ -101,12 +101,12 @@ class Account(Beside):
         """Tokens that the sequence may hold before it must grow."""
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots lent to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
+        """Slots allocated to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
     @property
     def growth_slots(self) -> int:
-        """Slots that a growth by `growth_unit` or `grows_by` tokens lends."""
+        """Slots that a growth by `growth_unit` or `grows_by` tokens allocates."""
         return (self.growth_unit or self.grows_by) * self.slots_per_token
 
     @property
@@ -115,11 +115,11 @@ class Account(Beside):
         return 1 << 62
 
     def logical_slots(self) -> int:
-        """Slots lent, each counted once for every sequence that holds it."""
+        """Slots allocated, each counted once for every sequence that holds it."""
         return self.used_slots
 
     def shared_slots(self) -> int:
-        """Slots lent to more than one sequence."""
+        """Slots allocated to more than one sequence."""
         return 0
 
     def shared_tail_slots(self) -> int:
@@ -146,7 +146,7 @@ class Account(Beside):
 
     @abstractmethod
     def regions(self) -> Iterator[Region]:
-        """Every range of addresses, lent or free, in ascending order, without gaps."""
+        """Every range of addresses, allocated or free, in ascending order, without gaps."""
 
     def layout(self) -> Layout:
         """The regions as columns."""

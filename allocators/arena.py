@@ -24,9 +24,9 @@ class Ledger(NamedTuple):
     token: int
     """hold the key and value of a living sequence (a shared slot counts once), or its recurrent state"""
     reserved: int
-    """lent, empty, will be written by their owner later"""
+    """allocated, empty, will be written by their owner later"""
     internal: int
-    """lent, will never be written again: the tail of the last block, rounding, over-reservation"""
+    """allocated, will never be written again: the tail of the last block, rounding, over-reservation"""
     cached: int
     """hold a prefix that nobody uses now but may still be hit"""
     external: int
@@ -119,7 +119,7 @@ class Layout(NamedTuple):
 
 _LENT, _CACHED = 1, 2
 _TOGETHER = re.compile(rb"\x01|\x02+|\x00+")
-"""What is one region: a lent block, blocks that are cached, blocks that are free."""
+"""What is one region: an allocated block, blocks that are cached, blocks that are free."""
 
 
 Table = tuple[int, int, Sequence[int | None], int]
@@ -132,7 +132,7 @@ def layout_of_tables(
     tables: Iterable[Table],
     cached: Iterable[int | None] = (),
 ) -> Layout:
-    """A layout of blocks of `size`, the first at 0: each that is lent, and all that is free between them.
+    """A layout of blocks of `size`, the first at 0: each allocated one, and all that is free between them.
 
     A block may stand in the tables of several sequences. `cached` are blocks that hold a prefix, where
     nobody has them. Owners come in the order of their first addresses.
@@ -172,10 +172,10 @@ def layout_of_tables(
 
 
 def layout_of_slots(
-    capacity: int, lent: Iterable[tuple[int, Sequence[int]]], cached: Iterable[int]
+    capacity: int, allocated: Iterable[tuple[int, Sequence[int]]], cached: Iterable[int]
 ) -> Layout:
-    """Slots lent one by one, as (sequence, its slots): neighbours that are alike are one region."""
-    each = layout_of_tables(range(capacity), 1, ((seq, 0, slots, 1) for seq, slots in lent), cached)
+    """Slots allocated one by one, as (sequence, its slots): neighbours that are alike are one region."""
+    each = layout_of_tables(range(capacity), 1, ((seq, 0, slots, 1) for seq, slots in allocated), cached)
     alike = list(zip(each.which, each.cached, strict=True))
     kept = [at for at, now in enumerate(alike) if not at or now != alike[at - 1]]
     starts = [each.starts[at] for at in kept]

@@ -2,7 +2,7 @@
 
 A *slot* holds the key and the value of one token in all layers (where layers are kept in groups: in one
 group of them; where pages have several sizes: a grain of bytes that divides them all). An allocator owns an
-arena of `capacity_slots` slots, numbered from 0, and lends them to *sequences*, which it knows by integer
+arena of `capacity_slots` slots, numbered from 0, and allocates them to *sequences*, which it knows by integer
 ids, and by nothing else: no requests, no clock.
 
 What holds for every allocator (`kvsim.allocators.contract.check_allocator` tries it on any class):
@@ -49,7 +49,7 @@ __all__ = (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Allocator(Account):
-    """Lends the slots of one arena to sequences."""
+    """Allocates the slots of one arena to sequences."""
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
@@ -60,7 +60,7 @@ class Allocator(Account):
 
     @abstractmethod
     def slots_needed(self, tokens: int, bound: int) -> int:
-        """Slots that `admit` would lend: `tokens` or `bound` after rounding."""
+        """Slots that `admit` would allocate: `tokens` or `bound` after rounding."""
 
     def fits(self, tokens: int, bound: int) -> bool:
         """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all.

@@ -30,7 +30,7 @@ class BlockTables(Blocks):
     Attributes
     ----------
     order : Order
-        Which free block is lent first.
+        Which free block is allocated first.
     prefixes : Prefixes or None
         What keeps texts; None: nothing does.
     """
@@ -122,7 +122,7 @@ class BlockTables(Blocks):
     # -- drawing ------------------------------------------------------------------------------
 
     def free_queue(self) -> tuple[int, ...]:
-        """The free blocks in the order in which they will be lent."""
+        """The free blocks in the order in which they will be allocated."""
         return tuple(self._pool.queue())
 
     def layout(self) -> Layout:

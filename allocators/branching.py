@@ -43,7 +43,7 @@ class Branching:
             if len(tables[seqs[0]]) * size < tokens:  # so all are full
                 if pool.free < len(seqs):
                     raise InvariantError(f"sequences {seqs} found {pool.free} blocks for token {tokens}")
-                pool.lend_each(seqs, tables)
+                pool.allocate_each(seqs, tables)
                 continue
             for seq in seqs:
                 table = tables[seq]
@@ -51,7 +51,7 @@ class Branching:
                 if last in sharers:
                     if not pool.free:
                         raise InvariantError(f"sequence {seq} found no block for its token {tokens}")
-                    table[-1] = pool.lend_one()
+                    table[-1] = pool.allocate_one()
                     copies += 1
                     copied_slots += (tokens - 1) % size
                     if sharers[last] > 1:

@@ -2,7 +2,7 @@
 
     |#### tokens ####|~~ reserved ~~|.. internal ..|............ rounding: internal ............|
     '----------------- bound ----------------------'
-    '------------------------ next power of two: the chunk lent -------------------------------'
+    '---------------------- next power of two: the chunk allocated ----------------------------'
 
 Waste of a sequence: `2^ceil(log2(bound)) - tokens`, up to half of it by rounding alone. Free slots
 outside chunks of the right size are lost (external). An arena that is no power of two starts as the
@@ -37,7 +37,7 @@ class Buddy(Allocator):
         super().__init__(capacity_slots)
         top = capacity_slots.bit_length()
         self._free: list[list[int]] = [[] for _ in range(top)]  # by order: addresses, ascending
-        self._lent: Holdings[tuple[int, int]] = Holdings()  # (address, order)
+        self._allocated: Holdings[tuple[int, int]] = Holdings()  # (address, order)
         start = 0
         for order in reversed(range(top)):
             if capacity_slots >> order & 1:
@@ -54,7 +54,7 @@ class Buddy(Allocator):
         return self._serving_order(self._order(tokens, bound)) is not None
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        self._lent.expect_new(seq, tokens)
+        self._allocated.expect_new(seq, tokens)
         wanted = self._order(tokens, bound)
         order = self._serving_order(wanted)
         if order is None:
@@ -63,19 +63,19 @@ class Buddy(Allocator):
         while order > wanted:
             order -= 1
             insort(self._free[order], start + (1 << order))
-        self._lent[seq] = (start, wanted)
+        self._allocated[seq] = (start, wanted)
         self.used_slots += 1 << wanted
         return True
 
     def capacity(self, seq: int) -> int:
-        return 1 << self._lent[seq][1]
+        return 1 << self._allocated[seq][1]
 
     def grow(self, seq: int, tokens: int) -> bool:
         return tokens <= self.capacity(seq)
 
     def release(self, seq: int) -> None:
-        start, order = self._lent[seq]
-        del self._lent[seq]
+        start, order = self._allocated[seq]
+        del self._allocated[seq]
         self.used_slots -= 1 << order
         while self._take_chunk(order, buddy := start ^ (1 << order)):
             start = min(start, buddy)
@@ -90,9 +90,9 @@ class Buddy(Allocator):
         return max((1 << order for order, chunks in enumerate(self._free) if chunks), default=0)
 
     def regions(self) -> Iterator[Region]:
-        lent = [Region(start, 1 << order, (seq,)) for seq, (start, order) in self._lent.items()]
+        allocated = [Region(start, 1 << order, (seq,)) for seq, (start, order) in self._allocated.items()]
         free = [Region(start, 1 << k, ()) for k, chunks in enumerate(self._free) for start in chunks]
-        return iter(sorted(lent + free))
+        return iter(sorted(allocated + free))
 
     @staticmethod
     def _order(tokens: int, bound: int) -> int:

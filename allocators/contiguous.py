@@ -51,7 +51,7 @@ class Contiguous(Allocator):
         return self.arena.find(self.slots_needed(tokens, bound)) is not None
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        self.arena.lent.expect_new(seq, tokens)
+        self.arena.allocated.expect_new(seq, tokens)
         size = self.slots_needed(tokens, bound)
         if not self.arena.take(seq, size):
             return False
@@ -59,7 +59,7 @@ class Contiguous(Allocator):
         return True
 
     def capacity(self, seq: int) -> int:
-        return self.arena.lent[seq][1]
+        return self.arena.allocated[seq][1]
 
     def grow(self, seq: int, tokens: int) -> bool:
         return tokens <= self.capacity(seq)

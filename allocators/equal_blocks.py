@@ -2,8 +2,8 @@
 
     key 7     block 12 is found     waiting: 5, 31, in the order in which they were entered
 
-When the one that is found is lent, the next takes its place. Equal blocks are not merged: each is held, freed
-and lent like any other.
+When the one that is found is allocated, the next takes its place. Equal blocks are not merged: each is held,
+freed and allocated like any other.
 """
 
 from kvsim.allocators.spans import Span

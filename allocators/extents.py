@@ -1,4 +1,4 @@
-"""An arena of extents: ranges of addresses, lent and free, as `contiguous` and `dynamic` use it.
+"""An arena of extents: ranges of addresses, allocated and free, as `contiguous` and `dynamic` use it.
 
 Free extents are kept in ascending order and merged with their neighbours as soon as they meet, so
 two free extents never touch.
@@ -28,7 +28,7 @@ class ExtentOptions:
 
 
 class ExtentArena:
-    """Lends ranges of an arena: by first, best, next or worst fit, as `FITS` says; the lowest of equals."""
+    """Allocates ranges by first, best, next or worst fit, as `FITS` says; of equals the lowest."""
 
     def __init__(self, capacity: int, fit: str) -> None:
         if fit not in FITS:
@@ -36,7 +36,7 @@ class ExtentArena:
         self.fit = fit
         self._next = 0  # the end of the last loan
         self.free: list[tuple[int, int]] = [(0, capacity)]
-        self.lent: Holdings[tuple[int, int]] = Holdings()
+        self.allocated: Holdings[tuple[int, int]] = Holdings()
 
     def find(self, size: int) -> int | None:
         """Index of the free extent that `take` would cut, or None."""
@@ -52,37 +52,37 @@ class ExtentArena:
         return min(serving, key=lambda i: (sum(free[i]) <= self._next or i < rover, i), default=None)
 
     def take(self, owner: int, size: int) -> bool:
-        """Lend `size` slots from the low end of the extent found; False when none serves."""
+        """Allocate `size` slots from the low end of the extent found; False when none serves."""
         index = self.find(size)
         if index is None:
             return False
-        self.lent[owner] = self._cut(index, size)
+        self.allocated[owner] = self._cut(index, size)
         return True
 
     def extend(self, owner: int, size: int) -> bool:
-        """Enlarge the owner's extent to `size` where it stands; False when its upper neighbour is lent."""
-        start, length = self.lent[owner]
+        """Enlarge the owner's extent to `size` in place; False when its upper neighbour is not free."""
+        start, length = self.allocated[owner]
         end = start + length
         index = bisect_left(self.free, (end, 0))
         if index == len(self.free) or self.free[index][0] != end or self.free[index][1] < size - length:
             return False
-        self.lent[owner] = (start, size)
+        self.allocated[owner] = (start, size)
         self._shrink(index, start + size, self.free[index][1] - (size - length))
         return True
 
     def move(self, owner: int, size: int) -> bool:
-        """Lend another extent of `size` slots, then end the old loan; False when none serves."""
-        old, index = self.lent[owner], self.find(size)
+        """Allocate another extent of `size` slots, then end the old loan; False when none serves."""
+        old, index = self.allocated[owner], self.find(size)
         if index is None:
             return False
-        self.lent[owner] = self._cut(index, size)
+        self.allocated[owner] = self._cut(index, size)
         self._merge(*old)
         return True
 
     def give_back(self, owner: int) -> int:
         """End the loan; the number of slots that became free."""
-        start, size = self.lent[owner]
-        del self.lent[owner]
+        start, size = self.allocated[owner]
+        del self.allocated[owner]
         self._merge(start, size)
         if start + size == self._next:
             self._next = start  # the last loan is undone
@@ -108,9 +108,9 @@ class ExtentArena:
 
     def regions(self) -> Iterator[Region]:
         """All extents in ascending order."""
-        lent = ((start, size, (owner,)) for owner, (start, size) in self.lent.items())
+        allocated = ((start, size, (owner,)) for owner, (start, size) in self.allocated.items())
         free: Iterator[tuple[int, int, tuple[int, ...]]] = ((start, size, ()) for start, size in self.free)
-        return (Region(*extent) for extent in sorted([*lent, *free]))
+        return (Region(*extent) for extent in sorted([*allocated, *free]))
 
     def _cut(self, index: int, size: int) -> tuple[int, int]:
         """Take `size` slots off the low end of a free extent."""

@@ -60,7 +60,7 @@ class Facts:
     windows: ClassVar[bool] = False
     """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
-    """Whether memory is lent in pieces found through a table, as the kernels of paging engines read it."""
+    """Whether memory is in pieces found through a table, as the kernels of paging engines read it."""
     has_blocks: ClassVar[bool] = False
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
     forks: ClassVar[bool] = False

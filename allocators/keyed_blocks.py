@@ -6,7 +6,7 @@
 
 A key stands for the text of a block and all text before it (allocators/texts.py). Equal blocks are not
 merged: where a key has a block already, others wait behind it (allocators/equal_blocks.py). How blocks enter,
-are freed and lent is for allocators/prefix_pool.py.
+are freed and allocated is for allocators/prefix_pool.py.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,9 @@ class KeyedBlocks(Pool):
     def __init__(self, num_blocks: int) -> None:
         self.free = num_blocks
         self.cached = 0
-        self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes the span lent next
+        self._ends = Span(
+            [], None, None
+        )  # the queue is a ring: behind its ends comes the span allocated next
         self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
         self._found: list[int] = []  # by key: the block, unless UNKNOWN
         self._spans: dict[int, Span] = {}  # by the key of their first block: the free ones that have keys
@@ -68,7 +70,7 @@ class KeyedBlocks(Pool):
         yield from self._equals.key.items()
 
     def queue(self) -> Iterator[int]:
-        """The free blocks in the order in which they will be lent."""
+        """The free blocks in the order in which they will be allocated."""
         for span in self._ends.others():
             yield from reversed(span.blocks)
 

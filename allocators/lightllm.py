@@ -85,10 +85,10 @@ class LightLLM(Allocator):
         return self.layout().regions()
 
     def layout(self) -> Layout:
-        lent = ((seq, self.slots(seq)) for seq in sorted(self._held))
+        allocated = ((seq, self.slots(seq)) for seq in sorted(self._held))
         unlocked = (node for node in self.tree.nodes() if not node.locks)
         found = {slot for node in unlocked for slot in node.slots[: node.findable]}
-        return layout_of_slots(self.capacity_slots, lent, found)
+        return layout_of_slots(self.capacity_slots, allocated, found)
 
     # -- placing ------------------------------------------------------------------------------
 

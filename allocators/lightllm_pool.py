@@ -1,9 +1,9 @@
 """LightLLM's token pool: an array of slot numbers and a stack pointer.
 
     slots   [ 4  0  1 | 7  2  3  5  6 ]
-              lent ...^ mark: the next to be lent is slots[mark]
+         allocated ...^ mark: the next to be allocated is slots[mark]
 
-`alloc(n)` lends the n slots behind the mark and moves it up. `free` writes what comes back just before the
+`alloc(n)` takes the n slots behind the mark and moves it up. `free` writes what comes back just before the
 mark, in its own order, and moves it down: what came last goes first. What stands before the mark is stale.
 """
 
@@ -16,9 +16,9 @@ class TokenPool:
     Attributes
     ----------
     slots : list of int
-        All slot numbers; those from `mark` on are free, in the order in which they will be lent.
+        All slot numbers; those from `mark` on are free, in the order in which they will be allocated.
     mark : int
-        The stack pointer: how many slots are lent.
+        The stack pointer: how many slots are allocated.
     """
 
     def __init__(self, size: int) -> None:
@@ -27,7 +27,7 @@ class TokenPool:
 
     @property
     def free(self) -> int:
-        """Slots that can be lent."""
+        """Slots that can be allocated."""
         return len(self.slots) - self.mark
 
     def alloc(self, count: int) -> list[int] | None:
@@ -39,7 +39,7 @@ class TokenPool:
         return self.slots[start : self.mark]
 
     def give_back(self, slots: Sequence[int]) -> None:
-        """Take slots back, each lent once."""
+        """Take slots back, each allocated once."""
         end = self.mark
         self.mark = end - len(slots)
         self.slots[self.mark : end] = slots

@@ -45,7 +45,7 @@ class Mlc(Paged):
         if not filled or len(table) != full + 1 or self._claims.part_filled or not self._pool.free:
             return super().fork(parent, child, tokens)
         self._claims.share(parent, child, full)
-        self._tables[child] = table[:full] + self._pool.lend(1)
+        self._tables[child] = table[:full] + self._pool.allocate(1)
         self.copied_slots += filled
         self._count()
         return True

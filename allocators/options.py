@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Order(Enum):
-    """Which of its free blocks an engine lends first. A freed table comes back from its last block on."""
+    """Which of its free blocks an engine allocates first. A freed table comes back from its last block on."""
 
     STACK = "stack"
     """the one freed last (vLLM V0; V1 0.33 with its prefix cache off)"""
@@ -79,7 +79,7 @@ class Options(NamedTuple):
     block_size: int = 16
     """slots of a block, for those that have blocks"""
     order: Order = Order.STACK
-    """the free block to lend, for those that have blocks"""
+    """the free block to allocate, for those that have blocks"""
     cache: CacheRules | None = None
     """how prefixes are kept, for those that can; None: not at all"""
     host_slots: int = 0

@@ -7,13 +7,13 @@
 Token i of a sequence lies in slot `table[i // block_size] * block_size + i % block_size`. Waste of a
 sequence: `-tokens % block_size`, less than one block; no free block is ever useless, so external is 0.
 
-Blocks freed last are lent first, as in vLLM 0.33 without prefix caching, or after all others, as in
+Blocks freed last are allocated first, as in vLLM 0.33 without prefix caching, or after all others, as in
 vLLM 0.11; either way the last block of a table before its first. `fork` shares every block; whoever
 first writes into a shared last block gets a copy of it (copy-on-write), the last holder writes in place.
 Sequences can be swapped to a host pool, where blocks that they share among each other stay shared.
 
 With `cache` it also keeps prefixes (allocators/prefix.py): equal texts share blocks, and freed blocks can be
-found until they are lent again. Sliding windows are for allocators/windowed.py.
+found until they are allocated again. Sliding windows are for allocators/windowed.py.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Paged(BlockTables):
     block_size : int
         Slots of a block.
     order : Order
-        Which free block to lend: STACK or QUEUE; with `cache` QUEUE or HASHED_LAST.
+        Which free block to allocate: STACK or QUEUE; with `cache` QUEUE or HASHED_LAST.
     host_slots : int
         Size of the pool for swapped sequences.
     cache : CacheRules, optional
@@ -87,7 +87,7 @@ class Paged(BlockTables):
         count = -(-tokens // self.block_size)
         if count > self._pool.free:
             return False
-        self._tables[seq] = self._pool.lend(count)
+        self._tables[seq] = self._pool.allocate(count)
         self.used_slots += count * self.block_size
         return True
 
@@ -107,7 +107,7 @@ class Paged(BlockTables):
         elif missing <= 0:
             return True
         if missing > 0:
-            table += self._pool.lend(missing)
+            table += self._pool.allocate(missing)
             self.used_slots += missing * size
         if self.prefixes is not None:
             if seq in self.prefixes.filling:
@@ -122,7 +122,7 @@ class Paged(BlockTables):
         self.used_slots += count * self.block_size
         try:
             if self.prefixes is None:
-                self._pool.lend_each(seqs, self._tables)
+                self._pool.allocate_each(seqs, self._tables)
                 return
             self.evicted_by = self.prefixes.grow_each(seqs, self._tables)
         except KeyError as missing:
@@ -195,7 +195,7 @@ class Paged(BlockTables):
         if missing * self.block_size + match.woken_slots > self.free_slots:
             return False
         self._claims.add(self.prefixes.enter(seq, match))
-        self._tables[seq] = match.blocks + self._pool.lend(missing) if missing > 0 else match.blocks[:]
+        self._tables[seq] = match.blocks + self._pool.allocate(missing) if missing > 0 else match.blocks[:]
         self._count()
         return True
 
@@ -228,7 +228,7 @@ class Paged(BlockTables):
         slots = self.slots_held(seqs)
         if slots > self._pool.free * self.block_size:
             return False
-        tables, filled = self._host.take(seqs, self._pool.lend(slots // self.block_size))
+        tables, filled = self._host.take(seqs, self._pool.allocate(slots // self.block_size))
         self.host_used_slots -= slots
         self._tables.update(tables)
         if self.prefixes is not None:
@@ -241,7 +241,7 @@ class Paged(BlockTables):
     def _copy_on_write(self, seq: int, table: list[int]) -> None:
         filled = self._claims.part_filled[table[-1]]
         self._claims.part(seq, table[-1])
-        table[-1:] = self._pool.lend(1)
+        table[-1:] = self._pool.allocate(1)
         self._count()
         self.cow_copies += 1
         self.copied_slots += filled

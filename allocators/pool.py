@@ -1,8 +1,8 @@
-"""Free blocks, in the order in which they will be lent.
+"""Free blocks, in the order in which they will be allocated.
 
 A pool knows blocks by their numbers and nothing of who holds them: block tables are the allocators' own.
 `Pool` forgets what was in a block; allocators/prefix_pool.py has one that finds texts again. An allocator
-takes either, as both lend and take back alike.
+takes either, as both allocate and take back alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from kvsim.allocators.records import Id
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Pool:
-    """Blocks 0 to `num_blocks - 1`, at first lent in that order.
+    """Blocks 0 to `num_blocks - 1`, at first allocated in that order.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class Pool:
         self.free = num_blocks
         self.cached = 0
         self._stack = order is Order.STACK
-        self._free = list(range(num_blocks - 1, -1, -1))  # the next one to lend is the last
+        self._free = list(range(num_blocks - 1, -1, -1))  # the next one to allocate is the last
 
-    def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
+    def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
         free = self._free
         blocks = free[: -count - 1 : -1]
@@ -39,23 +39,23 @@ class Pool:
         self.free -= count
         return blocks
 
-    def lend_one(self) -> Id:
+    def allocate_one(self) -> Id:
         """The next free block: there must be one."""
         free: list[Id] = self._free
         self.free -= 1
         return free.pop()
 
-    def lend_each(
+    def allocate_each(
         self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
-        """As `lend`, one block to the table of each of these sequences, in their order."""
+        """As `allocate`, one block to the table of each of these sequences, in their order."""
         free: list[Id] = self._free
         for seq in seqs:
             tables[seq].append(free.pop())
         self.free -= len(seqs)
 
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
-        """Free blocks, the last of them to be lent first; `first`: before all others, whatever the order.
+        """Free blocks; their last is allocated first; `first`: before all others, whatever the order.
 
         `key` names the text of the first block, and so those of the next ones, where texts are found again.
         """
@@ -77,5 +77,5 @@ class Pool:
         self.give_back(blocks)
 
     def queue(self) -> Iterator[int]:
-        """The free blocks in the order in which they will be lent."""
+        """The free blocks in the order in which they will be allocated."""
         return reversed(self._free)

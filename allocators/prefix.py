@@ -8,7 +8,7 @@ A block is known by its key, which stands for all text from the first token to t
 rest of an evicted sequence gets keys of its own, by which the sequence finds what is left of it when it comes
 back.
 
-A free block keeps its key until it is lent again: that is the eviction (allocators/prefix_pool.py). Such
+A free block keeps its key until it is allocated again: that is the eviction (allocators/prefix_pool.py). Such
 blocks are `cached` in the ledger. A look-up stops at the first miss.
 
 `Prefixes` says what the texts of sequences are and what of them is found; tables and claims to blocks are of
@@ -35,7 +35,7 @@ class Prefixes:
     rules : CacheRules
         What is found where blocks are equal.
     order : Order
-        QUEUE, or HASHED_LAST: what is not full is lent again before all others.
+        QUEUE, or HASHED_LAST: what is not full is allocated again before all others.
 
     Attributes
     ----------
@@ -115,12 +115,12 @@ class Prefixes:
         pool = self.pool
         evicted: list[int] = []
         if not self.filling or self.filling.isdisjoint(seqs):
-            pool.lend_each(seqs, tables, evicted)
+            pool.allocate_each(seqs, tables, evicted)
             return evicted
         for index, seq in enumerate(seqs):  # one by one, as an equal may be forgotten when a table is full
             cached, table = pool.cached, tables[seq]
             self.fill(seq, table, len(table))
-            table += pool.lend(1)
+            table += pool.allocate(1)
             evicted += [index] * (cached - pool.cached)
         return evicted
 

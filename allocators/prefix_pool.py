@@ -1,11 +1,11 @@
 """Free blocks that remember their text: a queue of spans, in which a text found again is woken.
 
-    freed     [2  7 11  5]  behind all others            lent next from there: 5, then 11, 7, 2
+    freed     [2  7 11  5]  behind all others            allocated next from there: 5, then 11, 7, 2
     woken      2  7                                      a text is found from its start on
-    left            [11  5]                              lent next: 5, then 11
+    left            [11  5]                              allocated next: 5, then 11
 
-A free block is found until it is lent. The queue is made of spans (allocators/spans.py), so that work goes by
-spans, whatever their length: what is known of keys (allocators/keyed_blocks.py) changes in slices.
+A free block is found until it is allocated. The queue is made of spans (allocators/spans.py), so that work
+goes by spans, whatever their length: what is known of keys (allocators/keyed_blocks.py) changes in slices.
 
 Of equal blocks a look-up finds the first that was entered; with `newest` it finds the last, and the others
 are forgotten.
@@ -23,7 +23,7 @@ from kvsim.allocators.spans import Span
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPool(KeyedBlocks):
-    """Lends the block that was freed first, and finds those whose text is known.
+    """Allocates the block that was freed first, and finds those whose text is known.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class PrefixPool(KeyedBlocks):
         self.cached -= 1
 
     def _find_next(self, key: int) -> None:
-        """The block found by this key is lent: the next that waits behind it is found."""
+        """The block found by this key is allocated: the next that waits behind it is found."""
         block = self._equals.next(key)
         if block is None:
             return
@@ -121,20 +121,20 @@ class PrefixPool(KeyedBlocks):
         if span:
             span.key, self._spans[key] = key, span
 
-    # -- lending ------------------------------------------------------------------------------
+    # -- allocating ------------------------------------------------------------------------------
 
-    def lend(self, count: int, evicted: list[int] | None = None) -> list[int]:
+    def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """As in Pool; whoever had their text finds them no more."""
         span = self._ends.behind
         if evicted is None and len(span.blocks) > count > 0:  # most often
             blocks = span.blocks
-            lent = blocks[: -count - 1 : -1]
+            allocated = blocks[: -count - 1 : -1]
             del blocks[-count:]
             if span.key is not None:
-                self._forget_lent(span.key + len(blocks), count)
+                self._forget_allocated(span.key + len(blocks), count)
             self.free -= count
-            return lent
-        lent, missing = [], count
+            return allocated
+        allocated, missing = [], count
         while missing:
             span = self._ends.behind
             blocks, key = span.blocks, span.key
@@ -150,7 +150,7 @@ class PrefixPool(KeyedBlocks):
                     del self._spans[key]
             cached = key is not None
             if key is not None:
-                self._forget_lent(key + left, found)
+                self._forget_allocated(key + left, found)
             elif self._equals.key and taken[0] in self._equals.key:
                 self._equals.remove(taken[0])
                 self.cached -= 1
@@ -158,14 +158,14 @@ class PrefixPool(KeyedBlocks):
             if cached and evicted is not None:
                 evicted += range(count - missing, count - missing + found)
             missing -= found
-            if lent:
-                lent += taken
+            if allocated:
+                allocated += taken
             else:
-                lent = taken
+                allocated = taken
         self.free -= count
-        return lent
+        return allocated
 
-    def lend_each(
+    def allocate_each(
         self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
         """As in Pool."""
@@ -176,15 +176,15 @@ class PrefixPool(KeyedBlocks):
                 tables[seq].append(blocks.pop())
             self.free -= count
             if span.key is not None:
-                self._forget_lent(span.key + len(blocks), count)
+                self._forget_allocated(span.key + len(blocks), count)
                 if evicted is not None:
                     evicted += range(count)
             return
-        for seq, block in zip(seqs, self.lend(count, evicted), strict=True):
+        for seq, block in zip(seqs, self.allocate(count, evicted), strict=True):
             tables[seq].append(block)
 
-    def _forget_lent(self, key: int, count: int) -> None:
-        """Free blocks that look-ups found are lent."""
+    def _forget_allocated(self, key: int, count: int) -> None:
+        """Free blocks that look-ups found are allocated."""
         self._state[key : key + count] = bytearray(count)
         self.cached -= count
         if self._equals.waiting:
@@ -192,7 +192,7 @@ class PrefixPool(KeyedBlocks):
                 self._find_next(each)
 
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
-        """Free blocks, to be lent from the last on, after all others or before them.
+        """Free blocks, to be allocated from the last on, after all others or before them.
 
         `key` is the first block's, and those behind it have the next ones, as far as they are known by them.
         """
@@ -226,7 +226,7 @@ class PrefixPool(KeyedBlocks):
             self.cached += 1
 
     def _put(self, blocks: list[int], key: int | None, place: Span) -> Span:
-        """A new span, to be lent just before the one at `place`."""
+        """A new span, to be allocated just before the one at `place`."""
         span = Span(blocks, key, place)
         if key is not None:
             count = len(blocks)
@@ -236,7 +236,7 @@ class PrefixPool(KeyedBlocks):
         return span
 
     def _cut(self, key: int) -> Span:
-        """Cut a span in two before this key; returns the rear one, which is lent first.
+        """Cut a span in two before this key; returns the rear one, which is allocated first.
 
         Seldom: whoever asks for a block holds those of all text before it, but with `newest` as equals.
         """

@@ -67,7 +67,7 @@ class Radix(Allocator):
         self.caches = True
         self.growth_unit = 1
         self.tree = RadixTree()
-        self._free = list(range(capacity_slots - 1, -1, -1))  # the next one to lend is the last
+        self._free = list(range(capacity_slots - 1, -1, -1))  # the next one to allocate is the last
         self._held: Holdings[Holding] = Holdings()
 
     def slots(self, seq: int) -> list[int]:
@@ -82,8 +82,8 @@ class Radix(Allocator):
         return self.layout().regions()
 
     def layout(self) -> Layout:
-        lent = [(seq, self.slots(seq)) for seq in sorted(self._held)]
-        return layout_of_slots(self.capacity_slots, lent, self.tree.idle_slots())
+        allocated = [(seq, self.slots(seq)) for seq in sorted(self._held)]
+        return layout_of_slots(self.capacity_slots, allocated, self.tree.idle_slots())
 
     # -- placing ------------------------------------------------------------------------------
 

@@ -2,27 +2,27 @@
 
     (ends) <-> [2  9  4] <-> [5] <-> [7  11] <-> (ends)
                 key 20        no      key 3: 7 has 3, 11 has 4
-    lent: 4, then 9, then 2, then 5, then 11, then 7
+    allocated: 4, then 9, then 2, then 5, then 11, then 7
 
-The queue is a ring of spans, of which one, the ends, has no blocks: behind it comes the span lent next. A
-span is lent from its last block on, so that of a text the end goes first.
+The queue is a ring of spans, of which one, the ends, has no blocks: behind it comes the span allocated next.
+A span is allocated from its last block on, so that of a text the end goes first.
 """
 
 from collections.abc import Iterator
 
 
 class Span:
-    """Free blocks, the last to be lent first; block i has the key `key + i`, or none has a key.
+    """Free blocks, the last to be allocated first; block i has the key `key + i`, or none has a key.
 
-    A new one is lent just before the one at `place`; None: it is the ends of a queue.
+    A new one is allocated just before the one at `place`; None: it is the ends of a queue.
     """
 
     __slots__ = ("behind", "blocks", "front", "key")
 
     front: "Span"
-    """lent before this one"""
+    """allocated before this one"""
     behind: "Span"
-    """lent after this one"""
+    """allocated after this one"""
 
     def __init__(self, blocks: list[int], key: int | None, place: "Span | None") -> None:
         self.blocks = blocks
@@ -34,14 +34,14 @@ class Span:
             place.front.behind = place.front = self
 
     def others(self) -> Iterator["Span"]:
-        """Of the ends: all spans, the one lent next first."""
+        """Of the ends: all spans, the one allocated next first."""
         span = self.behind
         while span is not self:
             yield span
             span = span.behind
 
     def split(self, at: int) -> "Span":
-        """Make the blocks of a text from `at` on a span of their own, which is lent first; returns it."""
+        """Make the blocks of a text from `at` on a span of their own, allocated first; returns it."""
         assert self.key is not None
         rear = Span(self.blocks[at:], self.key + at, self)
         del self.blocks[at:]

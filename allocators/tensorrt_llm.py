@@ -7,8 +7,8 @@
 
 A full block enters the tree when it is computed; of equal texts the first keeps the place. A prompt shares
 the blocks that it finds. Of the first that differs, what the two have in common is used too: the block itself
-if nobody has it and nothing follows it, else a copy. Free blocks stay in the tree until they are lent: lowest
-priority first, then the one freed first (allocators/retention.py).
+if nobody has it and nothing follows it, else a copy. Free blocks stay in the tree until they are allocated:
+lowest priority first, then the one freed first (allocators/retention.py).
 
 Waste of a sequence: less than one block, as in `paged`. `retain` sets priorities, as TensorRT-LLM's API does;
 runs leave them at 35. Left out: the secondary pool, and that a paused sequence finds its own answer again.

@@ -12,7 +12,7 @@ With `cache`, the prompt of a finished request stays in a trie (allocators/tgi_t
 answer is freed. Blocks that are short are taken from the leaf used least recently, from its end. Both lists
 are equal to those of text-generation-inference (backends/v3, revision db931fcf) in every recorded step.
 
-Left out: the window, for which TGI uses a request's blocks as a ring; block 0, which TGI never lends; and
+Left out: the window, for which TGI uses a request's blocks as a ring; block 0, which TGI never allocates; and
 that TGI finds a whole prompt and computes its last token again, where here that token is not looked up.
 """
 

@@ -4,7 +4,7 @@
     with a window     at most ceil(window / block) blocks, whose slots are used over and over, as a ring
     on Gaudi (HPU)    one slot more for every request; the lowest blocks first, in ascending order
 
-Block 0 is never lent: TGI keeps it for health checks. As `SimpleAllocator` of
+Block 0 is never allocated: TGI keeps it for health checks. As `SimpleAllocator` of
 text-generation-inference, backends/v3/src/block_allocator.rs.
 """
 
@@ -50,5 +50,5 @@ class FreeBlocks:
         return sorted(blocks) if self.hpu else blocks
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """Take blocks back, which are the next to be lent."""
+        """Take blocks back, which are the next to be allocated."""
         self.free += blocks

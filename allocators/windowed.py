@@ -49,7 +49,7 @@ class Windowed(Allocator):
         How the layers are kept.
     block_size : int
         Slots of a block.
-    order : which free block to lend
+    order : which free block to allocate
     """
 
     windows: ClassVar[bool] = True
@@ -179,7 +179,7 @@ class Windowed(Allocator):
         taken = each * len(seqs)
         if taken > self._pool.free:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
-        blocks, at = self._pool.lend(taken), 0
+        blocks, at = self._pool.allocate(taken), 0
         for held in map(self._held.__getitem__, seqs):
             held.blocks += blocks[at : at + each]
             held.length += 1
@@ -201,7 +201,7 @@ class Windowed(Allocator):
     def _extend(self, held: Holding, count: int) -> None:
         """Add so many blocks to every table, one table after the other."""
         each = self.slots_per_token
-        blocks = self._pool.lend(each * count)
+        blocks = self._pool.allocate(each * count)
         if count > 1:
             tables, blocks = blocks, blocks[:]
             for at in range(each):
@@ -232,7 +232,7 @@ class Windowed(Allocator):
     # -- looking ------------------------------------------------------------------------------
 
     def free_queue(self) -> tuple[int, ...]:
-        """The free blocks in the order in which they will be lent."""
+        """The free blocks in the order in which they will be allocated."""
         return tuple(self._pool.queue())
 
     def regions(self) -> Iterator[Region]:

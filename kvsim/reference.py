@@ -236,14 +236,14 @@ class Pages:
 
     def can_admit(self, tokens: int, bound: int) -> bool:
         """Whether so many tokens find room."""
-        return self.slots_needed(tokens, bound) <= self.capacity_slots - self._lent()
+        return self.slots_needed(tokens, bound) <= self.capacity_slots - self._allocated()
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        """Lend a new sequence its blocks; False: no room."""
+        """Allocate a new sequence its blocks; False: no room."""
         return self.grow(seq, tokens)
 
     def grow(self, seq: int, tokens: int) -> bool:
-        """Lend it as many more as so many tokens need; False: no room."""
+        """Allocate it as many more as so many tokens need; False: no room."""
         blocks = -(-tokens // self.block_size)
         if blocks - self.table.get(seq, 0) > self.blocks - sum(self.table.values()):
             return False
@@ -258,10 +258,10 @@ class Pages:
         """Every slot by its kind: the end of a last block is reserved as far as the answer will fill it."""
         tails = {seq: self.table[seq] * self.block_size - length for seq, length in lengths.items()}
         later = sum(min(tail, finals[seq] - lengths[seq]) for seq, tail in tails.items())
-        tokens, lent = sum(lengths.values()), self._lent()
-        return Ledger(tokens, later, lent - tokens - later, 0, 0, self.capacity_slots - lent, 0)
+        tokens, allocated = sum(lengths.values()), self._allocated()
+        return Ledger(tokens, later, allocated - tokens - later, 0, 0, self.capacity_slots - allocated, 0)
 
-    def _lent(self) -> int:
+    def _allocated(self) -> int:
         return sum(self.table.values()) * self.block_size
 
 

@@ -279,7 +279,7 @@ def _swaps(seeds: System) -> str:
 
 
 def _upkeep(seeds: System) -> str:
-    """What the allocator did beside lending, and how long steps waited for it."""
+    """The other work of the allocator, and how long steps waited for it."""
     done = [summary.get("upkeep") or {} for summary in seeds]
     if not any(value for each in done for value in each.values()):
         return ""

@@ -85,7 +85,7 @@ def card(name: str) -> str:
 
 
 def drawn(allocator: type[Allocator]) -> list[str]:
-    """The arena after each part of the story; capitals hold tokens, small letters are lent and empty."""
+    """The arena after each part of the story; capitals hold tokens, small letters are allocated and empty."""
     for scale in (1, 4, 16, 64, 256, 1024, 4096):
         try:
             lines = list(_told(allocator, scale))
@@ -96,7 +96,7 @@ def drawn(allocator: type[Allocator]) -> list[str]:
             continue  # its pages are too large
         each = f", each of {scale:,}" if scale > 1 else ""
         idle = "; - idle" if allocator.idles else ""
-        return [*lines, f"{CELLS} slots{each}{idle}: A tokens, a lent and empty, : cached, . free"]
+        return [*lines, f"{CELLS} slots{each}{idle}: A holds a token, a is empty, : cached, . free"]
     return []
 
 

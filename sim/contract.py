@@ -7,7 +7,7 @@ Memory is so small that somebody must make room all the time. Every workload is 
 step by step, with the memory recounted from scratch at every step. The rules:
 
 1. Every request ends exactly once, finished or rejected, and the run comes to an end.
-2. Memory is paid for and given back: what the sequences hold is what the allocator lends, at every step,
+2. Memory is paid for and given back: what the sequences hold is what the allocator allocates, at every step,
    and nothing at the end.
 3. What is swapped and copied costs time: whatever the allocator moved was in the work of some step.
 4. Late tokens are late: the gaps between the tokens of all requests add up to the time that they took.
@@ -95,7 +95,7 @@ class CountedPaged(Paged):
 
 RULES = {
     "every_request_ends": "Every request is finished or rejected, once, and the run comes to an end.",
-    "memory_is_given_back": "What sequences hold is what is lent, at every step, and nothing at the end.",
+    "memory_is_given_back": "What sequences hold is what is allocated, always, and nothing at the end.",
     "what_is_moved_costs_time": "Whatever is swapped or copied is in the work of some step.",
     "late_tokens_are_late": "The gaps between tokens add up to the time that requests took.",
     "decisions_depend_on_state_alone": "Spans and single steps give the same run.",
@@ -247,7 +247,7 @@ def _every_request_ends(result: Result, replica: Replica) -> str:
 def _memory_is_given_back(replica: Replica) -> str:
     server, allocator = replica.server, replica.server.allocator
     left = {
-        "lent": allocator.used_slots,
+        "allocated": allocator.used_slots,
         "in the host pool": allocator.host_used_slots,
         "held by prompts": server.prefill_held,
         "never to be written": server.internal,

@@ -99,7 +99,7 @@ class OfKinds(Grouped):
         """The first slot of a page."""
         raise NotImplementedError
 
-    def _lent_to_kinds(self) -> Iterator[tuple[int, int]]:
+    def _allocated_to_kinds(self) -> Iterator[tuple[int, int]]:
         """(first slot, slots) of what only one kind can have, by address; idle where nothing is there."""
         return iter(())
 
@@ -113,7 +113,7 @@ class OfKinds(Grouped):
                 Region(self._place(kind, page), self.sizes[kind], (), cached=True)
                 for page in pool.cached_pages()
             ]
-        ends = [at for start, size in self._lent_to_kinds() for at in (start, start + size)]
+        ends = [at for start, size in self._allocated_to_kinds() for at in (start, start + size)]
         at = 0
         for region in sorted(found):
             yield from _empty(at, region.start, ends)
@@ -122,9 +122,9 @@ class OfKinds(Grouped):
         yield from _empty(at, self.capacity_slots, ends)
 
 
-def _empty(start: int, end: int, lent: list[int]) -> Iterator[Region]:
-    """What nobody owns between two pages: idle inside what is lent to a kind, else free."""
-    for place, at in enumerate([*lent, end]):
+def _empty(start: int, end: int, allocated: list[int]) -> Iterator[Region]:
+    """What nobody owns between two pages: idle inside what is allocated to a kind, else free."""
+    for place, at in enumerate([*allocated, end]):
         if start < at:
             upto = min(at, end)
             yield Region(start, upto - start, (), idle=place % 2 == 1)
@@ -163,7 +163,7 @@ class Jenga(OfKinds):
         large, place = self._large.kinds[kind].page(page)
         return large * self._large.arena.large_bytes + place * self.sizes[kind]
 
-    def _lent_to_kinds(self) -> Iterator[tuple[int, int]]:
+    def _allocated_to_kinds(self) -> Iterator[tuple[int, int]]:
         size = self._large.arena.large_bytes
         for large, _ in self._large.arena.begun():
             yield large * size, size

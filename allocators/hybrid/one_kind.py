@@ -21,7 +21,7 @@ def is_one_kind(layers: Layers) -> bool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OneKindOfLargePages(Uncached):
-    """Large pages of one small page each: of a sequence that ends the first is lent first again."""
+    """Large pages of one small page each: of a sequence that ends the first is allocated first again."""
 
     idles: ClassVar[bool] = True
 

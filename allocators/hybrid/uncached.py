@@ -103,7 +103,7 @@ class Uncached(Windowed):
         if not self.can_admit(tokens, bound):
             return False
         held, length, at = Holding(), -(-tokens // self.block_size), 0
-        blocks = self._pool.lend(self.groups.each * length + self._states)
+        blocks = self._pool.allocate(self.groups.each * length + self._states)
         tables: list[list[int]] = []
         states: list[int] = []
         for of_state in self._of_state:

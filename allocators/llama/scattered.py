@@ -112,9 +112,9 @@ class LlamaScattered(Allocator):
 
 def regions_of(rows: Mapping[int, list[int]], capacity: int) -> Iterator[Region]:
     """The cells of each sequence, by token, as regions, and what is empty between them."""
-    lent = sorted(run for seq, row in rows.items() for run in _runs(seq, row))
+    allocated = sorted(run for seq, row in rows.items() for run in _runs(seq, row))
     end = 0
-    for start, size, owners, first in lent:
+    for start, size, owners, first in allocated:
         if start > end:
             yield Region(end, start - end, ())
         yield Region(start, size, owners, first)

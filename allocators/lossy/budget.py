@@ -218,7 +218,7 @@ class Budgeted(Blocks):
     def _extend(self, held: Holding, tokens: int) -> None:
         missing = -(-tokens // self.block_size) - len(held.blocks)
         if missing > 0:
-            held.blocks += self._pool.lend(missing)
+            held.blocks += self._pool.allocate(missing)
             held.dead += [0] * missing
             self.used_slots += missing * self.block_size
 

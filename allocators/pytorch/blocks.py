@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 class Block:
-    """A piece of a segment, lent or free.
+    """A piece of a segment, allocated or free.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The caching allocator: blocks of cached segments, lent by best fit; segments go back only in need.
+"""The caching allocator: blocks of cached segments, allocated by best fit; segments go back only in need.
 
     malloc(bytes)   round up; small pool up to 1 MiB, else large
       1. best fit   the smallest free block of this stream and pool that is large enough
@@ -30,7 +30,7 @@ from kvsim.allocators.pytorch.snapshot import Segment, segments_of
 
 
 class CachingAllocator:
-    """Lends bytes of a card to tensors, as `torch.cuda` does.
+    """Allocates bytes of a card to tensors, as `torch.cuda` does.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class CachingAllocator:
         What was taken from the card; what torch reports.
     pools : tuple of Pool
         The small and the large one.
-    lent : set of Block
+    allocated : set of Block
         Blocks that tensors have.
     journal : Journal or None
         Where blocks are written down before they change.
@@ -62,21 +62,21 @@ class CachingAllocator:
         self.counters = Counters()
         self.allowed_bytes = None if fraction is None else int(fraction * total_bytes)
         self._small, self._large = self.pools = Pool(small=True), Pool(small=False)
-        self.lent: set[Block] = set()
+        self.allocated: set[Block] = set()
         self.journal: Journal | None = None
         self._ages = fraction is not None and self.settings.collect_above > 0
 
-    # -- lending ------------------------------------------------------------------------------
+    # -- allocating ------------------------------------------------------------------------------
 
     def malloc(self, size: int, stream: int = 0) -> Block | None:
-        """Lend a block for `size` bytes (1 or more); None: out of memory."""
+        """Allocate a block for `size` bytes (1 or more); None: out of memory."""
         rounded = self.settings.round_size(size)
         pool = self._small if rounded <= SMALL else self._large
         block = self._best_fit(pool, stream, rounded) or self._from_card(pool, stream, rounded)
         if block is None:
             self.counters.ooms += 1
             return None
-        return self._lend(block, rounded, size)
+        return self._allocate(block, rounded, size)
 
     def free(self, block: Block) -> None:
         """Take a block back and merge it with its free neighbours."""
@@ -84,7 +84,7 @@ class CachingAllocator:
         before, after = block.prev, block.next
         if self.journal is not None:
             self.journal.touch(block, before, after, before and before.prev, after and after.next)
-        self.lent.remove(block)
+        self.allocated.remove(block)
         block.allocated = False
         counters.allocated.add(-block.size, small)
         counters.requested.add(-block.requested, small)
@@ -121,7 +121,7 @@ class CachingAllocator:
 
     def segments(self) -> list[Segment]:
         """All segments by address."""
-        return segments_of([*self._small.free(), *self._large.free(), *self.lent])
+        return segments_of([*self._small.free(), *self._large.free(), *self.allocated])
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -170,8 +170,8 @@ class CachingAllocator:
         self.counters.device_allocs += 1
         return Block(pool, stream, address, wanted)
 
-    def _lend(self, block: Block, size: int, requested: int) -> Block:
-        """Split what is too much off a block that is in no pool, and lend the rest."""
+    def _allocate(self, block: Block, size: int, requested: int) -> Block:
+        """Split what is too much off a block that is in no pool, and allocate the rest."""
         counters, pool = self.counters, block.pool
         if self.journal is not None:
             self.journal.touch(block, block.prev)
@@ -188,7 +188,7 @@ class CachingAllocator:
             counters.inactive_split.add(-1, pool.small)
         block.allocated = True
         block.requested = requested
-        self.lent.add(block)
+        self.allocated.add(block)
         counters.allocated.add(block.size, pool.small)
         counters.requested.add(requested, pool.small)
         return block

@@ -17,21 +17,21 @@ class Addresses:
 
     def __init__(self, base: int) -> None:
         self.base = base
-        self.lent: list[tuple[int, int]] = []  # (address, bytes), ascending
+        self.allocated: list[tuple[int, int]] = []  # (address, bytes), ascending
 
     def take(self, size: int) -> int:
         """The lowest address with `size` free bytes behind it."""
         end = self.base
-        for start, length in self.lent:
+        for start, length in self.allocated:
             if start - end >= size:
                 break
             end = start + length
-        insort(self.lent, (end, size))
+        insort(self.allocated, (end, size))
         return end
 
     def give_back(self, address: int) -> int:
         """What was taken there is free again: its bytes."""
-        return self.lent.pop(bisect_left(self.lent, (address, 0)))[1]
+        return self.allocated.pop(bisect_left(self.allocated, (address, 0)))[1]
 
 
 class Card:
@@ -40,7 +40,7 @@ class Card:
     Attributes
     ----------
     used_bytes : int
-        Segments and physical pages lent now.
+        Segments and physical pages allocated now.
     mallocs, frees, creates, releases, maps, unmaps, reserves : int
         cudaMalloc, cudaFree, cuMemCreate, cuMemRelease, cuMemMap, cuMemUnmap, cuMemAddressReserve.
     """
@@ -94,8 +94,8 @@ class Card:
 
     def saved(self) -> tuple[int, int, int, list[tuple[int, int]]]:
         """What `restore` needs, virtual ranges left out."""
-        return self.used_bytes, self.mallocs, self.frees, self._segments.lent.copy()
+        return self.used_bytes, self.mallocs, self.frees, self._segments.allocated.copy()
 
     def restore(self, saved: tuple[int, int, int, list[tuple[int, int]]]) -> None:
         """Be what was saved."""
-        self.used_bytes, self.mallocs, self.frees, self._segments.lent = saved
+        self.used_bytes, self.mallocs, self.frees, self._segments.allocated = saved

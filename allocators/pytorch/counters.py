@@ -31,7 +31,7 @@ class Counters:
     Attributes
     ----------
     allocated, active, requested : Counter
-        Bytes of lent blocks; the same, blocks that wait for another stream included (there are none
+        Bytes of allocated blocks; the same, blocks that wait for another stream included (there are none
         here); bytes that were asked for.
     reserved : Counter
         Bytes taken from the card.

@@ -1,6 +1,6 @@
 """Expandable segments: one virtual range per stream and pool, whose pages are mapped as it grows.
 
-    range, 9/8 of the card   |== lent ==|.. free ..|== lent ==|~~~~~~~~ unmapped ~~~~~~~~~|
+    range, 9/8 of the card   |= allocated =|.. free ..|= allocated =|~~~~~~~~ unmapped ~~~~~~~~~|
                               pages of 2 MiB (small pool) or 20 MiB (large pool) mapped so far
 
 The lowest address is taken where free and unmapped blocks in a row suffice. A shortage unmaps the whole

@@ -34,7 +34,7 @@ class Settings:
     Attributes
     ----------
     max_split_bytes : int
-        A block of this size or more is not split, nor lent to a smaller request.
+        A block of this size or more is not split, nor allocated to a smaller request.
     divisions : tuple of int
         For sizes from 2^(20+i) bytes on (the first: all below, too): steps between two powers of two to
         round up to; 0 or 1: none, multiples of 512 bytes.

@@ -1,7 +1,7 @@
-"""The segments of a card as torch's snapshot lists them: blocks in a row, lent and free, by address.
+"""The segments of a card as torch's snapshot lists them: blocks in a row, allocated and free, by address.
 
-segment     |## lent ##|... free ...|# lent #|        20 MiB from the card, cut into blocks
-expandable  |## lent ##|... free ...|  unmapped  |## lent ##|      each mapped stretch is one
+segment     |# allocated #|... free ...|# allocated #|          20 MiB from the card, cut into blocks
+expandable  |# allocated #|... free ...|  unmapped  |# allocated #|      each mapped stretch is one
 """
 
 from collections.abc import Iterator, Sequence

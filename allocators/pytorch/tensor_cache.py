@@ -4,8 +4,8 @@
     each tensor is a block of PyTorch's caching allocator, which has the whole arena
 
 Slots are grains of bytes. Of the arena, `idle` is what the caching allocator has taken from the card and
-could give back: segments that are wholly free. Free blocks beside lent ones (torch: inactive split) cannot
-be given back; those too small for a tensor of the next request are `external`. Rounding is `internal`.
+could give back: segments that are wholly free. Free blocks beside allocated ones (torch: inactive split)
+cannot be given back; those too small for a tensor of the next request are `external`. Rounding is `internal`.
 
 Each sequence has a cache of its own, of batch size 1: what continuous batching over these caches would be.
 In reality they serve static batches, padded to the longest, in one tensor for all. Only cache tensors are
@@ -150,7 +150,7 @@ class TensorCache(Allocator):
         self.count()
 
     def external_slots(self, need: int) -> int:
-        """Free blocks beside lent ones, of the other pool, or too small for a tensor of the next request."""
+        """Free blocks beside others, of the other pool, or too small for a tensor of the next request."""
         size = need * self.grain_bytes // self.tensors
         if not size:
             return 0
@@ -167,9 +167,9 @@ class TensorCache(Allocator):
     def largest_free_extent(self) -> int:
         """What the card could give at once if every free segment went back, or the largest other block."""
         card, counters = self.arena.card, self.arena.counters
-        lent = counters.allocated.current + counters.inactive_split_bytes.current
+        allocated = counters.allocated.current + counters.inactive_split_bytes.current
         split = (pool.free_of(0)[-1][0] for pool in self.arena.pools if pool.free_of(0))
-        return max(card.total_bytes - lent, *split, 0) // self.grain_bytes
+        return max(card.total_bytes - allocated, *split, 0) // self.grain_bytes
 
     def regions(self) -> Iterator[Region]:
         """The segments side by side, by address, and what is still the card's."""
@@ -189,10 +189,10 @@ class TensorCache(Allocator):
     def count(self) -> None:
         """Bring the counters up to date."""
         counters, card = self.arena.counters, self.arena.card
-        lent = counters.allocated.current
-        self.used_slots = lent // self.grain_bytes
+        allocated = counters.allocated.current
+        self.used_slots = allocated // self.grain_bytes
         self.idle_slots = (
-            counters.reserved.current - lent - counters.inactive_split_bytes.current
+            counters.reserved.current - allocated - counters.inactive_split_bytes.current
         ) // self.grain_bytes
         self.maps, self.unmaps = card.mallocs, card.frees
 

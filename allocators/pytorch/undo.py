@@ -23,7 +23,7 @@ class Checkpoint:
         self._pools = [pool.saved() for pool in allocator.pools]
         self._card = allocator.card.saved()
         self._counters = allocator.counters.saved()
-        self._lent = allocator.lent.copy()
+        self._allocated = allocator.allocated.copy()
 
     def keep(self) -> None:
         """What was done since stays."""
@@ -38,4 +38,4 @@ class Checkpoint:
             pool.restore(saved)
         allocator.card.restore(self._card)
         allocator.counters.restore(self._counters)
-        allocator.lent = self._lent
+        allocator.allocated = self._allocated

@@ -60,7 +60,7 @@ class SglangDual(SglangWindows):
     """
 
     idea = "a pool of full and one of windowed layers, split at the start"
-    wastes = "less than a page in each layer; what one pool cannot lend"
+    wastes = "less than a page in each layer; what only the other pool has"
     source = "SGLang 0.5.23, mem_cache/allocator/swa.py"
     declares = DualOptions
     keeps_prefixes = caches_windows = True
@@ -104,7 +104,7 @@ class SglangDual(SglangWindows):
     def _pairs(self) -> int:
         return min(len(self.full.free), len(self.swa.free))
 
-    def _lend(self, held: Pages, count: int) -> None:
+    def _allocate(self, held: Pages, count: int) -> None:
         held.full += self.full.take(count) or ()
         held.swa += self.swa.take(count) or ()
 

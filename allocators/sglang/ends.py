@@ -6,7 +6,7 @@
 
 What one pool does not use the other can. Users hold *virtual* pages; `physical` says where each lies now,
 so pages can be moved. *Eager*: a free moves the pages next to the watermark into the holes at once, and the
-watermark retreats. *Lazy*: holes (`.`) are kept and lent first; they are closed by a *flush*, when the
+watermark retreats. *Lazy*: holes (`.`) are kept and allocated first; they are closed by a *flush*, when the
 neighbour is short of room (an urgent one: all of them), or in idle moments. A flush must not move a page
 that a forward pass still writes; the place that a page left may still be read, and is *pending* until the
 pass is over.
@@ -68,7 +68,7 @@ class End(Member):
         return more + (len(self.holes) if self.lazy else 0)
 
     def schedulable(self) -> int:
-        """Pages that can be lent once the neighbour has closed its holes."""
+        """Pages that can be allocated once the neighbour has closed its holes."""
         return self.available(drained(self.neighbour()))
 
     def neighbour(self) -> Member | None:
@@ -87,7 +87,7 @@ class End(Member):
         if found is not None:
             found.open_for(self, pages) if isinstance(found, Middle) else None
 
-    # -- lending ------------------------------------------------------------------------------
+    # -- allocating ------------------------------------------------------------------------------
 
     def place(self, pages: Sequence[int]) -> bool:
         count, drained_pages = len(pages), min(len(pages), len(self.holes)) if self.lazy else 0

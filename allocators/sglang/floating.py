@@ -3,7 +3,7 @@
     | up: 1 2 3 |>   gap   <| 7 8 . 10 . 12 |>   gap   <| down: 3 2 1 |
                              low           high
 
-Holes are lent first, from the two ends of the list in turn, a whole request from one; then it grows into
+Holes are allocated first, from the two ends of the list in turn, a whole request from one; then it grows into
 the wider gap. From nothing it starts in the middle of the room, so that both sides can grow. An empty one
 is no wall to anybody. Its pages move only on demand: `open_for` clears room at one side for a neighbour,
 into holes first, then over to the other side. Source: SGLang 0.5.23, `unified_sub_pool.py`
@@ -22,7 +22,7 @@ class Floating(Middle):
     def __init__(self, page_bytes: int, pages: int, first: int, total_bytes: int) -> None:
         super().__init__(page_bytes, pages, first, total_bytes)
         self.low = self.high = pages
-        self._from_low = True  # the end of the list from which the next holes are lent
+        self._from_low = True  # the end of the list from which the next holes are allocated
         self._dirty = False  # may pages at a boundary be holes?
 
     @property
@@ -54,17 +54,17 @@ class Floating(Middle):
 
     def available(self, more_bytes: int = 0) -> int:
         low, high = self.gap_pages()
-        return self._lendable(low, high)
+        return self._allocatable(low, high)
 
-    def _lendable(self, low: int, high: int) -> int:
+    def _allocatable(self, low: int, high: int) -> int:
         return min(max(low, high), self.pages - self.first - self.allocated()) + len(self.holes)
 
     def schedulable(self) -> int:
-        """Pages that can be lent once its neighbours have closed their holes."""
+        """Pages that can be allocated once its neighbours have closed their holes."""
         low, high = self.gap_pages()
         below, above = self._sides()
         freed = [drained(below) // self.page_bytes, drained(above) // self.page_bytes]
-        return self._lendable(low + freed[0], high + freed[1])
+        return self._allocatable(low + freed[0], high + freed[1])
 
     def _sides(self) -> tuple[Member | None, Member | None]:
         below, above = self.below, self.above
@@ -79,7 +79,7 @@ class Floating(Middle):
         below = self._sides()[0]
         return () if below is None else (below,)
 
-    # -- lending ------------------------------------------------------------------------------
+    # -- allocating ------------------------------------------------------------------------------
 
     def place(self, pages: Sequence[int]) -> bool:
         reused = min(len(pages), len(self.holes))

@@ -85,7 +85,7 @@ class Member:
         raise NotImplementedError
 
     def available(self, more_bytes: int = 0) -> int:
-        """Pages that can be lent without moving any, if the gap had so many bytes more."""
+        """Pages that can be allocated without moving any, if the gap had so many bytes more."""
         raise NotImplementedError
 
     def flush(self, urgent: bool) -> int:
@@ -103,7 +103,7 @@ class Member:
     def ask_for_room(self, pages: int) -> None:
         """Ask a pool in the middle to move away."""
 
-    # -- lending ------------------------------------------------------------------------------
+    # -- allocating ------------------------------------------------------------------------------
 
     def alloc(self, pages: int) -> list[int] | None:
         """So many virtual pages; None: there is no room, even if neighbours make some."""

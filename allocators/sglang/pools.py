@@ -27,11 +27,11 @@ class PagePool:
     pages, page_size : int
         How many there are, and slots of each.
     need_sort : bool
-        Whether freed pages are set aside, and lent in order of their numbers.
+        Whether freed pages are set aside, and allocated in order of their numbers.
     """
 
     in_front = True
-    """Whether what is given back is lent next, or last."""
+    """Whether what is given back is allocated next, or last."""
 
     def __init__(self, pages: int, page_size: int, need_sort: bool = False) -> None:
         self.pages = pages
@@ -44,7 +44,7 @@ class PagePool:
 
     @property
     def available(self) -> int:
-        """Slots that can be lent."""
+        """Slots that can be allocated."""
         return (len(self.free) + len(self.staged)) * self.page_size
 
     # -- pages --------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class PagePool:
 
 
 class TokenPool(PagePool):
-    """Pages of one token: what is given back is lent last."""
+    """Pages of one token: what is given back is allocated last."""
 
     in_front = False
 

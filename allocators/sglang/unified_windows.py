@@ -93,7 +93,7 @@ class SglangUnified(SglangWindows):
     def _pairs(self) -> int:
         return (self.capacity_slots - self.used_slots) // (self.groups.each * self.page_size)
 
-    def _lend(self, held: Pages, count: int) -> None:
+    def _allocate(self, held: Pages, count: int) -> None:
         pages = self.both.take(count)
         if pages is None:
             raise InvariantError(f"{count} pages found no room among {self.free_slots} free slots")

@@ -1,4 +1,4 @@
-"""How much a full and a windowed pool have and may lend: SGLang's memory for windows, in slots.
+"""How much a full and a windowed pool have and may allocate: SGLang's memory for windows, in slots.
 
     [ page 1, group 1 | page 1, group 2 | page 2, group 1 | ... ][ page 1, windowed group 1 | ... ]
       full pages, each once for every full group                   windowed pages

@@ -13,7 +13,7 @@ is computed again behind the last usable place, and its first part is entered up
     waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
     expired             = windowed slots that a living sequence does without, or has from another one
 
-What one pool cannot lend does not help the other: external. Source: SGLang 0.5.23,
+What one pool cannot allocate does not help the other: external. Source: SGLang 0.5.23,
 `mem_cache/unified_cache/components/swa.py`, `mem_cache/common.py`.
 """
 

@@ -80,10 +80,10 @@ class SglangWindows(Allocator):
 
     @abstractmethod
     def _room(self, full: int, swa: int) -> bool:
-        """Whether so many pages of each kind can be lent, if need be after moving others."""
+        """Whether so many pages of each kind can be allocated, if need be after moving others."""
 
     @abstractmethod
-    def _lend(self, held: Pages, count: int) -> None:
+    def _allocate(self, held: Pages, count: int) -> None:
         """So many pages more, of both kinds."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ class SglangWindows(Allocator):
         return True
 
     def _extend(self, held: Pages, count: int) -> None:
-        self._lend(held, count)
+        self._allocate(held, count)
         self.used_slots += count * self.groups.each * self.page_size
 
     def _plan(self, held: Pages, tokens: int) -> None:

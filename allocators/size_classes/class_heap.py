@@ -6,11 +6,11 @@
                                   older
 
 *Take* `size`: round it up to its class, go to the first class at or above that has an extent, take the one
-that came there last, lend its low end. The rest goes back to the class *below* its size, so that every
+that came there last, allocate its low end. The rest goes back to the class *below* its size, so that every
 extent of a class serves every request of it: no search, whatever the number of extents. *Give back*: merge
 with both neighbours at once.
 
-With `rounds` the extent lent has the size of its class: one that is given back serves the same request
+With `rounds` the extent allocated has the size of its class: one that is given back serves the same request
 again. Without, an extent of 1,025 comes back to the class of 1,024, and no request of 1,025 ever finds it
 until it has merged with a neighbour. With `searches` the class below the request is looked through first.
 
@@ -29,28 +29,28 @@ from kvsim.allocators.size_classes.bins import class_down, class_size, class_up
 
 
 class Extent:
-    """A range of units, lent, or free and in a class; when it is in no use, its fields mean nothing.
+    """A range of units, allocated, or free and in a class; when it is in no use, its fields mean nothing.
 
     Attributes
     ----------
     node : int
         Its number.
     before, behind : Extent
-        Its neighbours; at the ends of the arena the edge, which counts as lent.
+        Its neighbours; at the ends of the arena the edge, which counts as allocated.
     number : int
         The class that it was free in last.
     asked : int
         For who takes it: what it was asked for.
     """
 
-    __slots__ = ("asked", "before", "behind", "lent", "node", "number", "size", "start")
+    __slots__ = ("allocated", "asked", "before", "behind", "node", "number", "size", "start")
     before: "Extent"
     behind: "Extent"
 
     def __init__(self, node: int) -> None:
         self.node = node
         self.start = self.size = self.number = self.asked = 0
-        self.lent = True
+        self.allocated = True
 
 
 class ClassHeap:
@@ -63,11 +63,11 @@ class ClassHeap:
     bits : int
         log2 of the classes between two powers of two.
     rounds : bool
-        Lend whole classes, or the exact size.
+        Allocate whole classes, or the exact size.
     searches : bool
         Whether extents of the class that `size` lies in are tried one by one; goes with the exact size.
     nodes : int
-        Extents, lent and free, for which there is a node at first.
+        Extents, allocated and free, for which there is a node at first.
     most_nodes : int, optional
         Most extents that there can be; None: any number.
 
@@ -108,7 +108,7 @@ class ClassHeap:
         self._edge.before = self._edge.behind = whole
         self._insert(whole, units)
 
-    def lent_size(self, size: int) -> int:
+    def allocated_size(self, size: int) -> int:
         """Units that a loan of `size` takes."""
         return class_size(class_up(size, self.bits), self.bits) if self.rounds else size
 
@@ -125,7 +125,7 @@ class ClassHeap:
         )
 
     def take(self, size: int) -> Extent | None:
-        """Lend an extent for `size` units, or None."""
+        """Allocate an extent for `size` units, or None."""
         if not self._unused:
             if self._made == self.most_nodes:
                 return None
@@ -145,7 +145,7 @@ class ClassHeap:
                 self._occupied ^= 1 << number
         else:
             self._remove(extent)
-        extent.lent = True
+        extent.allocated = True
         whole = extent.size
         taken = self._sizes[wanted] if self.rounds else size
         if whole > taken:
@@ -162,14 +162,14 @@ class ClassHeap:
         """End a loan; the size of the free extent that it is now part of."""
         size, before, behind = extent.size, extent.before, extent.behind
         self.free_units += size
-        if not before.lent:
+        if not before.allocated:
             self._remove(before)
             self._unused.append(before)
             extent.start = before.start
             size += before.size
             extent.before = before = before.before
             before.behind = extent
-        if not behind.lent:
+        if not behind.allocated:
             self._remove(behind)
             self._unused.append(behind)
             size += behind.size
@@ -211,17 +211,17 @@ class ClassHeap:
         return self._sizes[self._occupied.bit_length() - 1]
 
     def reported_free(self) -> int:
-        """Free units as the storage report says them: 0 without a node to lend them with."""
+        """Free units as the storage report says them: 0 without a node to allocate them with."""
         return self.free_units if self.has_node else 0
 
     @property
     def nodes_in_use(self) -> int:
-        """Extents, lent and free."""
+        """Extents, allocated and free."""
         return self._made - len(self._unused)
 
     @property
     def has_node(self) -> bool:
-        """Whether there is a node for one more extent, without which nothing is lent."""
+        """Whether there is a node for one more extent, without which nothing is allocated."""
         return bool(self._unused) or self._made != self.most_nodes
 
     def _search(self, size: int) -> Extent | None:
@@ -238,7 +238,7 @@ class ClassHeap:
         if not extents:
             self._occupied |= 1 << number
         extents[extent] = None
-        extent.size, extent.number, extent.lent = size, number, False
+        extent.size, extent.number, extent.allocated = size, number, False
 
     def _remove(self, extent: Extent) -> None:
         """Take a free extent out of its class."""

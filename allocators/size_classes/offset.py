@@ -2,14 +2,14 @@
 
     |#### tokens ####|~~ reserved ~~|.. internal: bound - tokens ..|. to the next class .|
     '---------------------------- bound ---------------------------'
-    '------------- a multiple of 1/8 of the power of two below: the extent lent ----------'
+    '---------- a multiple of 1/8 of the power of two below: the extent allocated --------'
 
 A request takes the newest extent of the first class at or above its own, in constant time; neighbours merge
 when one is given back. Waste of a sequence: what it does not write, and up to 1/9 by rounding. Free extents
 of a class below the request's are lost (external), even one that would just hold it.
 
-`exact` is the original allocator, which lends the size asked for. An extent that comes back then lies in the
-class below its size, so the next request of the same size passes over it: in the steady state of one size
+`exact` is the original allocator, which allocates the size asked for. A freed extent then lies in the class
+below its size, so the next request of the same size passes over it: in the steady state of one size
 1/3 of the memory is lost that way (utilisation 0.66-0.71), against `1 - size / class` with rounding.
 
 Source: mooncake-store/src/offset_allocator of kvcache-ai/Mooncake 3b5a59413;
@@ -29,7 +29,7 @@ class Offset(SizeClasses):
     capacity_slots : int
         Size of the arena.
     exact : bool
-        Lend the exact size, as the original does, not that of the class.
+        Allocate the exact size, as the original does, not that of the class.
     """
 
     family = "classes"

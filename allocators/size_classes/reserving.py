@@ -34,7 +34,7 @@ class SizeClasses(Allocator):
         self._extents: Holdings[Extent] = Holdings()
 
     def slots_needed(self, tokens: int, bound: int) -> int:
-        return self.heap.lent_size(max(tokens, bound))
+        return self.heap.allocated_size(max(tokens, bound))
 
     def fits(self, tokens: int, bound: int) -> bool:
         return self.heap.fits(max(tokens, bound))

@@ -39,12 +39,12 @@ def chunk_sizes(slab: int) -> list[int]:
 class _Slab:
     """A slab that belongs to a class: its chunks, by number."""
 
-    __slots__ = ("free", "lent", "size")
+    __slots__ = ("allocated", "free", "size")
 
     def __init__(self, size: int, slab: int) -> None:
         self.size = size
-        self.free = list(range(slab // size - 1, -1, -1))  # the next chunk to lend is the last
-        self.lent: dict[int, int] = {}  # chunk -> sequence
+        self.free = list(range(slab // size - 1, -1, -1))  # the next chunk to allocate is the last
+        self.allocated: dict[int, int] = {}  # chunk -> sequence
 
 
 class Slab(Allocator):
@@ -113,7 +113,7 @@ class Slab(Allocator):
             self._free_a_slab(donor)
         if not self._classes[place]:
             self._give_slab(place)
-        self._lend(seq, place)
+        self._allocate(seq, place)
         self.used_slots += self.sizes[place]
         return True
 
@@ -129,11 +129,11 @@ class Slab(Allocator):
         del self._where[seq]
         self.used_slots -= slab.size
         place = bisect_left(self.sizes, slab.size)
-        del slab.lent[chunk]
+        del slab.allocated[chunk]
         slab.free.append(chunk)
         self._free_chunks[place] += 1
         self._classes[place][number] = None
-        if not slab.lent:
+        if not slab.allocated:
             self._take_slab(number, place)
 
     def external_slots(self, need: int) -> int:
@@ -159,17 +159,17 @@ class Slab(Allocator):
                 continue
             chunks = self.slab_slots // slab.size
             for chunk in range(chunks):
-                owners = (slab.lent[chunk],) if chunk in slab.lent else ()
+                owners = (slab.allocated[chunk],) if chunk in slab.allocated else ()
                 yield Region(start + chunk * slab.size, slab.size, owners)
             if rest := self.slab_slots - chunks * slab.size:
                 yield Region(start + chunks * slab.size, rest, ())
 
-    def _lend(self, seq: int, place: int) -> None:
+    def _allocate(self, seq: int, place: int) -> None:
         """Give a sequence a chunk of the class's oldest slab that has one."""
         number = next(iter(self._classes[place]))
         slab = self._slabs[number]
         chunk = slab.free.pop()
-        slab.lent[chunk] = seq
+        slab.allocated[chunk] = seq
         self._where[seq] = (number, chunk)
         self._free_chunks[place] -= 1
         if not slab.free:
@@ -199,14 +199,14 @@ class Slab(Allocator):
 
     def _free_a_slab(self, place: int) -> None:
         """Move the sequences of a class's emptiest slab to its others."""
-        number = min(self._classes[place], key=lambda each: len(self._slabs[each].lent))
+        number = min(self._classes[place], key=lambda each: len(self._slabs[each].allocated))
         slab = self._slabs[number]
         del self._classes[place][number]
-        for chunk, seq in sorted(slab.lent.items()):
-            self._lend(seq, place)
+        for chunk, seq in sorted(slab.allocated.items()):
+            self._allocate(seq, place)
             self._free_chunks[place] += 1  # the chunk that it leaves
             slab.free.append(chunk)
             self.copied_slots += slab.size
-        slab.lent.clear()
+        slab.allocated.clear()
         self._classes[place][number] = None
         self._take_slab(number, place)

@@ -4,7 +4,7 @@ A heap holds less than 4 GiB of units, so the bytes of a larger segment are coun
 bytes, with the smallest k that will do: 512 bytes for 1 TiB. `hint` is what the store thinks its largest
 free extent to be: a request above it is refused without looking. It falls to the largest class when a
 request is refused that was looked for, and from then on rises to each larger extent that a loan merges into
-while there is a node to lend it.
+while there is a node to allocate it.
 """
 
 from kvsim.allocators.size_classes.bins import class_size
@@ -16,7 +16,7 @@ MAX_UNITS = class_size(239, BITS)
 
 
 class Segment:
-    """Bytes from `base` on, lent by a `ClassHeap`.
+    """Bytes from `base` on, allocated by a `ClassHeap`.
 
     Attributes
     ----------
@@ -53,19 +53,19 @@ class Segment:
         """Free bytes."""
         return self.heap.reported_free() << self.quantum_bits
 
-    def lent_size(self, size: int) -> int:
+    def allocated_size(self, size: int) -> int:
         """Bytes that a loan of `size` takes; 0 when it can never be had."""
         units = -(-size >> self.quantum_bits)
         if not 1 <= units <= MAX_UNITS:
             return 0
-        return self.heap.lent_size(units) << self.quantum_bits
+        return self.heap.allocated_size(units) << self.quantum_bits
 
     def address(self, loan: Extent) -> int:
         """Where a loan begins."""
         return self.base + (loan.start << self.quantum_bits)
 
     def take(self, size: int) -> Extent | None:
-        """Lend `size` bytes, or None."""
+        """Allocate `size` bytes, or None."""
         units = -(-size >> self.quantum_bits)
         if units < 1 or units > MAX_UNITS or size > self.hint:
             return None

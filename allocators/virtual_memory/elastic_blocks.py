@@ -1,15 +1,15 @@
-"""kvcached's blocks, cut out of physical pages: mapped when the first is lent, unmapped after the last.
+"""kvcached's blocks, cut out of physical pages: mapped when the first is allocated, unmapped after the last.
 
     page 0 |## block 0 ##|## block 1 ##|  . |     block of 3 straddles pages 0 and 1: never used
     page 1 |  . |## block 3 ##|## block 4 ##|     page p holds blocks ceil(p P / b) ... floor((p+1) P / b) - 1
 
-*Lend* n blocks: from those set aside (`reserve`); from a partly free page (page_choice.py); else from a new
-page. In a page blocks go in the order of its list. Where a page is wanted and there is none, blocks go back
-to where they came from and the answer is None. *Take back*: blocks go to the end of their page's list; an
+*Allocate* n blocks: from those set aside (`reserve`); from a partly free page (page_choice.py); else from a
+new page. In a page blocks go in the order of its list. Where a page is wanted and there is none, blocks go
+back to where they came from and the answer is None. *Free*: blocks go to the end of their page's list; an
 empty page goes back to the pool; a page with one block stays mapped.
 
 `resize` to less than is in use gives back what was set aside and starts a shrink: nothing but partly free
-pages is lent until few enough blocks live.
+pages is allocated until few enough blocks live.
 
 Source: kvcached/kv_cache_manager.py, csrc/page_allocator.cpp of ovg-project/kvcached e8e6406.
 """
@@ -40,11 +40,11 @@ class ElasticBlocks:
     Attributes
     ----------
     part_free : dict of list
-        Of pages that are partly free: their free blocks in the order in which they will be lent.
+        Of pages that are partly free: their free blocks in the order in which they will be allocated.
     full : dict
         Pages without a free block, in the order in which they became full.
     set_aside : list of int
-        Blocks lent to nobody yet, by `reserve`.
+        Blocks allocated to nobody yet, by `reserve`.
     free_blocks : int
         Of pages that are partly free.
     shrinks_to : int or None
@@ -94,12 +94,12 @@ class ElasticBlocks:
         return mapped + pages * self.blocks_per_page
 
     @property
-    def lent_blocks(self) -> int:
+    def allocated_blocks(self) -> int:
         """Blocks that live, as a shrink counts them: unused parts of pages included."""
         return (len(self.full) + len(self.part_free)) * self.blocks_per_page - self.free_blocks
 
-    def lend(self, count: int) -> list[int] | None:
-        """Lend so many blocks, or None."""
+    def allocate(self, count: int) -> list[int] | None:
+        """Allocate so many blocks, or None."""
         if self.available < count:
             return None
         blocks = self.set_aside[:count]
@@ -114,26 +114,26 @@ class ElasticBlocks:
                 self.give_back(blocks[prepared:])
                 self.set_aside[:0] = blocks[:prepared]
                 return None
-            blocks += self._lend_of(page, count - len(blocks))
+            blocks += self._allocate_of(page, count - len(blocks))
         return blocks
 
-    def lend_singly(self, count: int) -> list[int]:
-        """As `lend(1)` so many times, for which there is room: page by page, as one begun has the fewest."""
+    def allocate_singly(self, count: int) -> list[int]:
+        """`allocate(1)` so many times, for which there is room: page by page, as one begun has the fewest."""
         blocks: list[int] = []
         while len(blocks) < count:
             if self.set_aside:
-                blocks += self.lend(1) or ()
+                blocks += self.allocate(1) or ()
                 continue
             page = self._least if self._least in self.part_free else fewest_free(self.part_free)
             if page == NONE:
                 page = self._new_page()
             if page == NONE:
                 raise InvariantError(f"{count} blocks were to be had, {len(blocks)} are")
-            blocks += self._lend_of(page, count - len(blocks))
+            blocks += self._allocate_of(page, count - len(blocks))
             self._least = page
         return blocks
 
-    def _lend_of(self, page: int, most: int) -> list[int]:
+    def _allocate_of(self, page: int, most: int) -> list[int]:
         """The next free blocks of a page, so many at most; it becomes the last partly free one, or full."""
         free = self.part_free.pop(page)
         taken = free[:most]
@@ -157,19 +157,19 @@ class ElasticBlocks:
         empty = [page for page in order if self._give_back_to(page, groups[page])]
         if empty:
             self.pool.give_back(empty)
-        if self.shrinks_to is not None and self.lent_blocks <= self.shrinks_to:
+        if self.shrinks_to is not None and self.allocated_blocks <= self.shrinks_to:
             self.pool.resize(self.shrinks_to * self.block_bytes // self.page_bytes)
             self.shrinks_to = None
 
     def occupancy(self, page: int) -> int:
-        """Blocks of a page that are lent or set aside."""
+        """Blocks of a page that are allocated or set aside."""
         if page in self.full or page in self.part_free:
             return len(self.blocks_of(page)) - len(self.part_free.get(page, ()))
         return 0
 
     def reserve(self, count: int) -> bool:
         """Set blocks aside, so that so many are; those set aside before are among them."""
-        blocks = self.lend(count)
+        blocks = self.allocate(count)
         if blocks is None:
             return False
         self.set_aside += blocks
@@ -204,8 +204,8 @@ class ElasticBlocks:
     def _start(self) -> None:
         """Set block 0 aside where that is wanted; then the thread starts."""
         ahead, self.pool.ahead = self.pool.ahead, False
-        if self.null_block and self.lend(1) != [0]:
-            raise InvariantError("block 0 must be the first to be lent")
+        if self.null_block and self.allocate(1) != [0]:
+            raise InvariantError("block 0 must be the first to be allocated")
         self.pool.ahead = ahead
         if ahead:
             self.pool.map_ahead()

@@ -72,7 +72,7 @@ class ElasticPrefixes:
                 self.counts[block] = self.counts.get(block, 0) + 1
                 self.evictable.pop(block, None)
 
-    def lend(self, count: int) -> list[int] | None:
+    def allocate(self, count: int) -> list[int] | None:
         """New blocks for a request, evicting as many as lack; None when there are not so many."""
         if count > self.free:
             return None
@@ -81,7 +81,7 @@ class ElasticPrefixes:
             lacking = count - self.blocks.available
             if lacking > 0 and self.evictable:
                 self._evict(list(self.evictable)[:lacking])
-            blocks = self.blocks.lend(count)
+            blocks = self.blocks.allocate(count)
             if blocks is not None:
                 break
         for block in blocks or ():

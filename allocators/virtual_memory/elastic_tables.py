@@ -4,7 +4,7 @@
     page 1, reserved |.......|.......|.......|......|      idle: empty, kept mapped (at most 10)
     page 2           |       |       |       |      |      free
 
-Which block is lent, `ElasticBlocks` says; here are the table of each sequence, what the pages come to in
+Which block is allocated, `ElasticBlocks` says; here are the table of each sequence, what the pages come to in
 slots, the thread that maps ahead after a step, and growth for many steps at once.
 
 A slot is a grain of bytes that divides both a token and a page in every layer. Where blocks do not divide a
@@ -27,7 +27,7 @@ MAP_NS, UNMAP_NS = 69_000, 57_000
 
 
 class ElasticTables(Allocator):
-    """Blocks of `block_size` tokens in pages of 2 MiB, each lent to one sequence.
+    """Blocks of `block_size` tokens in pages of 2 MiB, each allocated to one sequence.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class ElasticTables(Allocator):
         self._blocks_in = [len(self.blocks.blocks_of(page)) for page in range(count)]
         self.most_blocks = sum(self._blocks_in)
         self.straddling = self.capacity_slots - self.most_blocks * self._block
-        self._lent = 0  # blocks
+        self._allocated = 0  # blocks
 
     @property
     def block_slots(self) -> int:
@@ -87,13 +87,13 @@ class ElasticTables(Allocator):
         return self._count_of(tokens) <= self.most_blocks
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        return self._lent + self._count_of(tokens) <= self.most_blocks
+        return self._allocated + self._count_of(tokens) <= self.most_blocks
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         self._table.expect_new(seq, tokens)
         if not self.can_admit(tokens, bound):
             return False
-        self._table[seq] = self._lend(self._count_of(tokens))
+        self._table[seq] = self._allocate(self._count_of(tokens))
         return True
 
     def capacity(self, seq: int) -> int:
@@ -105,17 +105,17 @@ class ElasticTables(Allocator):
     def grow(self, seq: int, tokens: int) -> bool:
         table = self._table[seq]
         more = self._count_of(tokens) - len(table)
-        if more > self.most_blocks - self._lent:
+        if more > self.most_blocks - self._allocated:
             return False
         if more > 0:
-            table += self._lend(more)
+            table += self._allocate(more)
         return True
 
     def release(self, seq: int) -> None:
         table = self._table[seq]
         del self._table[seq]
         self.blocks.give_back(table)
-        self._lent -= len(table)
+        self._allocated -= len(table)
         self._count()
 
     def retire(self, seq: int) -> int:
@@ -130,9 +130,9 @@ class ElasticTables(Allocator):
     def grow_mapped(self, seqs: Sequence[int]) -> bool:
         if not self._are_mapped(len(seqs)):
             return False
-        for seq, block in zip(seqs, self.blocks.lend_singly(len(seqs)), strict=True):
+        for seq, block in zip(seqs, self.blocks.allocate_singly(len(seqs)), strict=True):
             self._table[seq].append(block)
-        self._lent += len(seqs)
+        self._allocated += len(seqs)
         self.used_slots += len(seqs) * self._block
         self.idle_slots -= len(seqs) * self._block
         return True
@@ -192,17 +192,17 @@ class ElasticTables(Allocator):
         missing = count - self.blocks.free_blocks
         return missing <= 0 or missing <= sum(map(self._blocks_in.__getitem__, self.blocks.pool.reserved))
 
-    def _lend(self, count: int) -> list[int]:
-        blocks = self.blocks.lend(count)
+    def _allocate(self, count: int) -> list[int]:
+        blocks = self.blocks.allocate(count)
         assert blocks is not None
-        self._lent += count
+        self._allocated += count
         self._count()
         return blocks
 
     def _count(self) -> None:
         """Say what the pages come to."""
         blocks, pool = self.blocks, self.blocks.pool
-        self.used_slots = self._lent * self._block
+        self.used_slots = self._allocated * self._block
         reserved = sum(map(self._blocks_in.__getitem__, pool.reserved))
         self.idle_slots = (blocks.free_blocks + reserved) * self._block
         self.maps, self.unmaps = pool.maps * self.calls, pool.unmaps * self.calls

@@ -95,7 +95,7 @@ class Kvcached(ElasticTables):
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
         assert isinstance(match, PrefixMatch)
         more = self._count_of(tokens) - len(match.blocks) + match.woken_slots // self._block
-        return self._lent + more <= self.most_blocks
+        return self._allocated + more <= self.most_blocks
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         if not self.caches:
@@ -112,10 +112,10 @@ class Kvcached(ElasticTables):
         woken = match.woken_slots // self._block
         self.shared_tokens += (len(blocks) - woken) * self._block
         pool.share(blocks)
-        self._lent += woken
+        self._allocated += woken
         self._known[seq] = match.known
         match.known.full = len(blocks)
-        self._table[seq] = blocks + self._lend(self._count_of(tokens) - len(blocks))
+        self._table[seq] = blocks + self._allocate(self._count_of(tokens) - len(blocks))
         return True
 
     # -- growing and leaving ------------------------------------------------------------------
@@ -179,21 +179,21 @@ class Kvcached(ElasticTables):
         del self._table[seq], self._known[seq]
         alone = sum(counts[block] == 1 for block in table)
         self.shared_tokens -= (len(table) - alone) * self._block
-        self._lent -= alone
+        self._allocated -= alone
         self.prefixes.give_back(table[::-1])
         self._count()
 
-    def _lend(self, count: int) -> list[int]:
+    def _allocate(self, count: int) -> list[int]:
         """New blocks, for which there is room; where blocks straddle, kvcached counts more than there are."""
         if not self.caches:
-            return super()._lend(count)
+            return super()._allocate(count)
         pool = self.prefixes
-        while (blocks := pool.lend(count)) is None:
+        while (blocks := pool.allocate(count)) is None:
             oldest = list(islice(pool.evictable, 1))
             if not oldest:
-                raise InvariantError(f"{count} blocks were promised, {self._lent} are lent")
+                raise InvariantError(f"{count} blocks were promised, {self._allocated} are allocated")
             pool.drop(oldest)
-        self._lent += count
+        self._allocated += count
         self._count()
         return blocks
 

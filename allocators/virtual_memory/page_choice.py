@@ -1,4 +1,4 @@
-"""From which partly free page kvcached lends: by best fit, so that other pages become empty.
+"""From which partly free page kvcached allocates: by best fit, so that other pages become empty.
 
 free blocks of pages    a: 2   b: 5   c: 3   d: 3
 wanted 3                c, the first of those with the fewest that hold all

@@ -77,7 +77,7 @@ class PagePool:
         return max(0, self.physical - self.mapped)
 
     def take(self) -> int:
-        """Lend a page, mapped; `NONE` when there is no id or no memory for it."""
+        """Allocate a page, mapped; `NONE` when there is no id or no memory for it."""
         if self.reserved:
             page = self.reserved.popleft()
             if self.ahead and len(self.reserved) < self.least_reserved:

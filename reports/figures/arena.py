@@ -81,13 +81,13 @@ def _fullest(maps: Sequence[MemoryMap]) -> float:
 
 
 def _row_slots(maps: Sequence[MemoryMap], arenas: Sequence[Arena], width_in: float) -> int:
-    """Slots of a row, a power of two: what is lent at once is then about twice as wide as high."""
+    """Slots of a row, a power of two: what is allocated at once is then about twice as wide as high."""
     parts, slots = 1.0, 1
     for each, arena in zip(maps, arenas, strict=True):
-        lent = arena.size[np.array([owners != "" for owners in arena.owners], bool)[arena.owner]]
+        allocated = arena.size[np.array([owners != "" for owners in arena.owners], bool)[arena.owner]]
         slots = max(slots, each.slots)
-        if len(lent):
-            parts = max(parts, each.slots / float(np.median(lent)))
+        if len(allocated):
+            parts = max(parts, each.slots / float(np.median(allocated)))
     rows = min(max(sqrt(2 * parts * _PANEL_IN / width_in), _LEAST_ROWS), _MOST_ROWS)
     return int(2 ** max(0, round(log2(slots / rows))))
 
@@ -98,7 +98,13 @@ def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
     marks: list[Any] = [
         Patch(facecolor=colour[0], label="tokens, coloured by request"),
-        Patch(facecolor=pale(style, colour)[0], hatch=EMPTY_HATCH, edgecolor=edge, lw=0, label="lent, empty"),
+        Patch(
+            facecolor=pale(style, colour)[0],
+            hatch=EMPTY_HATCH,
+            edgecolor=edge,
+            lw=0,
+            label="allocated, empty",
+        ),
     ]
     if any(" " in arena.owners[code] for arena in arenas for code in np.unique(arena.owner).tolist()):
         marks.append(Line2D([], [], color="black", label="shared", **dot))
@@ -120,9 +126,9 @@ def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float) -
     ((system,), (arena,)) = systems, arenas
     held = np.array([owners != "" for owners in arena.owners], bool)[arena.owner]
     slots = max(int(arena.size.sum()), 1)
-    lent, filled = (100 * int(part.sum()) / slots for part in (arena.size[held], arena.filled))
+    allocated, filled = (100 * int(part.sum()) / slots for part in (arena.size[held], arena.filled))
     who = "1 request holds" if counts[0] == 1 else f"{counts[0]} requests hold"
-    where = f"{who} {lent:.1f} % of the KV memory, {filled:.1f} % with tokens"
+    where = f"{who} {allocated:.1f} % of the KV memory, {filled:.1f} % with tokens"
     return f"{system.name} after {palette.seconds(at_s)}{which_seed(systems)}: {where}"
 
 

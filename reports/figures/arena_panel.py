@@ -1,6 +1,6 @@
 """One arena as a picture: folded into rows of equally many slots, every range in the colour of its request.
 
-row 0    | request 17 ######......  | request 4 ###### |      solid: tokens, pale: lent but empty
+row 0    | request 17 ######......  | request 4 ###### |      solid: tokens, pale: allocated but empty
 row 1    | free                                        |
 """
 
@@ -42,7 +42,7 @@ def pale(style: Style, colours: FloatArray) -> FloatArray:
 
 
 def hatch_colour(style: Style) -> Any:  # noqa: ANN401 - any of matplotlib's colours
-    """Of what is lent but empty."""
+    """Of what is allocated but empty."""
     return style.seam if style.grey_print else (*to_rgb(style.muted), 0.55)
 
 
@@ -57,7 +57,7 @@ class Panel:
     row_slots: int
 
     def paint(self, rows: int) -> None:
-        """A frame of rows, then what is cached, idle, lent, filled; `rows` are the most of all panels."""
+        """A frame of rows, then what is cached, idle, allocated, filled; `rows`: the most of all panels."""
         self._set_axes(max(rows, 1))
         if not self.slots:
             pieces.say(self.axes, self.style, "nothing was recorded")
@@ -127,7 +127,7 @@ class Panel:
             self.axes.add_collection(PolyCollection(corners, **how), autolim=False)
 
     def _seams(self, slot_pt: float) -> None:
-        """A line between ranges that are lent, as thick as the narrow ones can bear."""
+        """A line between ranges that are allocated, as thick as the narrow ones can bear."""
         start, size = self.arena.start[self.held], self.arena.size[self.held]
         width_pt = min(0.6 * self.style.line, 0.12 * slot_pt * float(np.median(size)))
         at = np.unique(np.concatenate([start, start + size]))

@@ -221,10 +221,10 @@ def _internal(deployment: Deployment, result: Result, internal: float | None) ->
     bound = reservation(policy, deployment.max_model_len)
     prompts, outputs = result.workload.prompt_tokens.tolist(), result.output_tokens.tolist()
     pairs = zip(prompts, outputs, strict=True)
-    lent = [bound(Request(row, p, o)) - (p + o - 1) for row, (p, o) in enumerate(pairs)]
+    allocated = [bound(Request(row, p, o)) - (p + o - 1) for row, (p, o) in enumerate(pairs)]
     end = result.saturated.time_ps
     stay = np.minimum(result.requests["finish_ps"], end) - result.requests["first_scheduled_ps"]
-    held = _dot(np.array(lent), np.maximum(stay, 0))
+    held = _dot(np.array(allocated), np.maximum(stay, 0))
     over = 100 * held / (result.capacity_slots * end / PS_PER_S)
     return {"internal": internal, "over_reserved": over, "rounding": internal - over}
 

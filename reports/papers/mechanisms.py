@@ -99,8 +99,8 @@ def kvblock(
     )
     memory = allocator_class(allocator).from_options(1 << 16, options)
     assert memory.admit(0, 1, 1)
-    lent = memory.used_slots * token_bytes // memory.slots_per_token
-    return {"tokens": memory.capacity(0), "waste": lent * tensor_parallel / MIB}
+    allocated = memory.used_slots * token_bytes // memory.slots_per_token
+    return {"tokens": memory.capacity(0), "waste": allocated * tensor_parallel / MIB}
 
 
 @no_cycle_collection()  # or Python would look through all objects again and again

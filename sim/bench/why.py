@@ -111,11 +111,11 @@ def _memory(found: Simulated) -> Term:
     held, preempted = load["held_back_share"], engine["preemptions_recompute"] + engine["preemptions_swap"]
     share, seats = 100 * (held["kv_memory"] or 0), 100 * (held["max_num_seqs"] or 0)
     peak = 100 * memory["peak_used_tokens"] / memory["capacity_tokens"]
-    lent = sum(memory["average"][kind] for kind in LENT)
+    allocated = sum(memory["average"][kind] for kind in LENT)
     words = (
         f"the KV cache of {memory['capacity_tokens']:,} tokens was at most {peak:.0f} % full, in mean "
-        f"{lent:.0f} % of it lent, as vLLM counts its usage; it held the queue back {share:.0f} % of the "
-        f"time, seats {seats:.0f} %; {preempted:,} preemptions"
+        f"{allocated:.0f} % of it allocated, as vLLM counts its usage; it held the queue back {share:.0f} % "
+        f"of the time, seats {seats:.0f} %; {preempted:,} preemptions"
     )
     return Term("memory", None, words)
 

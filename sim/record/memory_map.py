@@ -5,7 +5,7 @@
 
 Instants are spread evenly over the tokens that the run computes, so that a busy minute gets as many as an
 idle hour; there are about as many as asked for, fewer where prefixes are cached, more where requests are
-computed again. Each lies at the start of a step, its memory lent, its tokens counted as there.
+computed again. Each lies at the start of a step, its memory allocated, its tokens counted as there.
 
 A row says who holds a range of slots from then on. The ranges of an instant cover wholly whatever they
 touch of the one before: to replay, drop every range that overlaps a new one, then add the new ones.

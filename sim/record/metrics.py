@@ -252,7 +252,7 @@ def _percent(part: int, whole: int) -> float | None:
 
 
 def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
-    """What the allocator did beside lending."""
+    """The allocator's other work."""
     return {
         "maps": totals.maps,
         "unmaps": totals.unmaps,

@@ -119,7 +119,7 @@ class Result:
     replica: Int64Column | None = None
     """which replica each request went to, where there are several"""
     upkeep: UpkeepTotals | None = None
-    """what the allocator did beside lending, if it may do anything"""
+    """the other work of an allocator that has any"""
     memory_stats: dict[str, int] | None = None
     """what a deep-learning framework would report of its memory, if it is one's"""
 

@@ -190,7 +190,7 @@ class Engine(Part):
 
 
 class Upkeep(Part):
-    """What an allocator did beside lending, and the time of it: steps waited for it, or went on beside it."""
+    """The other work of an allocator, and its time: steps waited for it, or went on beside it."""
 
     maps: int
     unmaps: int

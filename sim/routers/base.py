@@ -33,7 +33,7 @@ class Seen(Protocol):
 
     @property
     def used_share(self) -> float:
-        """Share of its KV memory that is lent."""
+        """Share of its KV memory that is allocated."""
 
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""

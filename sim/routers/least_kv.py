@@ -10,7 +10,7 @@ class LeastKv(Router):
     """The emptiest memory."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The smallest share lent; a queue that waits for memory comes after it."""
+        """The smallest share allocated; a queue that waits for memory comes after it."""
         return min(
             range(len(replicas)),
             key=lambda place: (

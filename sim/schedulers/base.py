@@ -64,7 +64,7 @@ class Scheduler:
     """Whether its host prepares a step while the GPU computes the one before: what a step takes, not what it
     decides. It does, unless a class says otherwise."""
     order: Order
-    """The free block that the engine lends first; the one freed last."""
+    """The free block that the engine allocates first; the one freed last."""
     keeps_groups: bool
     """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
     cache: CacheRules | None

@@ -3,7 +3,7 @@
     waiting, by what they reserve   |######  |####  |###  |##  |#  |     free memory  |.......|
     enter                            ######                     #        one bin, filled anew in each step
 
-A request's size is what the allocator would lend it: its reservation, the prompt and what a predictor says of
+A request's size is what the allocator would give it: its reservation, the prompt and what a predictor says of
 the answer (`--reserve predicted:MODEL`); of an allocator that grows, what it has by now. At every step the
 pool is gone through from the largest to the smallest, and each that fits enters: Orca's steps, but one that
 does not fit blocks nobody behind it. An answer that outgrows its reservation leaves, and comes back into the

@@ -1,8 +1,8 @@
 """TensorRT-LLM: a capacity policy says who may run, a token budget who computes.
 
 guaranteed-no-evict  The blocks of every running request, up to the longest answer that it may have
-                     (`--reserve`), are set aside, though not lent yet; the head of the queue enters if its
-                     own fit into the rest. Nobody is evicted: paged memory, admitted like a reservation.
+                     (`--reserve`), are set aside, though not allocated yet; the head of the queue enters if
+                     its own fit into the rest. Nobody is evicted: paged memory, admitted like a reservation.
 max-utilization      Only the blocks of the coming step count. A running request that finds none pauses the
                      one started last; then the queue is admitted in order, if its whole prompts fit.
 static-batch         As the first, but nobody enters before all have ended.

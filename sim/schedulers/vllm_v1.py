@@ -44,9 +44,9 @@ class Policy:
     reserve_full_prompt: bool
     """admit a request only when all of it fits, not just its first chunk"""
     order: Order
-    """the free block to lend, prefix cache off"""
+    """the free block to allocate, prefix cache off"""
     cached_order: Order
-    """the free block to lend, prefix cache on"""
+    """the free block to allocate, prefix cache on"""
     asynchronous: bool
     """decide a step before the one before it has ended, unless told otherwise"""
     keeps_groups: bool

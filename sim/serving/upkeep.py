@@ -1,4 +1,4 @@
-"""What an allocator does beside lending, on the clock: calls to the driver, moves, work after steps.
+"""The other work of an allocator, on the clock: calls to the driver, moves, work after steps.
 
     in admit, grow, release    ->  the step waits         |== map ==|== compute ==========|
     in after_step              ->  while it computes      |== compute ==========|

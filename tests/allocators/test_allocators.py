@@ -143,7 +143,7 @@ class LosesABlockWhenItReleases(Paged):
     def release(self, seq):
         super().release(seq)
         if self._pool.free == self.num_blocks:
-            self._pool.lend(1)
+            self._pool.allocate(1)
 
 
 class ForgetsToCountARelease(Contiguous):
@@ -295,7 +295,7 @@ class RaisesKeyError(Paged):
 
 class ReplacesASequenceAdmittedTwice(Contiguous):
     def admit(self, seq, tokens, bound):
-        if seq in self.arena.lent:
+        if seq in self.arena.allocated:
             return False
         return super().admit(seq, tokens, bound)
 

@@ -120,7 +120,7 @@ class NaiveDynamic(NaiveExtents):
 class NaiveBuddy:
     """A recursive binary tree over each power of two that the arena is the sum of.
 
-    A node is 0 (free), a sequence (the whole chunk is lent) or a pair of halves.
+    A node is 0 (free), a sequence (the whole chunk is allocated) or a pair of halves.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -456,7 +456,7 @@ class PagedMachine(RuleBasedStateMachine):
     def every_slot_is_of_the_kind_that_the_model_says(self) -> None:
         model, finals = self.model, {seq: tokens + seq % 9 for seq, tokens in self.model.tokens.items()}
         token = model.token_slots()
-        lent = {(b, i) for b, owners in enumerate(model.owners) if owners for i in range(self.size)}
+        allocated = {(b, i) for b, owners in enumerate(model.owners) if owners for i in range(self.size)}
         reserved = {
             (table[i // self.size], i % self.size)
             for seq, table in model.tables.items()
@@ -465,7 +465,7 @@ class PagedMachine(RuleBasedStateMachine):
         }
         ledger = self.paged.ledger(model.tokens, finals, need=50)
         assert ledger == (
-            *(len(token), len(reserved), len(lent - token - reserved)),
+            *(len(token), len(reserved), len(allocated - token - reserved)),
             *(0, 0, len(model.queue) * self.size, 0),
         )
 

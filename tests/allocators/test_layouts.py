@@ -1,4 +1,4 @@
-"""The columns of a picture: as long as what is lent, whatever the size of the memory."""
+"""The columns of a picture: as long as what is allocated, whatever the size of the memory."""
 
 import pytest
 
@@ -23,14 +23,14 @@ MEMORIES = {
 
 
 @pytest.mark.parametrize("name", MEMORIES)
-def test_a_picture_of_a_huge_memory_is_as_long_as_what_is_lent(name):
+def test_a_picture_of_a_huge_memory_is_as_long_as_what_is_allocated(name):
     memory = MEMORIES[name]()
     assert memory.admit(1, 50, 50) and memory.admit(2, 30, 30)
     layout = memory.layout()
     assert len(layout.starts) <= 80 * memory.slots_per_token + 2 * memory.slots_per_token
     assert sum(layout.sizes) == memory.capacity_slots
-    lent = [region for region in memory.regions() if region.owners]
-    assert sum(region.size for region in lent) == memory.used_slots == 80 * memory.slots_per_token
+    allocated = [region for region in memory.regions() if region.owners]
+    assert sum(region.size for region in allocated) == memory.used_slots == 80 * memory.slots_per_token
 
 
 def test_blocks_of_several_sequences_lost_blocks_and_cached_ones():

@@ -18,7 +18,7 @@ SYSTEM, OTHER = (0, 0, 4), (1, 0, 6)
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", names("lightllm/mem_manager"))
-def test_the_pool_lends_the_slots_that_lightllm_lent(name):
+def test_the_pool_allocates_the_slots_that_lightllm_allocated(name):
     sequence = recorded("lightllm/mem_manager")[name]
     pool, states = TokenPool(sequence["size"]), 0
     for number, op in enumerate(sequence["ops"]):
@@ -152,12 +152,12 @@ def test_others_find_a_prompt_only_when_its_sequence_has_ended():
     assert (pool.used_slots, pool.cached_slots) == (6, 4)  # two slots of a private answer stay uncounted
     assert place(pool, 3, (SYSTEM,), 6) == 4
     assert pool.slots(3) == [0, 1, 2, 3, 12, 13]
-    pool.release(2)  # its system prompt is there already: four slots are freed, and the next to be lent
+    pool.release(2)  # its system prompt is there already: four slots are freed, and the next to be allocated
     assert pool.pool.slots[pool.pool.mark :][:4] == [6, 7, 8, 9]
     assert pool.ledger({3: 6}, {3: 6}) == Ledger(6, 0, 0, 0, 0, 14)
 
 
-def test_what_was_freed_last_is_lent_first():
+def test_what_was_freed_last_is_allocated_first():
     pool = LightLLM(10)
     for seq in (1, 2):
         assert pool.admit(seq, 3, 3)

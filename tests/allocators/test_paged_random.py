@@ -42,7 +42,7 @@ class Story:
 
     # -- the model ----------------------------------------------------------------------------
 
-    def lend(self, count):
+    def allocate(self, count):
         blocks = self.free[:count]
         del self.free[:count]
         self.known = [(block, text) for block, text in self.known if block not in blocks]
@@ -116,7 +116,7 @@ class Story:
             return
         self.next_seq += 1
         self.free = [block for block in self.free if block not in woken]
-        table = expected + self.lend(needed - len(expected))
+        table = expected + self.allocate(needed - len(expected))
         assert memory.block_table(seq) == tuple(table)
         self.contents[seq], self.own[seq], self.filled[seq] = content, own, len(expected) * BLOCK
         self.lengths[seq] = tokens
@@ -150,9 +150,9 @@ class Story:
         if self.caching and (takes or copies):
             self.enter(seq, tokens - 1)
         if copies:
-            table[-1:] = self.lend(1)
+            table[-1:] = self.allocate(1)
         elif takes:
-            table += self.lend(1)
+            table += self.allocate(1)
         assert memory.block_table(seq) == tuple(table)
         assert memory.cow_copies - before == copies
         self.lengths[seq] = tokens
@@ -206,7 +206,7 @@ class Story:
             if needed > len(self.free):
                 return
             del self.swapped[group]
-            self.lend(needed)
+            self.allocate(needed)
             assert len({b for seq in group for b in self.memory.block_table(seq)}) == needed
             return
         group = tuple(self.random.sample(self.living(), min(len(self.living()), 2)))

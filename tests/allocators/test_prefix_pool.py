@@ -49,7 +49,7 @@ def test_blocks_that_were_not_computed_are_not_taken_for_those_of_another_sequen
 def test_a_free_block_that_no_span_has_is_an_error_that_names_its_key():
     pool = PrefixPool(4, CacheRules())
     pool.know(2)
-    pool.enter(0, pool.lend(2))
+    pool.enter(0, pool.allocate(2))
     pool._state[:] = b"\2\2"
     with pytest.raises(InvariantError, match="key 0 is of a free block, but of none of 0 spans"):
         pool.wake(0, 2)

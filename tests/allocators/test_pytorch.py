@@ -44,7 +44,7 @@ def test_what_is_no_setting_is_refused(conf):
         Settings.from_conf(conf)
 
 
-def test_an_oversize_segment_is_neither_split_nor_lent_to_small_requests_but_given_back_in_need():
+def test_an_oversize_segment_is_neither_split_nor_allocated_to_small_requests_but_given_back_in_need():
     allocator = CachingAllocator(100 * MIB, Settings.from_conf("max_split_size_mb:40"))
     allocator.free(allocator.malloc(60 * MIB))
     small = allocator.malloc(30 * MIB)
@@ -58,13 +58,13 @@ def test_an_oversize_segment_is_neither_split_nor_lent_to_small_requests_but_giv
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
     random, allocator = Random(seed), CachingAllocator(512 * MIB, Settings.from_conf(conf))
-    lent = []
+    allocated = []
     for _ in range(600):
-        if lent and random.random() < 0.45:
-            allocator.free(lent.pop(random.randrange(len(lent))))
+        if allocated and random.random() < 0.45:
+            allocator.free(allocated.pop(random.randrange(len(allocated))))
         else:
             block = allocator.malloc(int(2 ** random.uniform(0, 26)), random.choice((0, 0, 3)))
-            lent += [block] if block else []
+            allocated += [block] if block else []
         segments = allocator.segments()
         for segment in segments:
             end = segment.addr
@@ -76,8 +76,8 @@ def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
         counters = allocator.counters
         assert counters.reserved.current == sum(segment.size for segment in segments)
         assert counters.reserved.current == allocator.card.used_bytes <= 512 * MIB
-        assert counters.allocated.current == sum(block.size for block in lent)
-        assert counters.requested.current == sum(block.requested for block in lent)
+        assert counters.allocated.current == sum(block.size for block in allocated)
+        assert counters.requested.current == sum(block.requested for block in allocated)
         split = [
             block
             for segment in segments
@@ -87,7 +87,7 @@ def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
         ]
         assert counters.inactive_split_bytes.current == sum(block.size for block in split)
         assert counters.inactive_split.current == len(split)
-    for block in lent:
+    for block in allocated:
         allocator.free(block)
     allocator.empty_cache()
     assert allocator.segments() == []
@@ -98,17 +98,17 @@ def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_undone_leaves_no_trace(conf, seed):
     random, allocator = Random(seed), CachingAllocator(128 * MIB, Settings.from_conf(conf))
-    lent = []
+    allocated = []
 
-    def some_calls(count, lent):
+    def some_calls(count, allocated):
         for _ in range(count):
-            if lent and random.random() < 0.45:
-                allocator.free(lent.pop(random.randrange(len(lent))))
+            if allocated and random.random() < 0.45:
+                allocator.free(allocated.pop(random.randrange(len(allocated))))
             elif random.random() < 0.02:
                 allocator.empty_cache()
             else:
                 block = allocator.malloc(int(2 ** random.uniform(0, 25)))
-                lent += [block] if block else []
+                allocated += [block] if block else []
 
     def everything():
         card = {name: value for name, value in vars(allocator.card).items() if not name.startswith("_")}
@@ -120,11 +120,11 @@ def test_what_is_undone_leaves_no_trace(conf, seed):
             for segment in allocator.segments()
         ]
         free = [pool.saved() for pool in allocator.pools]
-        return segments, card, allocator.counters.saved(), free, {id(block) for block in allocator.lent}
+        return segments, card, allocator.counters.saved(), free, {id(block) for block in allocator.allocated}
 
     for _ in range(20):
-        some_calls(40, lent)
+        some_calls(40, allocated)
         before, checkpoint = everything(), Checkpoint(allocator)
-        some_calls(60, lent.copy())
+        some_calls(60, allocated.copy())
         checkpoint.restore()
         assert everything() == before

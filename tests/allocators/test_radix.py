@@ -324,7 +324,7 @@ def test_what_is_computed_only_after_a_fork_can_still_be_entered_when_the_fork_s
     assert counts(radix) == (7, 0, 5)
 
 
-def test_growing_step_by_step_and_at_once_lends_the_same_slots():
+def test_growing_step_by_step_and_at_once_allocates_the_same_slots():
     def grown(calls):
         radix = Radix(30)
         for seq in range(5):

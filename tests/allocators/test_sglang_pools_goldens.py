@@ -50,7 +50,7 @@ def replay(case, pool, seen):
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_a_pool_lends_and_takes_back_as_in_sglang(name):
+def test_a_pool_allocates_and_takes_back_as_in_sglang(name):
     case = POOLS[name]
     size = case["page_size"]
     pool = pool_of(case.get("pages", case.get("size")), size, case["need_sort"])

@@ -1,4 +1,4 @@
-"""SGLang's unified pool, replayed: what was lent, moved and waited for, and all pools."""
+"""SGLang's unified pool, replayed: what was allocated, moved and waited for, and all pools."""
 
 from itertools import pairwise
 
@@ -105,7 +105,7 @@ class Replay:
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_pools_lend_move_and_wait_as_in_sglang(name):
+def test_pools_allocate_move_and_wait_as_in_sglang(name):
     case = POOLS[name]
     replay = Replay(case)
     assert replay.seen() == case["initial_state"]

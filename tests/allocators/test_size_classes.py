@@ -39,7 +39,7 @@ def test_class_numbers_ascend_with_sizes(bits):
     assert sizes == sorted(set(sizes))
 
 
-def test_offset_lends_the_class_and_the_original_the_size():
+def test_offset_allocates_the_class_and_the_original_the_size():
     for size in (1, 8, 9, 17, 100, 1_025, 2_047):
         assert Offset(15_744).slots_needed(1, size) == class_size(class_up(size, 3), 3)
         assert OffsetExact(15_744).slots_needed(1, size) == size

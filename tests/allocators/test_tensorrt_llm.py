@@ -27,8 +27,8 @@ def found(blocks, content):
 
 def test_the_lowest_priority_goes_first_then_the_block_freed_first():
     order = Retention(4)
-    lent = [order.take(lambda _: True) for _ in range(4)]
-    assert lent == [0, 1, 2, 3]
+    allocated = [order.take(lambda _: True) for _ in range(4)]
+    assert allocated == [0, 1, 2, 3]
     order.retain(2, 80)
     order.retain(3, 20)
     for block in (1, 2, 3, 0):
@@ -41,10 +41,10 @@ def test_the_lowest_priority_goes_first_then_the_block_freed_first():
 def test_blocks_are_taken_at_once_as_one_by_one_where_all_are_leaves():
     orders = [Retention(9), Retention(9)]
     for order in orders:
-        lent = order.take_first(7)
+        allocated = order.take_first(7)
         order.retain(4, 80)
         order.retain(1, 20, lasts=5)
-        for block in reversed(lent):
+        for block in reversed(allocated):
             order.give_back(block)
     one, other = orders
     assert one.take_first(8) == [other.take(lambda _: True) for _ in range(8)] == [1, 7, 8, 6, 5, 3, 2, 0]

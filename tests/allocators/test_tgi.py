@@ -131,7 +131,7 @@ def place(tgi, seq, content, tokens, bound):
     return match.tokens
 
 
-def test_the_whole_reservation_is_lent_at_once_from_the_end_of_the_list():
+def test_the_whole_reservation_is_allocated_at_once_from_the_end_of_the_list():
     tgi = Tgi(32, 4)
     assert tgi.admit(1, 5, 14)  # 13 tokens are ever stored: 4 blocks
     assert (tgi.block_table(1), tgi.used_slots, tgi.capacity(1)) == ((5, 6, 7, 8), 16, 16)

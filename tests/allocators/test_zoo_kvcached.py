@@ -52,7 +52,7 @@ def state_of(blocks, config):
         **lists_of(blocks),
         "avail_blocks": blocks.free_blocks,
         "available_size": blocks.available,
-        "alloced_blocks_fn": blocks.lent_blocks,
+        "alloced_blocks_fn": blocks.allocated_blocks,
         "reserved_blocks": blocks.set_aside,
         "in_shrink": blocks.shrinks_to is not None,
         "target_num_blocks": blocks.shrinks_to,
@@ -106,7 +106,7 @@ def call(blocks, limit, op):
     """Do what was recorded, and say what it returns."""
     name, args = op["op"], op["args"]
     if name == "alloc":
-        return blocks.lend(args[1])
+        return blocks.allocate(args[1])
     if name == "free":
         groups = op.get("page_groups")
         return blocks.give_back(args[0], groups[0] if groups else None)
@@ -209,7 +209,7 @@ def enter(pool, blocks, keys, start, stop):
 POOL_CALLS = {
     "lookup": ElasticPrefixes.find,
     "touch": ElasticPrefixes.share,
-    "get_new_blocks": ElasticPrefixes.lend,
+    "get_new_blocks": ElasticPrefixes.allocate,
     "cache_full_blocks": enter,
     "free_blocks": ElasticPrefixes.give_back,
     "evict_blocks": ElasticPrefixes.drop,

@@ -27,7 +27,7 @@ def state_of(segment):
         "nodes_in_use": heap.nodes_in_use,
         "node_capacity": heap.num_nodes,
         "extents": [
-            [each.start << bits, each.size << bits, int(each.lent), each.node] for each in heap.extents()
+            [each.start << bits, each.size << bits, int(each.allocated), each.node] for each in heap.extents()
         ],
         "bins": [
             [number, class_size(number, 3) << bits, [each.node for each in extents]]
@@ -103,7 +103,7 @@ def test_large_pools_are_counted_in_quanta():
         segment = Segment(row["pool"])
         assert segment.quantum_bits == row["multiplier_bits"], row["pool"]
         for size, theirs in row["size_to_lent"]:
-            assert segment.lent_size(size) == theirs, (row["pool"], size)
+            assert segment.allocated_size(size) == theirs, (row["pool"], size)
 
 
 class Digest:

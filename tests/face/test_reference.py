@@ -52,7 +52,7 @@ def test_the_changes_of_the_page_print_what_stands_below_them():
 
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 @pytest.mark.parametrize("budget", [64, 1 << 30])
-def test_its_pages_are_lent_and_counted_as_those_of_kvsim(block_size, budget):
+def test_its_pages_are_allocated_and_counted_as_those_of_kvsim(block_size, budget):
     def price(shape):
         return 10**10 + 10**7 * shape.prefill_tokens + 10**8 * shape.decode_seqs
 

@@ -27,7 +27,7 @@ def test_a_card_draws_the_waste_of_reserving_and_that_of_blocks():
 def test_every_card_has_a_picture_of_the_whole_arena(name):
     *_, come, end, grow, key = card(name).splitlines()
     assert come.startswith("A, B, C come") and end.startswith("B ends") and grow.startswith("D; A grows")
-    assert key.endswith("A tokens, a lent and empty, : cached, . free")
+    assert key.endswith("A holds a token, a is empty, : cached, . free")
     for line in (come, end, grow):
         drawn = line[14:].partition("  ")[0]
         assert 0 < len(drawn) <= CELLS

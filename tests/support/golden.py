@@ -36,7 +36,7 @@ SCHEDULERS = {
 }
 """Folder of golden files -> the scheduler that must behave like that engine."""
 FIRST_BLOCK = {"v0110": 1, "v033": 1, "nano": 0}
-"""The engine's number of the first block that it lends (vLLM V1 keeps block 0)."""
+"""The engine's number of the first block that it allocates (vLLM V1 keeps block 0)."""
 
 _COMMON = (
     *("running", "waiting", "preemptions_cum", "blocks_in_use", "prefill_tokens", "decode_tokens"),

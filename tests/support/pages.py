@@ -37,7 +37,7 @@ class Mapped(Allocator):
         if not self.can_admit(tokens, bound):
             return False
         self._rows[seq] = []
-        self._lend(seq, self._pages(tokens))
+        self._allocate(seq, self._pages(tokens))
         return True
 
     def capacity(self, seq):
@@ -47,7 +47,7 @@ class Mapped(Allocator):
         missing = self._pages(tokens) - len(self._rows[seq])
         if missing * self.page > self.free_slots:
             return False
-        self._lend(seq, max(missing, 0))
+        self._allocate(seq, max(missing, 0))
         return True
 
     def release(self, seq):
@@ -59,7 +59,7 @@ class Mapped(Allocator):
     def _nothing(self, seq):
         raise self._rows.holds_nothing(seq)
 
-    def _lend(self, seq, count):
+    def _allocate(self, seq, count):
         for _ in range(count):
             kind = IDLE if IDLE in self._state else FREE
             page = self._state.index(kind)
@@ -72,7 +72,7 @@ class Mapped(Allocator):
     def after_step(self, lengths):
         for seq, tokens in lengths.items():
             if self.capacity(seq) - tokens < 2 and FREE in self._state:
-                self._lend(seq, 1)
+                self._allocate(seq, 1)
         if IDLE in self._state:
             self._state[self._state.index(IDLE)] = FREE
             self.idle_slots -= self.page

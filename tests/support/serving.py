@@ -63,7 +63,7 @@ def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Schedule
     """The scheduler, writing a line into the diary whenever it has decided.
 
     "3: A5 B12 (C) | DE | 24" says: at 3 s A computes up to its token 5 and B up to its token 12; C is
-    finished and keeps its seat; D and then E wait; 24 slots are lent.
+    finished and keeps its seat; D and then E wait; 24 slots are allocated.
     """
     held: dict[int, int] = {}
 
