@@ -14,7 +14,7 @@
     sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
-    sim models, gpus, allocators, schedulers    what there is to choose from
+    sim models, gpus, allocators, schedulers, costs, routers    what there is to choose from
     sim check-allocator, check-scheduler    does your own keep the rules?
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     )
     from kvsim.sim.deployment.deployment import Deployment
     from kvsim.sim.option import Named
-    from kvsim.sim.serving.fleet import FleetConfig
 
 
 app = typer.Typer(
@@ -99,10 +98,10 @@ def run(
     from kvsim.jobs import carry_out
 
     if config is None:
-        deployment, fleet = server.deployed(), server.fleet()
+        deployment = server.deployed()
     else:
-        deployment, fleet, traffic, goals = _repeated(ctx, config)
-    carry_out([deployment], fleet, traffic, seeds, output, goals, compared=False)
+        deployment, traffic, goals = _repeated(ctx, config)
+    carry_out([deployment], traffic, seeds, output, goals, compared=False)
 
 
 @app.command()
@@ -128,7 +127,7 @@ def compare(
     from kvsim.jobs import carry_out, compared_with
 
     deployments = compared_with(server.deployed(), allocator.split(","))
-    carry_out(deployments, server.fleet(), traffic, seeds, output, goals, compared=True)
+    carry_out(deployments, traffic, seeds, output, goals, compared=True)
 
 
 @app.command(short_help="Simulate all combinations of options, into one table.")
@@ -513,7 +512,7 @@ def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
     return found
 
 
-def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, FleetConfig, Traffic, Goals]:
+def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic, Goals]:
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
     from kvsim.jobs import choices
     from kvsim.option_groups import Output, Seeds
@@ -521,12 +520,12 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, FleetConfig
     free = {"config", "allow_code", *names_of((Output, Seeds))}
     extra = given(ctx, free | {name for name, value in ctx.params.items() if ":" in str(value)})
     if not extra:
-        deployment, fleet, traffic, goals = choices(config)
-        meant = {**vars(traffic), **vars(deployment.engine), **vars(fleet)}
+        deployment, traffic, goals = choices(config)
+        meant = {**vars(traffic), **vars(deployment.engine), **vars(deployment.fleet)}
         extra = given(ctx, free | {name for name in meant if meant[name] == ctx.params.get(name)})
     if extra:
         raise KvsimError(f"config {config} holds every choice: leave out {', '.join(extra)}")
-    return deployment, fleet, traffic, goals
+    return deployment, traffic, goals
 
 
 def _failed(error: Exception) -> int:

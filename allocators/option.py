@@ -30,6 +30,8 @@ class Option(NamedTuple):
     """the only values, where there are few"""
     least: float | None = None
     """the smallest value"""
+    most: float | None = None
+    """the largest value"""
     above: float | None = None
     """a number below all values"""
     below: float | None = None
@@ -54,6 +56,7 @@ def option(
     value: str = "",
     allowed: tuple[Any, ...] = (),
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
     below: float | None = None,
     shown: str = "",
@@ -64,7 +67,7 @@ def option(
 ) -> Any:  # noqa: ANN401
     """Declare a field of a dataclass as an option, see `Option`."""
     value = value or "|".join(map(str, allowed))
-    about = Option(help, panel, value, allowed, least, above, below, shown, doc, short, also, hidden)
+    about = Option(help, panel, value, allowed, least, most, above, below, shown, doc, short, also, hidden)
     return field(default=default, metadata={"option": about})
 
 

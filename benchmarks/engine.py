@@ -43,10 +43,9 @@ from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.recorder import Result
-from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.fleet import ONE, FleetConfig
 from kvsim.sim.workload import Workload
 
-ONE = FleetConfig()
 MAP_INSTANTS = 240
 """What `--record-map` keeps unless told otherwise."""
 
@@ -78,7 +77,7 @@ def sharegpt(requests: int, rate: float) -> Workload:
 def timed(where: Deployment, work: Workload, fleet: FleetConfig = ONE) -> tuple[float, Result]:
     """CPU seconds of one run, and its result."""
     start = time.process_time()
-    result = build_engine(where, work, fleet=fleet).run()
+    result = build_engine(replace(where, fleet=fleet), work).run()
     return time.process_time() - start, result
 
 

@@ -67,14 +67,13 @@ def simulate(
     server, requests, goals = described(scenario, traffic, options)
     source = opened(requests)
     simulation = prepare(
-        server.deployed(),
+        server.deployed().with_seed(requests.seed),
         source.workload(),
         source.as_json(),
         step_mode=step_mode,
         step_log=step_log,
         events=record_map > 0,
         map_instants=record_map,
-        fleet=replace(server.fleet(), seed=requests.seed),
         goals=goals,
     )
     return Run.of(simulation.outcome())

@@ -92,10 +92,44 @@ def schedulers(
     ] = None,
 ) -> None:
     """List the schedulers, or tell of one: its options, its rule."""
-    from kvsim.reports.listing import names_table, releases, scheduler_card
+    from kvsim.reports.listing import names_table, part_card, releases
     from kvsim.sim.schedulers import SCHEDULERS
 
     if name is not None:
-        print(scheduler_card(name))
+        print(part_card("scheduler", name))
         return
     show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")
+
+
+@lists_app.command(short_help="List the costs of a step, or tell of one.")
+def costs(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
+    ] = None,
+) -> None:
+    """List how long a step takes by each cost, or tell of one: its options, its rule."""
+    _parts("cost", name)
+
+
+@lists_app.command(short_help="List the routers of a fleet, or tell of one.")
+def routers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
+    ] = None,
+) -> None:
+    """List the routers that spread requests over replicas, or tell of one: its options, its rule."""
+    _parts("router", name)
+
+
+def _parts(kind: str, name: str | None) -> None:
+    """The list of a registry, or one of it."""
+    from kvsim.reports.listing import names_table, part_card
+    from kvsim.sim.parts import KINDS
+
+    if name is None:
+        show(
+            names_table(KINDS[kind][0]),
+            f"One of them: sim {kind}s NAME. Your own: --{kind} package.module:Class",
+        )
+    else:
+        print(part_card(kind, name))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kvsim.reports.rundir.run import Run
     from kvsim.reports.timeline.events import Traced
     from kvsim.sim.run import Outcome, Simulation
-    from kvsim.sim.serving.fleet import FleetConfig
     from kvsim.sim.workload import Workload
     from kvsim.workloads.source import Source
 
@@ -37,9 +36,8 @@ MANY_STEPS = 200_000
 """A run of more is not repeated for its steps unless they are asked for."""
 
 
-def carry_out(  # noqa: PLR0917 - the parts of a command
+def carry_out(
     deployments: Sequence[Deployment],
-    fleet: "FleetConfig",
     traffic: Traffic,
     seeds: Seeds,
     output: Output,
@@ -50,16 +48,14 @@ def carry_out(  # noqa: PLR0917 - the parts of a command
     """Carry out one run, or a comparison, with one seed or several; write it and report it."""
     source = opened(traffic)
     if seeds.several:
-        _with_seeds(deployments, fleet, source, seeds, output, goals, compared)
+        _with_seeds(deployments, source, seeds, output, goals, compared)
         return
     from kvsim.reports.rundir.names import run_name
 
     workload = source.workload()
-    simulations = [
-        _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
-    ]
+    simulations = [_prepared(deployment, source, workload, output, goals) for deployment in deployments]
     name = "compare" if compared else simulations[0].label
-    named = run_name(source.name, name, simulations[0].deployment, fleet, source.differing())
+    named = run_name(source.name, name, simulations[0].deployment, source.differing())
     watched = partial(_watched, output)
     with place(output, named) as held:
         if compared:
@@ -118,18 +114,17 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
         yield claim
 
 
-def choices(config: Path) -> "tuple[Deployment, FleetConfig, Traffic, Goals]":
+def choices(config: Path) -> tuple[Deployment, Traffic, Goals]:
     """What a config.json says."""
     from kvsim.sim.files.reading import read_json, understood
-    from kvsim.sim.run import deployment_of, fleet_of, goals_of
+    from kvsim.sim.run import deployment_of, goals_of
 
     what = f"config {config}"
     with understood(what, "cannot be used"):
         found = read_json(config, what)
         deployment, traffic = deployment_of(found, what)
-        fleet = fleet_of(found, what)
         try:
-            return deployment, fleet, Traffic.from_json(traffic), goals_of(found, what)
+            return deployment, Traffic.from_json(traffic), goals_of(found, what)
         except KvsimError as error:
             raise KvsimError(f"{what} cannot be used: {error}") from error
 
@@ -178,9 +173,8 @@ def traced(run: "Run", steps: bool | None) -> "list[Traced]":
 # -- simulating ---------------------------------------------------------------------------------
 
 
-def _prepared(  # noqa: PLR0917
+def _prepared(
     deployment: Deployment,
-    fleet: "FleetConfig",
     source: "Source",
     workload: "Workload",
     output: Output,
@@ -198,14 +192,13 @@ def _prepared(  # noqa: PLR0917
             "a beam search answers when it ends, so there is no stream of tokens to time"
         )
     return prepare(
-        deployment,
+        deployment.with_seed(source.traffic.seed),
         workload,
         source.as_json(),
         step_log=output.step_log or told,
         step_mode=output.step_mode,
         events=output.record_map is not None or told,
         map_instants=output.record_map or 0,
-        fleet=replace(fleet, seed=source.traffic.seed),
         goals=goals,
     )
 
@@ -249,7 +242,6 @@ def _shown(output: Output) -> "Callable[[Simulation, list[Outcome], int], Abstra
 
 def _with_seeds(  # noqa: PLR0917 - the parts of a command
     deployments: Sequence[Deployment],
-    fleet: "FleetConfig",
     source: "Source",
     seeds: Seeds,
     output: Output,
@@ -267,14 +259,13 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
     first = source.traffic.seed
     numbers = range(first, first + seeds.seeds)
     name = "compare" if compared else label(resolved(deployments[0]).engine)
-    named = run_name(source.name, name, resolved(deployments[0]), fleet, alone.differing())
+    named = run_name(source.name, name, resolved(deployments[0]), alone.differing())
     with place(output, f"{named}-{seeds.seeds}-seeds") as held:
         runs = carry_out_seeds(
             held,
             partial(
                 _one_seed,
                 deployments,
-                fleet,
                 source,
                 replace(output, force=False, no_plots=True),
                 goals,
@@ -292,7 +283,6 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
 
 def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     deployments: Sequence[Deployment],
-    fleet: "FleetConfig",
     source: "Source",
     output: Output,
     goals: Goals,
@@ -303,9 +293,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     """What a command does with this seed; in a process of its own, so nobody watches."""
     source = source.with_seed(seed)
     workload = source.workload()
-    simulations = [
-        _prepared(deployment, fleet, source, workload, output, goals) for deployment in deployments
-    ]
+    simulations = [_prepared(deployment, source, workload, output, goals) for deployment in deployments]
     if compared:
         return _write_comparison(target, simulations, source, output, _unwatched)
     return [_write_run(target, simulations[0], output, _unwatched)]

@@ -5,7 +5,7 @@ from kvsim.reports.lives.spans import check_same
 from kvsim.reports.rundir.run import Run, read_run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import Outcome, Simulation, deployment_of, fleet_of, goals_of, prepare
+from kvsim.sim.run import Outcome, Simulation, deployment_of, goals_of, prepare
 from kvsim.workloads.source import opened
 
 
@@ -33,7 +33,6 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
             source.as_json(),
             step_log=step_log,
             events=True,
-            fleet=fleet_of(run.config, "its config"),
             goals=goals_of(run.config, "its config"),
         )
     except KvsimError as error:

@@ -29,12 +29,11 @@ from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import Simulation, defaults_told, prepare, resolved
-from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.workloads.source import READING, Source, opened
 
 Settings = Mapping[str, Any]
 
-_SERVERS: dict[str, tuple[Deployment, FleetConfig, str]] = {}
+_SERVERS: dict[str, tuple[Deployment, str]] = {}
 
 
 def carried_out(settings: Settings, seed: int, goals: Goals) -> tuple[dict[str, Any], float]:
@@ -69,11 +68,9 @@ def lost(by: str) -> tuple[dict[str, Any], None]:
 def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
     """A run ready to be carried out; KvsimError where it cannot be."""
     server, traffic, _ = described(None, None, dict(settings))
-    deployment, fleet, _ = _deployed(server)
+    deployment, _ = _deployed(server)
     source = _source(traffic).with_seed(seed)
-    return prepare(
-        deployment, source.workload(), source.as_json(), fleet=replace(fleet, seed=seed), goals=goals
-    )
+    return prepare(deployment.with_seed(seed), source.workload(), source.as_json(), goals=goals)
 
 
 def defaults(settings: Settings) -> list[str]:
@@ -88,11 +85,11 @@ def checked(settings: Settings, goals: Goals) -> str:
     version of kvsim; what is drawn goes by the seed.
     """
     server, traffic, _ = described(None, None, dict(settings))
-    deployment, fleet, digest = _deployed(server)
+    deployment, digest = _deployed(server)
     goals.price_of(deployment.gpu.name)
     source = _source(traffic)
     trace = _drawn(traffic, 0)
-    asked = {"workload": source.with_seed(0).as_json(), "fleet": asdict(fleet), "goals": goals.as_json()}
+    asked = {"workload": source.with_seed(0).as_json(), "goals": goals.as_json()}
     return _digest([__version__, digest, trace, asked])
 
 
@@ -127,13 +124,13 @@ def forget() -> None:
     _drawable.cache_clear()
 
 
-def _deployed(server: Scenario) -> tuple[Deployment, FleetConfig, str]:
-    """The server with every name looked up, how many there are, and a digest; kept for the next run."""
+def _deployed(server: Scenario) -> tuple[Deployment, str]:
+    """The servers with every name looked up, and a digest; kept for the next run."""
     known = _SERVERS.get(repr(server))
     if known is None:
         deployment = resolved(server.deployed())
         kv_capacity(deployment, windowed_groups(deployment))
-        known = (deployment, server.fleet(), _digest(plain(asdict(deployment))))
+        known = (deployment, _digest(plain(asdict(deployment))))
         _SERVERS[repr(server)] = known
     return known
 

@@ -5,16 +5,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, RenderableType
 
 from kvsim.reports.fitting import FittingTable
+from kvsim.sim.classes import class_named
 from kvsim.sim.cost.profile_files import ProfileFile, directory, profile_files
 from kvsim.sim.cost.published import profile_names
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.option import options_of
+from kvsim.sim.parts import KINDS, is_own
 
 
 def models_table() -> FittingTable:
@@ -100,14 +103,14 @@ def names_table(registry: Mapping[str, str]) -> FittingTable:
     return table_of(("name", "what it is"), ((name, _first_line(text)) for name, text in said.items()))
 
 
-def scheduler_card(name: str) -> str:
-    """One scheduler: its releases and its own options, and what its file says of it."""
-    from kvsim.sim.build import scheduler_class
-
-    found = scheduler_class(name)
-    text = _doc_of(found.__module__)
-    versions = [f"releases {', '.join(found.VERSIONS)}"] if found.VERSIONS else []
-    return "\n".join([name, *versions, *own_options(found.declares), "", text])
+def part_card(kind: str, name: str) -> str:
+    """One scheduler, cost or router: its releases and its own options, and what its file says of it."""
+    registry, base = KINDS[kind]
+    text = name.partition("@")[0]
+    found: Any = class_named(kind, text if is_own(text, registry) else text.partition(":")[0], registry, base)
+    versions = getattr(found, "VERSIONS", ())
+    told = [f"releases {', '.join(versions)}"] if versions else []
+    return "\n".join([name, *told, *own_options(found.declares), "", _doc_of(found.__module__)])
 
 
 def own_options(declared: type) -> list[str]:

@@ -49,8 +49,8 @@ def of_several(
     deployment = simulation.deployment
     place = f" ({len(before) + 1} of {several})" if several > 1 else ""
     server = f"{deployment.model.name} on {deployment.gpu.name}, {deployment.engine.scheduler}"
-    if simulation.fleet.replicas > 1:
-        server += f", {simulation.fleet.replicas:,} replicas together"
+    if simulation.deployment.fleet.replicas > 1:
+        server += f", {simulation.deployment.fleet.replicas:,} replicas together"
     title = f"{simulation.label}{place}: {server}"
     if pace is not None:
         keep_pace(simulation.engine, pace)

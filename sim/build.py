@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.classes import class_named
-from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.named import cost_class, cost_named
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
 from kvsim.sim.deployment.registry import allocator_class, usual_scheduler
@@ -27,8 +27,8 @@ from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.serving.engine import ONE, Engine
-from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.fleet import router_class
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
@@ -81,11 +81,14 @@ def scheduler_class(name: str) -> type[Scheduler]:
 
 
 def own_options(deployment: Deployment) -> dict[str, tuple[str, type]]:
-    """The parts that declare options of their own: kind -> (name, the dataclass of its options)."""
+    """The parts of a run, by kind: the name of each, and the dataclass of its own options."""
     scheduler, allocator = scheduler_name(deployment), deployment.engine.allocator
+    cost, router = deployment.cost, deployment.fleet.router
     return {
         "allocator": (allocator, allocator_class(allocator).declares),
         "scheduler": (scheduler, scheduler_class(scheduler).declares),
+        "cost": (cost, cost_class(cost).declares),
+        "router": (router, router_class(router).declares),
     }
 
 
@@ -151,11 +154,6 @@ def build_allocator(deployment: Deployment, scheduler: Scheduler) -> Allocator:
     found = allocator_class(engine.allocator)
     if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
-    parts = {
-        "allocator": (engine.allocator, found.declares),
-        "scheduler": (str(scheduler.config.scheduler), scheduler.declares),
-    }
-    check_taken(engine.options, parts)
     if scheduler.cache and not found.keeps_prefixes:
         raise KvsimError(
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
@@ -208,9 +206,10 @@ def build_engine(
     check: bool = False,
     events: bool = False,
     map_instants: int = 0,
-    fleet: FleetConfig = ONE,
 ) -> Engine:
     """The engine of a deployment, ready to run the workload once; 0 `map_instants`: without a map."""
+    check_taken(deployment.options, own_options(deployment))
+    fleet = deployment.fleet
     log = RequestLog(workload, fleet.replicas)
     schedulers = [build_scheduler(deployment) for _ in range(fleet.replicas)]
     decided = replace(deployment.engine, async_scheduling=schedulers[0].hides_host)
@@ -236,4 +235,7 @@ def build_engine(
                 memory_map=map_of,
             )
         )
-    return Engine(workload, log, replicas, deployment.max_model_len, fleet)
+    router = None
+    if fleet.replicas > 1:
+        router = fleet.router_of(router_class(fleet.router), deployment.options)
+    return Engine(workload, log, replicas, deployment.max_model_len, router=router, sticky=fleet.sticky)

@@ -78,6 +78,7 @@ def _check_value(name: str, about: Option, value: Any) -> None:  # noqa: ANN401 
         raise KvsimError(f"{name} must be one of {', '.join(map(str, about.allowed))}, got {value!r}")
     limits = [
         (f"at least {about.least}", about.least is None or value >= about.least),
+        (f"at most {about.most}", about.most is None or value <= about.most),
         (f"above {about.above}", about.above is None or value > about.above),
         (f"below {about.below}", about.below is None or value < about.below),
     ]

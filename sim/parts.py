@@ -1,4 +1,4 @@
-"""Options of one part: each scheduler and allocator declares its own, in its own file (allocators/option.py).
+"""Options of one part: schedulers, allocators, costs and routers declare their own (allocators/option.py).
 
     class VllmV0(Scheduler):
         declares: ClassVar[type] = VllmV0Options  # a frozen dataclass, each field an option(...)
@@ -17,15 +17,21 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.option import declared_by
 from kvsim.sim.classes import class_named
+from kvsim.sim.cost import COSTS
+from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.engine import split_reserve
 from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.option import Named, options_of
+from kvsim.sim.routers import ROUTERS
+from kvsim.sim.routers.base import Router
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 
 KINDS: Mapping[str, tuple[Mapping[str, str], type]] = {
     "scheduler": (SCHEDULERS, Scheduler),
     "allocator": (ALLOCATORS, Allocator),
+    "cost": (COSTS, CostModel),
+    "router": (ROUTERS, Router),
 }
 """Kind of part, as the option that chooses one -> its registry, and what each is a subclass of."""
 
@@ -38,19 +44,25 @@ class Declared(NamedTuple):
     parts: tuple[str, ...]
     """the names of the built-in parts that declare it"""
 
+    @property
+    def defaults(self) -> list[object]:
+        """What it is with each of these parts where nobody says."""
+        return [defaults_of(part_named(self.kind, part).declares)[self.named.name] for part in self.parts]
+
 
 def check_taken(given: Mapping[str, object], parts: Mapping[str, tuple[str, type]]) -> None:
     """Raise KvsimError for an option that none of the parts declares; kind -> (name, its options)."""
     known = {name for _, kind in parts.values() for name in declared_by(kind)}
     for name, value in given.items():
         if name not in known and value is not None:
-            chosen = " and ".join(f"{kind} {named}" for kind, (named, _) in parts.items())
-            raise KvsimError(f"{name} must be left out for {chosen}: {_belongs(name)}, got {value!r}")
-
-
-def _belongs(name: str) -> str:
-    found = declared_everywhere().get(name)
-    return f"it belongs to {found.kind} {listed(list(found.parts))}" if found else "no part declares it"
+            found = declared_everywhere().get(name)
+            if found is None:
+                chosen = listed([f"{kind} {named}" for kind, (named, _) in parts.items()])
+                raise KvsimError(f"{name} must be left out for {chosen}: no part declares it, got {value!r}")
+            raise KvsimError(
+                f"{name} must be left out for {found.kind} {parts[found.kind][0]}: it belongs to "
+                f"{found.kind} {listed(list(found.parts))}, got {value!r}"
+            )
 
 
 def defaults_of(kind: type) -> dict[str, object]:
@@ -70,11 +82,16 @@ def known_options(chosen: Iterable[tuple[str, object]] = ()) -> Mapping[str, Nam
     for kind, given in chosen:
         table, base = KINDS[kind]
         part: Part | None = given if isinstance(given, type) else None
-        if isinstance(given, str) and ":" in (name := split_reserve(given)[0]):
+        if isinstance(given, str) and is_own(name := split_reserve(given)[0], table):
             part = class_named(kind, name, table, base)
         if part is not None:
             found |= {each.name: each for each in options_of(part.declares)}
     return found
+
+
+def is_own(name: str, table: Mapping[str, str]) -> bool:
+    """Whether a name is that of a class of the user's own, `package.module:Class`."""
+    return ":" in name and name.partition(":")[0] not in table
 
 
 @cache
@@ -89,7 +106,7 @@ def declared_everywhere() -> Mapping[str, Declared]:
     return found
 
 
-Part = type[Scheduler] | type[Allocator]
+Part = type[Scheduler] | type[Allocator] | type[CostModel] | type[Router]
 
 
 def part_named(kind: str, name: str) -> Part:

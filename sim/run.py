@@ -29,6 +29,7 @@ from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.clock import clock_of
 from kvsim.sim.cost.collective import network_note
 from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
+from kvsim.sim.cost.named import check_cost, cost_class
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.deployment.deployment import Deployment
@@ -48,13 +49,13 @@ from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.files.records import record_of
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
-from kvsim.sim.parts import declared_everywhere, defaults_of
+from kvsim.sim.parts import check_taken, declared_everywhere, defaults_of
 from kvsim.sim.record import metrics
 from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
-from kvsim.sim.serving.engine import ONE, Engine
+from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -88,7 +89,6 @@ class Simulation:
     traffic: Mapping[str, object]
     capacity: KvCapacity
     engine: Engine
-    fleet: FleetConfig = ONE
     goals: Goals = NO_GOALS
 
     @property
@@ -99,7 +99,7 @@ class Simulation:
     @property
     def gpus(self) -> int:
         """Those of all replicas."""
-        return self.deployment.gpus * self.fleet.replicas
+        return self.deployment.gpus * self.deployment.fleet.replicas
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
@@ -113,7 +113,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, self._outside_s(result))
         return Outcome(
-            config=config_of(self.deployment, self.traffic, self.capacity, self.fleet, self.goals),
+            config=config_of(self.deployment, self.traffic, self.capacity, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
@@ -125,7 +125,7 @@ class Simulation:
 
     def _outside_s(self, result: Result) -> Floats | float:
         """What requests spend in the front end."""
-        return seconds_of(result, frontend_of(self.deployment), self.fleet.replicas)
+        return seconds_of(result, frontend_of(self.deployment), self.deployment.fleet.replicas)
 
     def _summary(
         self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
@@ -161,7 +161,8 @@ class Simulation:
 
     def _replicas(self) -> Json:
         """Of a fleet, the numbers of each replica by itself."""
-        if self.fleet.replicas == 1:
+        fleet = self.deployment.fleet
+        if fleet.replicas == 1:
             return {}
         names = {"allocator": self.deployment.engine.allocator, "scheduler": self.deployment.engine.scheduler}
         found: list[Json] = []
@@ -171,7 +172,7 @@ class Simulation:
             counts = numbers.pop("engine")
             engine = {**names, **(counts if isinstance(counts, dict) else {})}
             found.append({"label": f"replica {place}", **numbers, "engine": engine})
-        return {"fleet": asdict(self.fleet), "replicas": found}
+        return {"fleet": asdict(fleet), "replicas": found}
 
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
@@ -181,10 +182,11 @@ class Simulation:
         notes = [*result.workload.notes, room, *_model_notes(model, hybrid is not None)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
-        if self.fleet.replicas > 1:
-            spread = f"{self.fleet.router}{', sessions stick' if self.fleet.sticky else ''}"
+        fleet = self.deployment.fleet
+        if fleet.replicas > 1:
+            spread = f"{fleet.router}{', sessions stick' if fleet.sticky else ''}"
             notes.append(
-                f"{self.fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
+                f"{fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
         told = allocator_class(self.deployment.engine.allocator).note
@@ -254,7 +256,6 @@ def prepare(
     step_log: bool = False,
     events: bool = False,
     map_instants: int = 0,
-    fleet: FleetConfig = ONE,
     goals: Goals = NO_GOALS,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
@@ -271,15 +272,13 @@ def prepare(
         Also a table of what happens to each request.
     map_instants : int
         Also a map of the memory, of each replica its own, at about so many instants; 0: none.
-    fleet : FleetConfig
-        How many servers there are.
     goals : Goals
         What is asked of the run: latency limits, the price of a GPU.
     """
     goals.price_of(deployment.gpu.name)
     deployment = resolved(deployment)
     capacity = capacity_of(deployment)
-    workload = behind_frontend(workload, frontend_of(deployment), fleet.replicas)
+    workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)
     max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
         deployment,
@@ -288,9 +287,8 @@ def prepare(
         step_log=step_log,
         events=events,
         map_instants=map_instants,
-        fleet=fleet,
     )
-    return Simulation(deployment, traffic, capacity, engine, fleet, goals)
+    return Simulation(deployment, traffic, capacity, engine, goals)
 
 
 def resolved(deployment: Deployment) -> Deployment:
@@ -299,8 +297,10 @@ def resolved(deployment: Deployment) -> Deployment:
     scheduler = build_scheduler(deployment)
     reserve = engine.reserve or ("max" if _reserves(deployment) else None)
     profile = None if deployment.profile is None else needed(deployment.profile, deployment)
-    own: dict[str, object] = {}
-    for _, declared in own_options(deployment).values():
+    parts, own = own_options(deployment), dict[str, object]()
+    check_taken(deployment.options, parts)
+    check_cost(cost_class(deployment.cost), deployment)
+    for _, declared in parts.values():
         own |= defaults_of(declared)
     named = replace(
         engine,
@@ -428,11 +428,12 @@ def config_of(
     deployment: Deployment,
     traffic: Mapping[str, object],
     capacity: KvCapacity,
-    fleet: FleetConfig = ONE,
     goals: Goals = NO_GOALS,
 ) -> Json:
     """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
-    several: Json = {"fleet": asdict(fleet)} if fleet.replicas > 1 else {}
+    server = asdict(deployment)
+    fleet = server.pop("fleet")
+    several: Json = {"fleet": fleet} if deployment.fleet.replicas > 1 else {}
     asked: Json = {"goals": goals.as_json()} if goals.as_json() else {}
     return (
         several
@@ -440,7 +441,7 @@ def config_of(
         | {
             "kvsim": __version__,
             "workload": dict(traffic),
-            "scenario": asdict(deployment),
+            "scenario": server,
             "kv_capacity": _capacity_json(deployment, capacity),
         }
     )
@@ -478,9 +479,8 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
         if "runs" in config:
             names = ", ".join(config["runs"])
             raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
-        parts = config["scenario"]
-        parts = {**parts, "engine": _with_options(parts["engine"])}
-        specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
+        parts = {"fleet": config.get("fleet", {}), **_with_options(config["scenario"])}
+        specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig, "fleet": FleetConfig}
         made: Json = {name: record_of(spec, parts[name], name) for name, spec in specs.items()}
         deployment = record_of(Deployment, {**parts, **made}, "scenario")
         if deployment.profile is not None:
@@ -488,33 +488,36 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
         return deployment, dict(config["workload"])
 
 
-def _with_options(engine: Mapping[str, object]) -> Mapping[str, object]:
-    """The settings of an engine as they are written now: before, each option of a part was a setting.
+def _with_options(server: Json) -> Json:
+    """The settings of a server as they are written now: before, each option of a part was a setting.
 
     Those that say no more than the default are left out; so are those of other parts.
     """
-    common = {each.name for each in fields(EngineConfig)}
-    known = declared_everywhere() if engine.keys() - common else {}
+    engine = server["engine"]
+    if not isinstance(engine, Mapping):
+        return server
+    held = ((server, Deployment), (engine, EngineConfig))
+    before = {
+        name: value
+        for values, kind in held
+        for name, value in values.items()
+        if name not in {each.name for each in fields(kind)}
+    }
+    if not before:
+        return server
+    known = declared_everywhere()
     own = {
         name: value
-        for name, value in engine.items()
-        if name not in common and not (name in known and value in (None, known[name].named.default))
+        for name, value in before.items()
+        if not (name in known and value in (None, *known[name].defaults))
     }
-    if not own and not known:
-        return engine
-    kept = {name: value for name, value in engine.items() if name in common}
-    before = engine.get("options", {})
-    if not isinstance(before, Mapping):
-        raise KvsimError(f"options must be an object, got {type(before).__name__}")
-    return kept | {"options": {**before, **own}}
-
-
-def fleet_of(config: object, what: str = "config") -> FleetConfig:
-    """The fleet in a config; one server where there is none."""
-    with understood(what, "cannot be used"):
-        if not isinstance(config, dict):
-            raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")
-        return record_of(FleetConfig, config.get("fleet", {}), "fleet")
+    options = engine.get("options", {})
+    if not isinstance(options, Mapping):
+        raise KvsimError(f"options must be an object, got {type(options).__name__}")
+    server, engine = (
+        {name: value for name, value in values.items() if name not in before} for values, _ in held
+    )
+    return {**server, "engine": {**engine, "options": {**options, **own}}}
 
 
 def goals_of(config: object, what: str = "config") -> Goals:

@@ -142,6 +142,9 @@ def deployment_of(point: Point, cost: str | None = None) -> Deployment:
     model = model_of(point)
     longest = min(model.max_model_len, 2 * (point.input_tokens + point.output_tokens))
     overlapped = asynchronous(point.version)
+    options: dict[str, object] = {}
+    if cost == "measured-elsewhere":
+        options["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.version)
     engine = EngineConfig(
         scheduler="vllm-v1@0.33.0" if overlapped else "vllm-v1",
         max_num_seqs=SEQS,
@@ -149,11 +152,10 @@ def deployment_of(point: Point, cost: str | None = None) -> Deployment:
         max_model_len=longest,
         async_scheduling=overlapped,
         disable_hybrid_kv_cache_manager=True,
+        options=options,
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
     specs["enable_expert_parallel"] = point.ep > 1
-    if cost == "measured-elsewhere":
-        specs["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.version)
     specs["kv_cache_dtype"] = cache_of(point.model, point.gpu, point.version)
     gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]

@@ -54,9 +54,7 @@ _WORDS = {
 """What stands for an option, before its value; any other by its own name."""
 
 
-def run_name(
-    trace: str, label: str, deployment: Deployment, fleet: FleetConfig, traffic: Mapping[str, object]
-) -> str:
+def run_name(trace: str, label: str, deployment: Deployment, traffic: Mapping[str, object]) -> str:
     """The name of a run, at most about `LONGEST` characters: what does not fit is left out.
 
     Parameters
@@ -70,13 +68,14 @@ def run_name(
     """
     name = f"{trace}-{label}"
     options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
-    for word in (*_of_scenario(deployment), *_of_fleet(fleet), *(_word(*each) for each in options)):
+    of_server = (*_of_deployment(deployment), *_of_fleet(deployment.fleet))
+    for word in (*of_server, *(_word(*each) for each in options)):
         if word and len(name) + len(word) < LONGEST:
             name += f"-{word}"
     return name
 
 
-def _of_scenario(deployment: Deployment) -> Iterator[str]:
+def _of_deployment(deployment: Deployment) -> Iterator[str]:
     engine = deployment.engine
     if deployment.model.name != _USUAL["model"]:
         yield _plain(deployment.model.name)
@@ -106,7 +105,7 @@ def _of_scenario(deployment: Deployment) -> Iterator[str]:
             yield _word(name, value)
     for field in fields(Deployment):
         value = getattr(deployment, field.name)
-        if field.name not in ("model", "gpu", "engine", "cost", "profile") and value not in (
+        if field.name not in ("model", "gpu", "engine", "cost", "profile", "fleet") and value not in (
             None,
             usual.get(field.name, field.default),
         ):

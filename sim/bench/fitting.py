@@ -19,7 +19,7 @@ import numpy as np
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs, simulated
 from kvsim.sim.bench.workload import AS_MEASURED, Load
-from kvsim.sim.cost.host import USUAL
+from kvsim.sim.cost.host import AUTO, USUAL
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
@@ -117,10 +117,15 @@ def with_factor(server: Scenario, kind: str, factor: float) -> Scenario:
     if str(server.cost).startswith(f"{LOGGED}:"):
         raise KvsimError("fit must be scale with the step times of a log, in which the host is, got 'host'")
     base, each = USUAL.base_s, USUAL.per_sequence_s
-    if "+" in server.host_time or server.host_time.replace(".", "", 1).isdigit():
-        first, _, rest = server.host_time.partition("+")
+    host = _host_time(server)
+    if "+" in host or host.replace(".", "", 1).isdigit():
+        first, _, rest = host.partition("+")
         base, each = float(first) / 1e3, float(rest or 0) / 1e6
-    return replace(server, host_time=f"{1e3 * base * factor:.6g}+{1e6 * each * factor:.6g}")
+    return server.with_settings({"host_time": f"{1e3 * base * factor:.6g}+{1e6 * each * factor:.6g}"})
+
+
+def _host_time(server: Scenario) -> str:
+    return str(server.part_options().get("host_time", AUTO))
 
 
 def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
@@ -185,7 +190,7 @@ def _interval(
 def _option(scenario: Scenario, kind: str) -> str:
     if kind == "scale":
         return f"--time-scale {scenario.time_scale:.4g}"
-    first, _, rest = scenario.host_time.partition("+")
+    first, _, rest = _host_time(scenario).partition("+")
     return f"--host-time {float(first):.4g}+{float(rest):.4g}"
 
 

@@ -31,7 +31,8 @@ def clocked(
 ) -> tuple[Scenario, tuple[str, ...]]:
     """The server with the step times of its log, and what to say of them; as it is where there are none."""
     batches = (log.data_parallel_size or 1) * (log.pipeline_parallel_size or 1)
-    if asked.cost is not None or asked.host_time != AUTO or batches > 1 or len(lines.steps) < FEWEST:
+    chosen = asked.cost is not None or asked.part_options().get("host_time", AUTO) != AUTO
+    if chosen or batches > 1 or len(lines.steps) < FEWEST:
         return asked, ()
     fit = fit_steps(lines)
     part = part_of(run, lines)

@@ -79,9 +79,7 @@ def simulated(run: MeasuredRun, scenario: Scenario, load: Load = AS_MEASURED) ->
         A server or a load that cannot be, or a server that serves none of the requests.
     """
     workload = workload_of(run, load)
-    outcome = prepare(
-        scenario.deployed(), workload, {"trace": f"replay of {run.name}"}, fleet=scenario.fleet()
-    ).outcome()
+    outcome = prepare(scenario.deployed(), workload, {"trace": f"replay of {run.name}"}).outcome()
     table = outcome.requests
     measured = workload.labels.get(MEASURED, np.arange(len(workload))).astype(np.int64)
     places = np.flatnonzero((measured >= 0) & (table["status"] != "rejected")).astype(np.int64)

@@ -157,9 +157,10 @@ def _model(asked: Scenario) -> ModelSpec:
 
 def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
     """The GPU, and how its steps are timed."""
+    cost = None if asked.cost is None else name_of(asked.cost)
     if isinstance(asked.gpu, GpuSpec):
-        return asked.gpu, asked.cost or "roofline"
-    return gpu_and_cost(asked.gpu, asked.cost)[:2]
+        return asked.gpu, cost or "roofline"
+    return gpu_and_cost(asked.gpu, cost)[:2]
 
 
 def _release(log: StartupLog) -> str:

@@ -23,7 +23,7 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.parts import known_options
+from kvsim.sim.parts import declared_everywhere, known_options
 from kvsim.sim.run import resolved
 
 SWITCHES = {"enable_prefix_caching", "async_scheduling"}
@@ -122,11 +122,12 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
 
 
 def _kept(server: Scenario, changes: Mapping[str, Any], asked: Scenario) -> dict[str, object]:
-    """The options of parts that are left: those that were asked for, and those that the new parts declare."""
+    """The options that are left: of parts that stay, those that were asked for, those of the new parts."""
     chosen = [name_of(changes["allocator"])] if "allocator" in changes else []
     known = {name for each in chosen for name in declared_by(allocator_class(each).declares)}
     if changes.get("scheduler") is not None:
         known |= set(declared_by(scheduler_class(name_of(changes["scheduler"])).declares))
+    known |= {name for name, each in declared_everywhere().items() if each.kind in ("cost", "router")}
     return {name: value for name, value in server.options.items() if name in known or name in asked.options}
 
 

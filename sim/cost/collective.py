@@ -13,7 +13,7 @@ protocol: base, NVLink, network): on two nodes of eight 25 us at least. Nothing 
 
 from typing import NamedTuple
 
-from kvsim.sim.deployment.deployment import RANKED, Deployment
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.spec import GpuSpec
 
 LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
@@ -24,6 +24,10 @@ LINK_SHARE, PCIE_SHARE = 0.65, 0.55
 Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
 NCCL_START_S, NCCL_NODE_S, NCCL_NETWORK_S = 6.8e-6, 0.6e-6, 5e-6
 """Of a tree between nodes: once, for each GPU on the way through a node, for each level between nodes."""
+
+
+WITH_NETWORK = ("roofline", "calibrated", "measured-elsewhere")
+"""Costs that time the network."""
 
 
 class Group(NamedTuple):
@@ -65,7 +69,7 @@ def between_nodes_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
 def network_note(deployment: Deployment) -> str | None:
     """That GPUs of several nodes talk over the network; None where one node holds them all."""
     gpu, gpus = deployment.gpu, deployment.gpus
-    if gpus <= gpu.node_gpus or deployment.cost not in RANKED:
+    if gpus <= gpu.node_gpus or deployment.cost not in WITH_NETWORK:
         return None
     return (
         f"{gpus:,} GPUs on nodes of {gpu.node_gpus}: between nodes they talk over a network of "

@@ -15,16 +15,30 @@ asked for.
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from kvsim.allocators.option import option
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.registry import usual_scheduler
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.option import taken
 
 AUTO, NONE = "auto", "none"
 MEASURED = ("calibrated", "measured-elsewhere")
 """Costs whose GPU times are measured: a host belongs to them."""
-WITH_HOST = (*MEASURED, "roofline")
 MOST_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOptions:
+    """Options of costs that have a place for the host."""
+
+    host_time: str = option(
+        "The host's ms a step + us a sequence; auto: the engine's, beside measured GPU times.",
+        default=AUTO,
+        value="auto|none|MS+US",
+        doc="[the host's time](cost.md#the-host) of a step: milliseconds, and microseconds a sequence; "
+        "`auto`: the engine's, where the GPU's times are measured",
+    )
 
 
 @dataclass(frozen=True)
@@ -73,13 +87,12 @@ def stand_in(deployment: Deployment) -> str:
 
 def host_of(deployment: Deployment) -> Host | None:
     """The host of a deployment; None where it takes no time."""
-    text, overlapped = deployment.host_time, bool(deployment.engine.async_scheduling)
+    text = taken(HostOptions, deployment.options).host_time
+    overlapped = bool(deployment.engine.async_scheduling)
     if text == AUTO:
         return replace(USUAL, overlapped=overlapped) if deployment.cost in MEASURED else None
     if text == NONE:
         return None
-    if deployment.cost not in WITH_HOST:
-        raise KvsimError(f"host_time must be auto or none for cost {deployment.cost}, got {text!r}")
     base, _, more = text.partition("+")
     try:
         numbers = float(base), float(more or 0)
@@ -96,5 +109,5 @@ def host_words(deployment: Deployment) -> str:
     if host is None:
         return ""
     how = "hidden behind the GPU" if host.overlapped else "added"
-    whose = stand_in(deployment) if deployment.host_time == AUTO else ""
+    whose = stand_in(deployment) if taken(HostOptions, deployment.options).host_time == AUTO else ""
     return f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence{whose}, {how}"

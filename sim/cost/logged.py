@@ -1,4 +1,4 @@
-"""Step times of a server that ran, fitted to its own log: `--cost logged:MS+US+US`, or a profile's file.
+"""Logged: step times of a server that ran, fitted to its log; `logged:MS+US+US`, or a profile's file.
 
     step = base + per sequence x sequences + per token x prompt tokens
 
@@ -18,6 +18,7 @@ from math import isfinite
 from pathlib import Path
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.workload import PS_PER_S
@@ -92,6 +93,11 @@ class Logged(CostModel):
     """Step times of a log; whether a step is larger than any that was seen is told."""
 
     flags = True
+
+    @classmethod
+    def of(cls, deployment: Deployment, argument: str) -> "Logged":
+        """That of `logged:MS+US+US`."""
+        return cls(StepTimes.parsed(deployment.cost))
 
     def __init__(self, times: StepTimes) -> None:
         self.source = f"steps of a log: {times.words}"

@@ -78,6 +78,11 @@ class AnalyticProfile(CostModel):
         Its model must be in the profile, split over as many GPUs as there.
     """
 
+    @classmethod
+    def of(cls, deployment: Deployment, argument: str) -> "AnalyticProfile":
+        """That of `NAME:VARIANT`."""
+        return cls(deployment.cost.partition(":")[0], argument, deployment)
+
     def __init__(self, name: str, variant: str, deployment: Deployment) -> None:
         profile = _read(name)
         models, model = profile["models"], deployment.model

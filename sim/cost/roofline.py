@@ -1,4 +1,4 @@
-"""The analytic step time: from the datasheet and the geometry, with stated efficiencies.
+"""Roofline: the analytic step time, from the datasheet and the geometry, with stated efficiencies.
 
 It is linear in the contexts, with an integer slope, so the durations of a whole span are a `range`: computed
 in O(1).
@@ -7,13 +7,14 @@ in O(1).
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.cost.collective import all_reduce_s, group_of
-from kvsim.sim.cost.host import Host
+from kvsim.sim.cost.host import Host, host_of
+from kvsim.sim.cost.options import RooflineOptions
 from kvsim.sim.cost.step_cost import (
     COMPILED,
     LONGEST_PS,
@@ -23,8 +24,10 @@ from kvsim.sim.cost.step_cost import (
     add_ends,
     ends_until,
 )
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, gpu_names
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.option import taken
 from kvsim.sim.workload import PS_PER_S
 
 KERNELS_PER_LAYER = 10
@@ -87,6 +90,23 @@ class Roofline(CostModel):
     Prompts count all pairs, windows or not. Ignored: the CPU side (scheduling, sampling), skew between
     contexts, many short contexts (a round of programs takes 3.5 us), tile rounding, pipeline bubbles.
     """
+
+    declares: ClassVar[type] = RooflineOptions
+    batches: ClassVar[str] = "each"
+
+    @classmethod
+    def of(cls, deployment: Deployment, argument: str) -> CostModel:
+        """That of a deployment."""
+        if argument:
+            return super().of(deployment, argument)
+        return cls(
+            deployment.served_model,
+            deployment.gpu,
+            deployment.tensor_parallel_size,
+            ranks=deployment.data_parallel_size,
+            host=host_of(deployment),
+            expert_skew=taken(RooflineOptions, deployment.options).expert_skew,
+        )
 
     def __init__(
         self,

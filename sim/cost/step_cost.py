@@ -9,9 +9,13 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from mypy_extensions import i64, mypyc_attr
+
+from kvsim.allocators.option import NoOptions
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.errors import KvsimError
 
 COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled: then a loop adds up any number of steps faster."""
@@ -74,9 +78,25 @@ class CostModel:
         Whether it wants to hear what was carried out, to tell what lay outside what was measured.
     """
 
+    declares: ClassVar[type] = NoOptions
+    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
+    batches: ClassVar[str] = "one"
+    """What it knows of ranks and stages: a step of "one" batch alone; what "each" of several batches takes
+    (ranks.py puts them together); or what "any" step takes, of however many batches."""
+    launches: ClassVar[bool] = False
+    """Whether it knows what launching kernels one by one takes (`enforce_eager`)."""
     source: str
     context_tile: int = 0
     flags: bool = False
+
+    @classmethod
+    def of(cls, deployment: Deployment, argument: str) -> "CostModel":
+        """The cost of a deployment, `cls()` unless a class says; `argument` is what follows its name."""
+        if argument:
+            raise KvsimError(
+                f"cost {deployment.cost.partition(':')[0]} takes nothing behind its name, got {argument!r}"
+            )
+        return cls()
 
     @property
     def extrapolated_share(self) -> float:

@@ -9,15 +9,13 @@ is not checked here: its registry does that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
-
-RANKED = ("roofline", "calibrated", "measured-elsewhere")
-"""Costs that know of ranks and stages, beside constant:SECONDS."""
+from kvsim.sim.serving.fleet import ONE, FleetConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +43,17 @@ class Deployment:
         How long a step takes: a name that sim/cost/named.py knows.
     profile : mapping or None
         What `cost` needs of a measured profile, in JSON's types (sim/cost/profile_files.py).
-    host_time : str
-        The host's time of a step: "none", "MS+US" (milliseconds, and microseconds a sequence), or "auto",
-        the engine's where the GPU's times are measured (sim/cost/host.py).
     frontend_latency : float or None
         Seconds that a request spends outside of the engine; None means the engine's, as above.
     frontend_load : str
         What comes to that: "none", "US+US" (microseconds for each prompt token, and for each client of
         a closed loop), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
-    expert_skew : float or None
-        How uneven tokens choose their experts, the exponent of a power law; None means even in the
-        roofline, 1.2 in measured profiles.
     enable_expert_parallel : bool
         Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
-    fuse_allreduce_rms : bool
-        Whether all-reduces are FlashInfer's, fused with norms: one shot where that is shorter.
     time_scale : float
         By what every step's time is multiplied.
+    fleet : FleetConfig
+        How many such servers there are, and how requests are spread over them.
     """
 
     model: ModelSpec
@@ -76,13 +68,11 @@ class Deployment:
     kv_cache_dtype: str = "auto"
     cost: str = "roofline"
     profile: Mapping[str, Any] | None = None
-    host_time: str = "auto"
     frontend_latency: float | None = None
     frontend_load: str = "auto"
-    expert_skew: float | None = None
     enable_expert_parallel: bool = False
-    fuse_allreduce_rms: bool = False
     time_scale: float = 1.0
+    fleet: FleetConfig = ONE
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -97,17 +87,13 @@ class Deployment:
                 f"got {self.tensor_parallel_size}"
             )
         self._check_ranks()
-        self._check_all_reduces()
-        if self.engine.enforce_eager and self.cost not in ("calibrated", "measured-elsewhere"):
-            raise KvsimError(f"enforce_eager must be left out for cost {self.cost}, which knows no launches")
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
         if self.enable_expert_parallel and not self.model.experts:
             raise KvsimError(
                 f"enable_expert_parallel must be left out for model {self.model.name}, which has no experts"
             )
-        for field, most in (("frontend_latency", 3600), ("expert_skew", 4)):
-            if getattr(self, field):
-                check_number(field, getattr(self, field), most=most)
+        if self.frontend_latency:
+            check_number("frontend_latency", self.frontend_latency, most=3600)
         check_number("time_scale", self.time_scale, most=1000)
         for field in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, field) is not None:
@@ -116,16 +102,6 @@ class Deployment:
             raise KvsimError(
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
                 f"got {self.num_gpu_blocks} and {self.kv_tokens}"
-            )
-
-    def _check_all_reduces(self) -> None:
-        if not self.fuse_allreduce_rms:
-            return
-        if self.cost not in ("calibrated", "measured-elsewhere"):
-            raise KvsimError(f"fuse_allreduce_rms must be left out for cost {self.cost}, which measures none")
-        if self.gpu.link_bytes_per_s is None:
-            raise KvsimError(
-                f"fuse_allreduce_rms must be left out for gpu {self.gpu.name}, which has no links"
             )
 
     def _check_ranks(self) -> None:
@@ -142,11 +118,15 @@ class Deployment:
                 f"pipeline_parallel_size must be at most the {model.layers} layers of {model.name}, "
                 f"got {self.pipeline_parallel_size}"
             )
-        if self.batches > 1 and self.cost not in RANKED and not self.cost.startswith("constant:"):
-            raise KvsimError(
-                f"data_parallel_size and pipeline_parallel_size must be 1 for cost {self.cost}, "
-                f"got {self.data_parallel_size} and {self.pipeline_parallel_size}"
-            )
+
+    def with_seed(self, seed: int) -> Self:
+        """The same with this seed for routers that draw."""
+        return replace(self, fleet=replace(self.fleet, seed=seed))
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """Options that its parts declare themselves, by name."""
+        return self.engine.options
 
     @property
     def gpus(self) -> int:

@@ -68,7 +68,8 @@ class EngineConfig:
     disable_hybrid_kv_cache_manager : bool
         Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
     options : mapping
-        Options that the scheduler or the allocator declares itself, by name (sim/parts.py).
+        Options that a part of the run declares itself, by name (sim/parts.py): its scheduler, allocator,
+        cost or router.
     """
 
     allocator: str = "paged"

@@ -8,7 +8,7 @@ None means: what the engine, the release, the model or the GPU has by default. E
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import POLICIES, EngineConfig, check_reserve, split_reserve
@@ -17,9 +17,6 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import check_allowed, option
-
-if TYPE_CHECKING:
-    from kvsim.sim.serving.fleet import FleetConfig
 
 ENGINE, MEMORY, HARDWARE, FLEET = "Engine", "Memory", "Model and GPU", "Fleet"
 
@@ -220,7 +217,7 @@ class Scenario:
         value="N",
         doc="GPUs that share every layer: weights and KV split, all-reduces added",
     )
-    cost: str | None = option(
+    cost: str | type | None = option(
         "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, logged:..., a profile.",
         panel=HARDWARE,
         default=None,
@@ -229,15 +226,7 @@ class Scenario:
         doc="[time of a step](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, "
         "`constant:SECONDS`, `logged:MS+US+US` or a file of "
         "[`sim calibrate log`](calibration.md#from-a-servers-log), or `a100-40gb-sosp23`, "
-        "the [PagedAttention paper's servers](reproduce.md#step-times)",
-    )
-    host_time: str = option(
-        "The host's ms a step + us a sequence; auto: the engine's, beside measured GPU times.",
-        panel=HARDWARE,
-        default=Deployment.host_time,
-        value="auto|none|MS+US",
-        doc="[the host's time](cost.md#the-host) of a step: milliseconds, and microseconds a sequence; "
-        "`auto`: the engine's, where the GPU's times are measured",
+        "the [PagedAttention paper's servers](reproduce.md#step-times); or your own `package.module:Class`",
     )
     frontend_latency: float | None = option(
         "HTTP, tokenizer and detokenizer of a request; 0: the engine alone.",
@@ -271,21 +260,6 @@ class Scenario:
         default=False,
         doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
     )
-    fuse_allreduce_rms: bool = option(
-        "All-reduces that end in the norm behind them, as FlashInfer's.",
-        panel=HARDWARE,
-        default=False,
-        doc="all-reduces of FlashInfer, which vLLM joins with the norm behind them "
-        "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once where that is shorter",
-    )
-    expert_skew: float | None = option(
-        "How uneven tokens choose experts: a power law.",
-        panel=HARDWARE,
-        default=None,
-        value="X",
-        shown="1.2 where measured, 0 in the roofline",
-        doc="how uneven tokens choose their experts: the exponent of a power law",
-    )
     time_scale: float = option(
         "Multiply every step's time, as sim replay --fit scale finds it.",
         panel=HARDWARE,
@@ -314,7 +288,7 @@ class Scenario:
         default=False,
     )
     options: Mapping[str, object] = field(default_factory=dict)
-    """Options of the scheduler and the allocator alone, by name (sim/parts.py)"""
+    """Options of one scheduler, allocator, cost or router alone, by name (sim/parts.py)"""
 
     def __post_init__(self) -> None:
         check_allowed(self)
@@ -328,11 +302,11 @@ class Scenario:
         own = {name: value for name, value in settings.items() if name not in common}
         return replace(self, **found | ({"options": {**self.options, **own}} if own else {}))
 
-    def own_options(self) -> dict[str, object]:
-        """Options of parts that stand beside the others, as a command line has them (kvsim/flags.py)."""
+    def part_options(self) -> dict[str, object]:
+        """Options of parts: those in `options`, or beside the others, as a command line has them."""
         common = {each.name for each in fields(Scenario)}
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in common}
-        return {name: value for name, value in found.items() if value is not None}
+        beside = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in common}
+        return {**self.options, **{name: value for name, value in beside.items() if value is not None}}
 
     def with_allocator(self, chosen: str | type) -> "Scenario":
         """The same with the allocator of `name[:reserve]`, `module:Class[:reserve]`, or with a class."""
@@ -351,43 +325,38 @@ class Scenario:
         """
         from kvsim.sim.build import server_defaults
         from kvsim.sim.classes import name_of
-        from kvsim.sim.cost.logged import cost_of
+        from kvsim.sim.cost.logged import cost_of as log_cost
         from kvsim.sim.cost.profile_files import gpu_and_cost
         from kvsim.sim.models.catalog import model_named
         from kvsim.sim.models.quantization import quantized
+        from kvsim.sim.serving.fleet import FleetConfig
 
         chosen = self.with_allocator(self.allocator)
         given: dict[str, Any] = {each.name: getattr(chosen, each.name) for each in fields(Scenario)}
         given = {name: value for name, value in given.items() if value is not None}
-        given["options"] = dict(chosen.options) | chosen.own_options()
-        for kind in ("allocator", "scheduler"):
+        given["options"] = chosen.part_options()
+        for kind in ("allocator", "scheduler", "cost"):
             if kind in given:
                 given[kind] = name_of(given[kind])
         chosen_model = self.model if isinstance(self.model, ModelSpec) else model_named(self.model)
         model = quantized(chosen_model, self.quantization)
         if isinstance(self.gpu, GpuSpec):
-            if self.cost == "calibrated":
+            if given.get("cost") == "calibrated":
                 raise KvsimError(
                     "cost calibrated needs the name of a measured GPU, got one described by hand"
                 )
-            gpu, cost, profile = self.gpu, cost_of(self.cost) or "roofline", None
+            gpu, cost, profile = self.gpu, log_cost(given.get("cost")) or "roofline", None
         else:
-            gpu, cost, profile = gpu_and_cost(self.gpu, self.cost)
+            gpu, cost, profile = gpu_and_cost(self.gpu, given.get("cost"))
         asked = Asked(**{each.name: given.get(each.name) for each in fields(Asked)})
         settings = {
             **server_defaults(given["allocator"], given.get("scheduler"), gpu, model, asked),
             **given,
         }
         engine = EngineConfig(**_of(EngineConfig, settings))
-        specs = {"model": model, "gpu": gpu, "engine": engine, "cost": cost, "profile": profile}
-        return Deployment(**_of(Deployment, settings) | specs)
-
-    def fleet(self) -> "FleetConfig":
-        """How many servers there are, and how requests are spread; KvsimError for what cannot be."""
-        from kvsim.sim.classes import name_of
-        from kvsim.sim.serving.fleet import FleetConfig
-
-        return FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
+        fleet = FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
+        specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
+        return Deployment(**_of(Deployment, settings) | specs | {"profile": profile})
 
 
 def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,18 @@ class Mine(Router):
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.option import NoOptions
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.option import taken
 from kvsim.sim.serving.request import Request
+
+T = TypeVar("T")
 
 
 class Seen(Protocol):
@@ -45,16 +49,25 @@ class Router:
 
     Parameters
     ----------
-    option : str
+    argument : str
         What follows the name and a colon, or "".
     rng : numpy Generator
         The only randomness it may use.
+    options : mapping
+        Options of all parts of the run, by name.
     """
 
-    def __init__(self, option: str, rng: np.random.Generator) -> None:
-        if option:
-            raise KvsimError(f"router takes no option, got {option!r}")
-        self.rng = rng
+    declares: ClassVar[type] = NoOptions
+    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
+
+    def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
+        if argument:
+            raise KvsimError(f"router takes no option, got {argument!r}")
+        self.rng, self.options = rng, options
+
+    def own(self, kind: type[T]) -> T:
+        """Its own options, as `declares` has them, with what the user set of them."""
+        return taken(kind, self.options)
 
     @abstractmethod
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:

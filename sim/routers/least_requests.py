@@ -1,29 +1,33 @@
 """Least requests: the replica with the fewest requests, waiting or running; of equals the first.
 
-With an option, `least-requests:2`, it looks only at so many replicas, drawn at random: the power of two
-choices, nearly as even and without asking all of them.
+With `router_choices`, or as `least-requests:2`, it looks only at so many replicas, drawn at random: the power
+of two choices, nearly as even and without asking all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers.base import Router, Seen
+from kvsim.sim.routers.options import Drawn
 from kvsim.sim.serving.request import Request
 
 
 class LeastRequests(Router):
     """The fewest requests of all, or of some that are drawn."""
 
-    def __init__(self, option: str, rng: np.random.Generator) -> None:
-        super().__init__("", rng)
-        if option and (not option.isdecimal() or int(option) < 1):
+    declares: ClassVar[type] = Drawn
+
+    def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
+        super().__init__("", rng, options)
+        if argument and (not argument.isdecimal() or int(argument) < 1):
             raise KvsimError(
                 "router least-requests takes how many replicas to draw, as in least-requests:2, "
-                f"got {option!r}"
+                f"got {argument!r}"
             )
-        self._choices = int(option or 0)
+        self._choices = int(argument) if argument else self.own(Drawn).router_choices
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
         """The least loaded."""

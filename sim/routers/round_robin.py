@@ -1,6 +1,6 @@
 """Round robin: one after the other, whatever they are doing; the i-th request goes to replica i mod N."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from kvsim.sim.serving.request import Request
 class RoundRobin(Router):
     """Each in turn."""
 
-    def __init__(self, option: str, rng: np.random.Generator) -> None:
-        super().__init__(option, rng)
+    def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
+        super().__init__(argument, rng, options)
         self._turn = -1
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:

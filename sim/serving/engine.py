@@ -13,15 +13,14 @@ import simpy
 from kvsim.sim.record.fleet_result import together
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.arrivals import Arrivals
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
-from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40
-ONE = FleetConfig()
 
 
 @contextmanager
@@ -45,8 +44,10 @@ class Engine:
         The one that the replicas write to.
     max_model_len : int
         Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
-    fleet : FleetConfig
-        How requests are spread over the replicas.
+    router : Router or None
+        What spreads requests over several replicas.
+    sticky : bool
+        Whether the requests of a session all go to the replica of its first.
     """
 
     def __init__(
@@ -55,16 +56,18 @@ class Engine:
         log: RequestLog,
         replicas: Sequence[Replica],
         max_model_len: int,
-        fleet: FleetConfig = ONE,
+        *,
+        router: Router | None = None,
+        sticky: bool = False,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self.workload = workload
         self.log = log
         self.replicas = replicas
         self._choose: Callable[[Request], int] | None = None
-        if len(replicas) > 1:
-            sessions = sessions_of(log) if fleet.sticky else None
-            self._choose = Dispatcher(fleet.build(), replicas, log, sessions).place
+        if router is not None:
+            sessions = sessions_of(log) if sticky else None
+            self._choose = Dispatcher(router, replicas, log, sessions).place
         longest = max_model_len if replicas[0].scheduler.limits_length else UNLIMITED
         self.arrivals = Arrivals(self.env, log, longest)
 

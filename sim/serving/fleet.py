@@ -6,6 +6,7 @@ The router is asked once for each request, when it comes. With `sticky`, later t
 first went. Its randomness is its own, so that the same seed gives the same bytes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,10 +48,17 @@ class FleetConfig:
         if self.replicas == 1 and self.sticky:
             raise KvsimError("sticky must be left out with one replica")
 
-    def build(self) -> Router:
-        """The router."""
-        name, _, option = self.router.partition(":")
-        if name not in ROUTERS and option:
-            name, option = self.router, ""
-        found = class_named("router", name, ROUTERS, Router)  # type: ignore[type-abstract]
-        return found(option, np.random.default_rng(self.seed))
+    def router_of(self, found: type[Router], options: Mapping[str, object]) -> Router:
+        """The router of that class, with its own options among these."""
+        name, _, argument = self.router.partition(":")
+        return found(argument if name in ROUTERS else "", np.random.default_rng(self.seed), options)
+
+
+ONE = FleetConfig()
+
+
+def router_class(text: str) -> type[Router]:
+    """The class behind `name`, `name:argument` or `package.module:Class`."""
+    name = text.partition(":")[0]
+    found = name if name in ROUTERS else text
+    return class_named("router", found, ROUTERS, Router)  # type: ignore[type-abstract]

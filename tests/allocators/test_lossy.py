@@ -113,13 +113,12 @@ def test_every_result_says_that_quality_is_not_modelled():
     [
         (
             {"kv_budget": "20%"},
-            "kv_budget must be left out for allocator paged and scheduler vllm-v1: "
+            "kv_budget must be left out for allocator paged: "
             "it belongs to allocator streaming-llm, h2o, got '20%'",
         ),
         (
             {"kv_bits": 2},
-            "kv_bits must be left out for allocator paged and scheduler vllm-v1: "
-            "it belongs to allocator kivi, got 2",
+            "kv_bits must be left out for allocator paged: it belongs to allocator kivi, got 2",
         ),
         (
             {"allocator": "h2o", "kv_budget": "101%"},

@@ -432,7 +432,7 @@ MISTAKES = {
     "run --cost calibrated": "cost calibrated needs a measured profile of gpu 'a100-40gb', and there is "
     "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
     "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
-    "(known: roofline, calibrated, measured-elsewhere, constant:SECONDS, logged:MS+US+US, a100-40gb-sosp23)",
+    "(known: roofline, calibrated, measured-elsewhere, constant, logged, a100-40gb-sosp23)",
     "run --model foo/bar": "model 'foo/bar' is neither built in nor a file (see: sim models; of any "
     "other model, download its config.json from the hub and give that file)",
     "run --columns prompt_tokens=isl": "columns must be left out for trace sharegpt, which is no file, got "
@@ -443,7 +443,7 @@ MISTAKES = {
     "check-allocator paged --calls 0": "calls must be at least 1, got 0",
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
-    "run --watermark 0.1 --scheduler orca": "watermark must be left out for allocator paged and scheduler "
+    "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler "
     "orca: it belongs to scheduler vllm-v1, vllm-v0, got 0.1",
     "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.0'? "
     "(known: 0.1.0, 0.1.7, 0.4.2)",
@@ -467,11 +467,11 @@ MISTAKES = {
     "scheduler vllm-v1@0.11.0, got False",
     "run --policy lifo": "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, got 'lifo'",
     "run --preemption drop --scheduler vllm-v0": "preemption must be one of recompute, swap, got 'drop'",
-    "run --preemption swap": "preemption must be left out for allocator paged and scheduler vllm-v1: "
+    "run --preemption swap": "preemption must be left out for scheduler vllm-v1: "
     "it belongs to scheduler vllm-v0, got 'swap'",
     "run --enforce-eager": "enforce_eager must be left out for cost roofline, which knows no launches",
     "run --num-cpu-blocks -1 --scheduler vllm-v0": "num_cpu_blocks must be at least 0, got -1",
-    "run --num-cpu-blocks 100": "num_cpu_blocks must be left out for allocator paged and scheduler vllm-v1: "
+    "run --num-cpu-blocks 100": "num_cpu_blocks must be left out for scheduler vllm-v1: "
     "it belongs to scheduler vllm-v0, got 100",
     "run --kv-cache-dtype int4": "kv_cache_dtype must be one of auto, fp8, fp8_e4m3, fp8_e5m2, fp16, bf16, "
     "bfloat16, fp32, got 'int4'",
@@ -483,7 +483,7 @@ MISTAKES = {
     "replace:PROBABILITY, got 'greedy'",
     "run --beam-width 4 --scheduler vllm-v0 --beam-process replace:2": "beam_process replace needs a "
     "probability from 0 to 1, got 'replace:2'",
-    "run --fit best": "fit must be left out for allocator paged and scheduler vllm-v1: "
+    "run --fit best": "fit must be left out for allocator paged: "
     "it belongs to allocator contiguous, dynamic, got 'best'",
     "run --scheduler vllm": "scheduler 'vllm' is unknown; did you mean 'vllm-v1'? "
     f"(known: {SCHEDULER_NAMES})",

@@ -4,13 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from support.settings import deployed
 
 from kvsim.sim.cost.calibrated.layer import layer_of
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
-from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.quantization import quantized
@@ -24,7 +24,7 @@ FEW = (1, 2, 3, 4, 8, 16, 24, 32)
 def served(gpu, model, bits=None, tp=1, **choices):
     spec, cost, profile = gpu_and_cost(gpu, None)
     found = quantized(model_named(model), bits) if bits else model_named(model)
-    return Deployment(
+    return deployed(
         model=found, gpu=spec, cost=cost, profile=profile, engine=EngineConfig(),
         tensor_parallel_size=tp, **choices,
     )  # fmt: skip

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.sim.cost.named import Constant, cost_named
+from kvsim.sim.cost.constant import Constant
+from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.deployment import Deployment

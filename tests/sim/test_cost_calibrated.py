@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.cases import draw_case, told
 from support.profiles import of_an_earlier_kernel, settings
+from support.settings import deployed
 
 from kvsim.kernels.calibration import form
 from kvsim.sim.build import build_engine
@@ -16,7 +17,6 @@ from kvsim.sim.cost.calibrated.model import FIRST_STRETCH, GRAPH_SEQS, STRETCH
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import Spread, StepShape
-from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named, model_names
@@ -35,7 +35,7 @@ H200 = gpu_named("h200")
 
 def scenario(model="llama-3.1-8b", tp=1, profile=PROFILE, **choices):
     engine = EngineConfig(**choices)
-    return Deployment(
+    return deployed(
         model=model_named(model),
         gpu=H200,
         engine=engine,

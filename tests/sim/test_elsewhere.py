@@ -7,6 +7,7 @@ from importlib import resources
 from statistics import median
 
 import pytest
+from support.settings import deployed, redeployed
 
 from kvsim.sim.cost.calibrated.layer import Experts, Layer, layer_of
 from kvsim.sim.cost.calibrated.needed import needed
@@ -16,10 +17,10 @@ from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import find_profile, gpu_and_cost, profile_files, read_profile
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import StepShape
-from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.run import resolved
 
 GPUS = ("a100-80gb", "b200", "b300", "gb200", "h100", "h200", "l40s", "rtx-4090", "rtx-pro-6000-server")
 TABLED = tuple(gpu for gpu in GPUS if gpu != "rtx-4090")
@@ -53,7 +54,7 @@ def served(gpu="h100", tp=1, model=None, **choices):
     spec, cost, profile = gpu_and_cost(gpu, None)
     model = model or model_named("llama-3.1-8b")
     choices = {"engine": EngineConfig(), "tensor_parallel_size": tp, "cost": cost} | choices
-    return Deployment(model=model, gpu=spec, profile=profile, **choices)
+    return deployed(model=model, gpu=spec, profile=profile, **choices)
 
 
 def model_with(**facts):
@@ -152,7 +153,7 @@ def test_every_result_says_measured_elsewhere():
 
 
 def decode_ps(scenario, seqs=64, context=2000, **facts):
-    scenario = replace(scenario, **facts)
+    scenario = redeployed(scenario, **facts)
     shape = StepShape(decode_seqs=seqs, context_tokens=seqs * context)
     return cost_named(scenario.cost, scenario).step_ps(shape)
 
@@ -287,9 +288,9 @@ def test_a_fused_all_reduce_is_one_shot_where_that_is_shorter():
 
 def test_a_fused_all_reduce_needs_measured_ones_and_a_link():
     with pytest.raises(KvsimError, match="fuse_allreduce_rms must be left out for cost roofline"):
-        served("b200", 8, cost="roofline", fuse_allreduce_rms=True)
+        resolved(served("b200", 8, cost="roofline", fuse_allreduce_rms=True))
     with pytest.raises(KvsimError, match="fuse_allreduce_rms must be left out for gpu l40s"):
-        served("l40s", 2, fuse_allreduce_rms=True)
+        cost_named("measured-elsewhere", served("l40s", 2, fuse_allreduce_rms=True))
 
 
 def product_ps(gpu, tokens, real, part="product"):

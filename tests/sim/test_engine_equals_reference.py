@@ -15,7 +15,7 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 from kvsim.reference import Continuous, Request, Static
-from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.constant import Constant
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.metrics import kinds

@@ -25,7 +25,7 @@ SCHEDULERS = ("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v0", "nano-vllm", "orca"
 
 
 def run(case, fleet, max_span=1 << 20):
-    engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, fleet=fleet)
+    engine = build_engine(replace(case.scenario, fleet=fleet), case.work, max_span=max_span, check=True)
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
         replica.recorder.timeline_rows = case.timeline_rows
@@ -79,7 +79,7 @@ def chat(**options):
 def test_least_requests_waits_less_than_random_and_two_choices_are_nearly_as_good():
     delays = {}
     for router in ("random", "least-requests", "least-requests:2"):
-        result = build_engine(server(), chat(), fleet=FleetConfig(replicas=4, router=router)).run()
+        result = build_engine(replace(server(), fleet=FleetConfig(replicas=4, router=router)), chat()).run()
         assert result.finished.all()
         delays[router] = (result.requests["first_token_ps"] - result.arrival_ps).mean()
     assert delays["least-requests"] < delays["random"]
@@ -90,8 +90,8 @@ def test_the_prefix_router_hits_more_than_round_robin():
     work = chat(shared_prefix="60x600")
     hits = {}
     for router in ("round-robin", "prefix"):
-        fleet = FleetConfig(replicas=4, router=router)
-        hits[router] = build_engine(server(enable_prefix_caching=True), work, fleet=fleet).run().hit_tokens
+        where = replace(server(enable_prefix_caching=True), fleet=FleetConfig(replicas=4, router=router))
+        hits[router] = build_engine(where, work).run().hit_tokens
     assert hits["prefix"] > hits["round-robin"]
 
 
@@ -100,7 +100,7 @@ def test_a_session_sticks_to_its_replica(router):
     sessions = np.arange(400) % 37
     work = replace(chat(), labels={"session": sessions})
     fleet = FleetConfig(replicas=4, router=router, sticky=True)
-    result = build_engine(server(), work, fleet=fleet).run()
+    result = build_engine(replace(server(), fleet=fleet), work).run()
     assert result.finished.all()
     homes = {(int(session), int(home)) for session, home in zip(sessions, result.replica, strict=True)}
     assert len(homes) == 37
@@ -109,7 +109,9 @@ def test_a_session_sticks_to_its_replica(router):
 
 def test_the_clients_of_a_closed_loop_are_served_by_all():
     work = chat(clients=12, request_rate=None, burstiness=None)
-    result = build_engine(server(), work, fleet=FleetConfig(replicas=3, router="least-requests")).run()
+    result = build_engine(
+        replace(server(), fleet=FleetConfig(replicas=3, router="least-requests")), work
+    ).run()
     assert result.finished.all()
     assert np.bincount(result.replica, minlength=3).min() > 60
 
@@ -126,7 +128,7 @@ class Nowhere(Router):
 
 def test_a_router_of_ones_own_chooses():
     fleet = FleetConfig(replicas=3, router=f"{__name__}:Last")
-    assert set(build_engine(server(), chat(), fleet=fleet).run().replica) == {2}
+    assert set(build_engine(replace(server(), fleet=fleet), chat()).run().replica) == {2}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_router_of_ones_own_chooses():
 )
 def test_mistakes_are_named(settings, message):
     with pytest.raises(KvsimError, match=message):
-        build_engine(server(), chat(), fleet=FleetConfig(**{"replicas": 2} | settings)).run()
+        build_engine(replace(server(), fleet=FleetConfig(**{"replicas": 2} | settings)), chat()).run()
 
 
 def test_a_replica_that_nothing_went_to_has_no_answers_either():

@@ -1,6 +1,6 @@
 """What a fleet writes down of each request and of each memory: as servers of their own would."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from random import Random
 
 import numpy as np
@@ -22,12 +22,11 @@ SCHEDULERS = ("vllm-v1@0.11.0", "vllm-v1@0.33.0", "vllm-v0", "orca")
 
 def served(case, work=None, max_span=1 << 20, map_instants=12, **fleet):
     engine = build_engine(
-        case.scenario,
+        replace(case.scenario, fleet=FleetConfig(**fleet)),
         case.work if work is None else work,
         max_span=max_span,
         events=True,
         map_instants=map_instants,
-        fleet=FleetConfig(**fleet),
     )
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()

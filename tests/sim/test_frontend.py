@@ -29,7 +29,7 @@ def scenario(cost="roofline", model="llama-3.1-8b", **facts):
 def requests_of(where, replicas=1, **how):
     usual = {"num_prompts": 50, "seed": 1, "request_rate": None, "burstiness": None}
     work = workloads.build("sharegpt", **usual | how)
-    return prepare(where, work, {}, fleet=FleetConfig(replicas=replicas)).outcome().requests
+    return prepare(replace(where, fleet=FleetConfig(replicas=replicas)), work, {}).outcome().requests
 
 
 def test_it_belongs_to_measured_gpu_times_unless_it_is_asked_for():

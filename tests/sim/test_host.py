@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.settings import deployed
 
 from kvsim.sim.cost.host import USUAL, Host, host_of
 from kvsim.sim.cost.named import cost_named
@@ -12,7 +13,7 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.run import prepare
+from kvsim.sim.run import prepare, resolved
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.workload import Workload
@@ -25,7 +26,7 @@ MIXED = StepShape(300, 300 * 301 // 2, 2, 20, 20 * 500)
 def scenario(cost="roofline", async_scheduling=False, **facts):
     engine = EngineConfig(async_scheduling=async_scheduling)
     gpu, cost, profile = gpu_and_cost("h100", cost)
-    return Deployment(
+    return deployed(
         model=model_named("llama-3.1-8b"), gpu=gpu, engine=engine, cost=cost, profile=profile, **facts
     )
 
@@ -131,8 +132,9 @@ def test_a_host_time_that_is_none_is_refused(text):
 
 
 def test_a_constant_cost_has_no_place_for_a_host():
-    with pytest.raises(KvsimError, match=r"host_time must be auto or none for cost constant:0.03"):
-        cost_named("constant:0.03", scenario("constant:0.03", host_time="1+1"))
+    belongs = "it belongs to cost roofline, calibrated, measured-elsewhere"
+    with pytest.raises(KvsimError, match=f"host_time must be left out for cost constant:0.03: {belongs}"):
+        resolved(scenario("constant:0.03", host_time="1+1"))
 
 
 def test_without_options_the_papers_server_has_none():

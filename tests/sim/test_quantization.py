@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from support.settings import deployed
 
 from kvsim.sim.cost.calibrated.layer import expert_precision, layer_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
-from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import model_named
@@ -27,7 +27,7 @@ MOE = replace(
 
 def step_ps(model, gpu="h100", cost="roofline", tp=1, **facts):
     spec, cost, profile = gpu_and_cost(gpu, cost)
-    scenario = Deployment(
+    scenario = deployed(
         model=model, gpu=spec, engine=EngineConfig(), cost=cost, profile=profile, tensor_parallel_size=tp,
         host_time="none", **facts,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_expert_parallelism_needs_experts():
 def test_few_tokens_read_few_experts_and_uneven_ones_fewer():
     def read(tokens, **facts):
         spec, cost, _ = gpu_and_cost("h100", "roofline")
-        scenario = Deployment(model=MOE, gpu=spec, engine=EngineConfig(), cost=cost, **facts)
+        scenario = deployed(model=MOE, gpu=spec, engine=EngineConfig(), cost=cost, **facts)
         shape = StepShape(decode_seqs=tokens, context_tokens=tokens)
         return cost_named("roofline", scenario).parts_ps(shape)["layers"]
 

@@ -11,7 +11,7 @@ import pytest
 from support.serving import serve
 
 from kvsim.allocators.paged import Paged
-from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.constant import Constant
 from kvsim.sim.workload import PS_PER_S, Workload
 
 pytestmark = pytest.mark.slow

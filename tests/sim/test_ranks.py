@@ -152,4 +152,5 @@ def test_measured_servers_with_data_parallel_attention_are_met():
 )
 def test_what_cannot_be_is_refused(server, change, words):
     with pytest.raises(KvsimError, match=words):
-        replace(server, **change)
+        found = replace(server, **change)
+        cost_named(found.cost, found)

@@ -11,7 +11,7 @@ from kvsim import simulate, workloads
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_engine
-from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.constant import Constant
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.record.metrics import request_table

@@ -17,7 +17,7 @@ from kvsim.allocators.options import Groups, Options, Order
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.windowed import Windowed
 from kvsim.sim.build import build_engine, windowed_groups
-from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.constant import Constant
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity

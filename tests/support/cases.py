@@ -8,7 +8,7 @@ import numpy as np
 
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.content import TextBuilder, shared_content
-from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.constant import Constant
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 
 from kvsim.allocators.base import Allocator
-from kvsim.sim.cost.named import Constant
+from kvsim.sim.cost.constant import Constant
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler

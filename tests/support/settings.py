@@ -1,7 +1,8 @@
-"""Settings of an engine by keyword: those that a scheduler or an allocator declares go into its `options`."""
+"""Settings by keyword: those that a scheduler, an allocator or a cost declares go into `options`."""
 
 from dataclasses import fields
 
+from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.options.scenario import Scenario
 
@@ -9,6 +10,19 @@ from kvsim.sim.options.scenario import Scenario
 def engine_config(**settings):
     """The engine with these settings."""
     return EngineConfig.of(settings)
+
+
+def deployed(engine=None, **settings):
+    """The deployment with these settings; those that a part declares go among its options."""
+    names = {each.name for each in fields(Deployment)}
+    own = {name: value for name, value in settings.items() if name not in names}
+    common = {name: value for name, value in settings.items() if name in names}
+    return Deployment(engine=with_settings(engine or EngineConfig(), **own), **common)
+
+
+def redeployed(where, **settings):
+    """The same deployment with these settings instead."""
+    return deployed(**{each.name: getattr(where, each.name) for each in fields(where)} | settings)
 
 
 def with_settings(engine, **settings):

@@ -20,13 +20,14 @@ that of the edge. The time of these parts is counted (extrapolation.py), and eve
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from kvsim.sim.cost.calibrated.extrapolation import Extrapolation
 from kvsim.sim.cost.calibrated.parts import Place, Priced
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.frontend import frontend_words
 from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of, host_of, host_words
+from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL, Profile
 from kvsim.sim.cost.step_cost import COMPILED, LONGEST_PS, CostModel, Spread, StepShape, add_ends
@@ -61,6 +62,15 @@ class Decoding(NamedTuple):
 
 class Calibrated(CostModel):
     """The step times of one deployment by its profile."""
+
+    declares: ClassVar[type] = CalibratedOptions
+    batches: ClassVar[str] = "each"
+    launches: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, deployment: Deployment, argument: str) -> CostModel:
+        """That of a deployment."""
+        return super().of(deployment, argument) if argument else cls(deployment)
 
     def __init__(self, deployment: Deployment) -> None:
         profile = deployment.profile

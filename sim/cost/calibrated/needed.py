@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, layer_of
-from kvsim.sim.cost.calibrated.step import BY_SIZE, REDUCE, expert_skew, in_precision
+from kvsim.sim.cost.calibrated.step import BY_SIZE, REDUCE, in_precision
 from kvsim.sim.cost.collective import group_of
+from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.profile_files import Profile
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.option import taken
 
 Values = Mapping[str, Iterable[float]]
 """Axis -> the values at which its table is read."""
@@ -55,7 +57,7 @@ def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]
         experts = layer.experts
         precision = expert_precision(model)
         used[in_precision(parts, "experts", *precision.parts, *precision.like)] = {
-            "skew": [expert_skew(deployment)],
+            "skew": [taken(CalibratedOptions, deployment.options).expert_skew],
             "local": [experts.local],
             "matrix": [experts.hidden * experts.inner],
         }  # fmt: skip

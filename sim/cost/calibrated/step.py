@@ -40,10 +40,13 @@ from kvsim.sim.cost.calibrated.prefill import PrefillPart
 from kvsim.sim.cost.calibrated.small_weights import SmallWeights
 from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of
+from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
 from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.option import taken
 from kvsim.sim.workload import PS_PER_S
 
 BLOCK_SIZE = 16
@@ -52,8 +55,6 @@ PROMPTS_KEPT = 1 << 16
 REDUCE = "all_reduce"
 BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", REDUCE)
 """Parts that only move bytes."""
-SKEW = 1.2
-"""Of the routing of tokens to experts where nothing else is said: the exponent of a power law."""
 LATENT = ("multi-head latent attention", "", 0.0)
 RECURRENT = ("recurrent layers", "", 0.0)
 
@@ -77,7 +78,12 @@ class StepParts:
     def __init__(self, deployment: Deployment, parts: Mapping[str, Any]) -> None:
         model, tp, engine = deployment.served_model, deployment.tensor_parallel_size, deployment.engine
         self._model, self._tp, self._gpu = model, tp, deployment.gpu
-        self._skew, self._shares_experts = expert_skew(deployment), deployment.enable_expert_parallel
+        chosen = taken(CalibratedOptions, deployment.options)
+        if chosen.fuse_allreduce_rms and self._gpu.link_bytes_per_s is None:
+            raise KvsimError(
+                f"fuse_allreduce_rms must be left out for gpu {self._gpu.name}, which has no links"
+            )
+        self._skew, self._shares_experts = chosen.expert_skew, deployment.enable_expert_parallel
         self._ranks = deployment.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
@@ -90,7 +96,7 @@ class StepParts:
         self._parts = {name: Part(name, parts[name]) for name in BY_SIZE if name in parts}
         self._by_size = {name: Along(part, "bytes") for name, part in self._parts.items() if name != REDUCE}
         reduce, link = self._parts.get(REDUCE), self._gpu.link_bytes_per_s
-        one_shot_s = 1 / link if link and deployment.fuse_allreduce_rms else None
+        one_shot_s = 1 / link if link and chosen.fuse_allreduce_rms else None
         self._over_tp = AllReduce(reduce, self._gpu, group_of(self._gpu, tp), one_shot_s)
         self._over_ranks = AllReduce(reduce, self._gpu, group_of(self._gpu, self._ranks, tp), one_shot_s)
         group = self._heads // self._kv_heads
@@ -349,11 +355,6 @@ class StepParts:
         if part == "prefill":
             return self._prefill.part.limits
         return self._limits[part] if part in self._limits else self._parts[part].limits
-
-
-def expert_skew(deployment: Deployment) -> float:
-    """How uneven the tokens of a deployment choose their experts."""
-    return SKEW if deployment.expert_skew is None else deployment.expert_skew
 
 
 def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:

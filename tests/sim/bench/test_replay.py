@@ -7,6 +7,7 @@ from math import isnan
 import numpy as np
 import pytest
 from support.bench_files import GUIDELLM, INFERENCE_PERF, bench_serve, measured_on, of_simulation
+from support.settings import server_with
 
 import kvsim
 from kvsim.sim.bench.compared import Compared
@@ -87,7 +88,7 @@ def test_a_host_is_fitted_where_steps_show_it(tmp_path):
 
 
 def measured_with(tmp_path, options):
-    asked = server_of(Scenario(**options), read_result(GUIDELLM)).scenario
+    asked = server_of(server_with(**options), read_result(GUIDELLM)).scenario
     whole = {name: getattr(asked, name) for name in Scenario.__dataclass_fields__}
     table = kvsim.simulate(**whole, **TRAFFIC, request_rate=6.0).requests
     return bench_serve(tmp_path / "b.json", of_simulation(table))

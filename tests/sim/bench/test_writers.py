@@ -1,6 +1,7 @@
 """Simulated runs as benchmark tools write them: keys, types and relations are those of recorded results."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -270,8 +271,9 @@ def test_several_answers_are_one_stream_and_several_replicas_one_server(schedule
     )  # fmt: skip
     lengths = {"trace": "synthetic", "input_len": "uniform:20:60", "output_len": "uniform:1:60"}
     traffic = opened(Traffic(num_prompts=40, n=3, request_rate=20.0, **lengths))
-    logs = {"step_log": True, "events": True, "fleet": FleetConfig(replicas=replicas)}
-    outcome = prepare(server.deployed(), traffic.workload(), traffic.as_json(), **logs).outcome()
+    logs = {"step_log": True, "events": True}
+    where = replace(server.deployed(), fleet=FleetConfig(replicas=replicas))
+    outcome = prepare(where, traffic.workload(), traffic.as_json(), **logs).outcome()
     engine = outcome.summary["engine"]
     if allocator == "paged":
         assert engine["preemptions_recompute"] + engine["preemptions_swap"] > 0

@@ -1,0 +1,30 @@
+"""Options of costs that are compiled, which lose the types of what they declare themselves."""
+
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
+from kvsim.sim.cost.host import HostOptions
+
+SKEW = 1.2
+"""Of the routing of tokens to experts where GPUs were measured and nothing else is said."""
+_SKEW = "How uneven tokens choose experts: the exponent of a power law."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineOptions(HostOptions):
+    """Options of the roofline."""
+
+    expert_skew: float = option(_SKEW, default=0.0, value="X", least=0, most=4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedOptions(HostOptions):
+    """Options of measured step times."""
+
+    expert_skew: float = option(_SKEW, default=SKEW, value="X", least=0, most=4)
+    fuse_allreduce_rms: bool = option(
+        "All-reduces that end in the norm behind them, as FlashInfer's.",
+        default=False,
+        doc="all-reduces of FlashInfer, which vLLM joins with the norm behind them "
+        "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once where that is shorter",
+    )
