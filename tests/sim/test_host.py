@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.settings import deployed
+from support.settings import deployed, server_with
 
 from kvsim.sim.cost.host import USUAL, Host, host_of
 from kvsim.sim.cost.named import cost_named
@@ -12,7 +12,6 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import prepare, resolved
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
@@ -95,7 +94,7 @@ def served_alone(scheduler, **facts):
     """One request, 600 + 50 tokens, of a server that is left as it starts."""
     allocator = {"sglang": "sglang"}.get(scheduler, "paged")
     where = {"model": "llama-3.1-8b", "gpu": "h100", "scheduler": OWN.get(scheduler, scheduler)}
-    scenario = Scenario(allocator=allocator, **where | facts).deployed()
+    scenario = server_with(allocator=allocator, **where | facts).deployed()
     work = Workload("one", *(np.array([number]) for number in (0, 600, 50)))
     return prepare(scenario, work, {}).outcome()
 
