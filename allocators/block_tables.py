@@ -18,7 +18,7 @@ from kvsim.allocators.claims import Claims
 from kvsim.allocators.forked import Forked
 from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.allocators.pool import Pool
+from kvsim.allocators.pool import FreeList, Pool
 from kvsim.allocators.prefix import Prefixes
 from kvsim.allocators.records import holds_nothing
 
@@ -44,7 +44,7 @@ class BlockTables(Blocks):
         self.order = order
         self.caches = cache is not None
         self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
-        self._pool = self.prefixes.pool if self.prefixes else Pool(self.num_blocks, order)
+        self._pool: Pool = self.prefixes.pool if self.prefixes else FreeList(self.num_blocks, order)
         self._tables: dict[int, list[int]] = {}  # none is empty
         self._claims: Claims = (Forked if cache is None else Claims)(block_size, self._tables)
         self._host = HostPool()

@@ -106,7 +106,6 @@ class Forked(Claims):
         return table[shared:]
 
     def part(self, seq: Id, block: Id) -> None:
-        """As in `Claims`."""
         family, blocks = self._families[seq], len(self._tables[seq])
         seqs: list[Id] = family.seqs
         common = family.common

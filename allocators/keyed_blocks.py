@@ -26,11 +26,8 @@ class KeyedBlocks(Pool):
     """A pool whose blocks may have keys; the free ones are spans of a queue."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.free = num_blocks
-        self.cached = 0
-        self._ends = Span(
-            [], None, None
-        )  # the queue is a ring: behind its ends comes the span allocated next
+        super().__init__(num_blocks)
+        self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes what is allocated next
         self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
         self._found: list[int] = []  # by key: the block, unless UNKNOWN
         self._spans: dict[int, Span] = {}  # by the key of their first block: the free ones that have keys

@@ -1,8 +1,7 @@
 """Free blocks, in the order in which they will be allocated.
 
 A pool knows blocks by their numbers and nothing of who holds them: block tables are the allocators' own.
-`Pool` forgets what was in a block; allocators/prefix_pool.py has one that finds texts again. An allocator
-takes either, as both allocate and take back alike.
+`FreeList` forgets what was in a block; allocators/prefix_pool.py has a pool that finds texts again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from kvsim.allocators.records import Id
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Pool:
-    """Blocks 0 to `num_blocks - 1`, at first allocated in that order.
+    """Blocks 0 to `num_blocks - 1`.
 
     Attributes
     ----------
@@ -25,14 +24,51 @@ class Pool:
         Those of them whose text can be found.
     """
 
-    def __init__(self, num_blocks: int, order: Order) -> None:
+    def __init__(self, num_blocks: int) -> None:
         self.free = num_blocks
         self.cached = 0
+
+    def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
+        """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
+        raise NotImplementedError
+
+    def allocate_one(self) -> Id:
+        """The next free block: there must be one."""
+        return self.allocate(1)[0]
+
+    def allocate_each(
+        self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
+    ) -> None:
+        """As `allocate`, one block to the table of each of these sequences, in their order."""
+        for seq, block in zip(seqs, self.allocate(len(seqs), evicted), strict=True):
+            tables[seq].append(block)
+
+    def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
+        """Free blocks; their last is allocated first; `first`: before all others, whatever the order.
+
+        `key` names the text of the first block, and so those of the next ones, where texts are found again.
+        """
+        raise NotImplementedError
+
+    def cached_blocks(self) -> Iterator[int]:
+        """The free blocks that have a text."""
+        return iter(())
+
+    def queue(self) -> Iterator[int]:
+        """The free blocks in the order in which they will be allocated."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FreeList(Pool):
+    """A list of the free blocks, at first allocated from 0 on; freed ones go first or last, by the order."""
+
+    def __init__(self, num_blocks: int, order: Order) -> None:
+        super().__init__(num_blocks)
         self._stack = order is Order.STACK
         self._free = list(range(num_blocks - 1, -1, -1))  # the next one to allocate is the last
 
     def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
-        """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
         free = self._free
         blocks = free[: -count - 1 : -1]
         del free[len(free) - count :]
@@ -40,7 +76,6 @@ class Pool:
         return blocks
 
     def allocate_one(self) -> Id:
-        """The next free block: there must be one."""
         free: list[Id] = self._free
         self.free -= 1
         return free.pop()
@@ -48,26 +83,17 @@ class Pool:
     def allocate_each(
         self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
-        """As `allocate`, one block to the table of each of these sequences, in their order."""
         free: list[Id] = self._free
         for seq in seqs:
             tables[seq].append(free.pop())
         self.free -= len(seqs)
 
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
-        """Free blocks; their last is allocated first; `first`: before all others, whatever the order.
-
-        `key` names the text of the first block, and so those of the next ones, where texts are found again.
-        """
         if self._stack or first:
             self._free += blocks
         else:
             self._free[:0] = blocks
         self.free += len(blocks)
-
-    def cached_blocks(self) -> Iterator[int]:
-        """The free blocks that have a text."""
-        return iter(())
 
     def give_back_each(self, tables: list[list[int]]) -> None:
         """Free the blocks of one table after the other."""
@@ -77,5 +103,4 @@ class Pool:
         self.give_back(blocks)
 
     def queue(self) -> Iterator[int]:
-        """The free blocks in the order in which they will be allocated."""
         return reversed(self._free)

@@ -168,7 +168,6 @@ class PrefixPool(KeyedBlocks):
     def allocate_each(
         self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
-        """As in Pool."""
         span, count = self._ends.behind, len(seqs)
         blocks: list[Id] = span.blocks
         if len(blocks) > count:  # most often
@@ -180,8 +179,7 @@ class PrefixPool(KeyedBlocks):
                 if evicted is not None:
                     evicted += range(count)
             return
-        for seq, block in zip(seqs, self.allocate(count, evicted), strict=True):
-            tables[seq].append(block)
+        super().allocate_each(seqs, tables, evicted)
 
     def _forget_allocated(self, key: int, count: int) -> None:
         """Free blocks that look-ups found are allocated."""

@@ -34,7 +34,7 @@ from kvsim.allocators.arena import Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.group_blocks import Holding
 from kvsim.allocators.options import Groups, Order
-from kvsim.allocators.pool import Pool
+from kvsim.allocators.pool import FreeList
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -73,7 +73,7 @@ class Windowed(Allocator):
         self.groups = groups
         self.order = order
         self._leaving = [at >= groups.full for at in range(groups.each)]  # is a group windowed?
-        self._pool = Pool(self.num_blocks, order)
+        self._pool = FreeList(self.num_blocks, order)
         self._held: Holdings[Holding] = Holdings()
 
     @property

@@ -23,7 +23,7 @@ from kvsim.allocators.base import Holdings
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.option import option
 from kvsim.allocators.options import Options, Order
-from kvsim.allocators.pool import Pool
+from kvsim.allocators.pool import FreeList
 
 
 class Budget(NamedTuple):
@@ -123,7 +123,7 @@ class Budgeted(Blocks):
     def __init__(self, capacity_slots: int, budget: Budget | None = None, block_size: int = 16) -> None:
         super().__init__(capacity_slots, block_size)
         self.budget = budget or self.usual
-        self._pool = Pool(self.num_blocks, Order.STACK)
+        self._pool = FreeList(self.num_blocks, Order.STACK)
         self._held: Holdings[Holding] = Holdings()
 
     @abstractmethod

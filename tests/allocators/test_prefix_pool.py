@@ -53,3 +53,12 @@ def test_a_free_block_that_no_span_has_is_an_error_that_names_its_key():
     pool._state[:] = b"\2\2"
     with pytest.raises(InvariantError, match="key 0 is of a free block, but of none of 0 spans"):
         pool.wake(0, 2)
+
+
+def test_it_is_a_pool_block_by_block():
+    pool, tables = PrefixPool(4, CacheRules()), {7: [], 8: []}
+    assert pool.allocate_one() == 0
+    pool.allocate_each([7, 8], tables)
+    assert (tables, pool.free) == ({7: [1], 8: [2]}, 1)
+    pool.give_back([0])
+    assert (tuple(pool.queue()), pool.free) == ((3, 0), 2)
