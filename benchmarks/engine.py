@@ -34,7 +34,7 @@ import numpy as np
 
 from kvsim import workloads
 from kvsim.allocators import ALLOCATORS
-from kvsim.sim.build import build_engine, engine_defaults, scheduler_name
+from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.cost.profile_files import read_profile
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.deployment.deployment import Deployment
@@ -158,7 +158,7 @@ def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
     for name in ALLOCATORS:
         where = deployment(name)
         work = sharegpt(max(requests // 100, 1) if allocator_class(name).slow else requests, rate)
-        yield {"allocator": name, "scheduler": scheduler_name(where)} | measured(where, work, 1)
+        yield {"allocator": name, "scheduler": where.scheduler_name} | measured(where, work, 1)
 
 
 def long_prompts(trace: Path, repeat: int) -> dict[str, object]:

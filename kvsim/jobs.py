@@ -251,15 +251,17 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
     """Carry all seeds out, write a directory with one per seed, and report them together."""
     from kvsim.reports.rundir.names import run_name
     from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
-    from kvsim.sim.run import label, resolved
+    from kvsim.sim.build import resolve
+    from kvsim.sim.run import label
 
     if output.live:
         raise KvsimError(f"live must be left out with seeds {seeds.seeds}, which run side by side")
     source, alone = source.drawn_anew(), source
     first = source.traffic.seed
     numbers = range(first, first + seeds.seeds)
-    name = "compare" if compared else label(resolved(deployments[0]).engine)
-    named = run_name(source.name, name, resolved(deployments[0]), alone.differing())
+    where = resolve(deployments[0]).deployment
+    name = "compare" if compared else label(where.engine)
+    named = run_name(source.name, name, where, alone.differing())
     with place(output, f"{named}-{seeds.seeds}-seeds") as held:
         runs = carry_out_seeds(
             held,

@@ -20,15 +20,14 @@ from kvsim.api import described
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.table import FAILED, FINISHED, numbers
 from kvsim.sim import __version__
-from kvsim.sim.build import windowed_groups
+from kvsim.sim.build import resolve
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.summary import Summary
-from kvsim.sim.run import Simulation, defaults_told, prepare, resolved
+from kvsim.sim.run import Simulation, defaults_told, prepare
 from kvsim.workloads.source import READING, Source, opened
 
 Settings = Mapping[str, Any]
@@ -128,9 +127,8 @@ def _deployed(server: Scenario) -> tuple[Deployment, str]:
     """The servers with every name looked up, and a digest; kept for the next run."""
     known = _SERVERS.get(repr(server))
     if known is None:
-        deployment = resolved(server.deployed())
-        kv_capacity(deployment, windowed_groups(deployment))
-        known = (deployment, _digest(plain(asdict(deployment))))
+        deployment = resolve(server.deployed()).deployment
+        known = (deployment, _digest(plain([deployment.as_json(), asdict(deployment.fleet)])))
         _SERVERS[repr(server)] = known
     return known
 

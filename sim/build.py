@@ -1,19 +1,23 @@
 """From a deployment and a workload to an engine: looks names up and puts the parts together.
 
+    Deployment --resolve--> Resolved: classes, defaults, groups of layers, capacity --build_engine--> Engine
+
 result = build_engine(deployment, workload).run()
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.classes import class_named
-from kvsim.sim.cost.named import cost_class, cost_named
+from kvsim.sim.cost.calibrated.needed import needed
+from kvsim.sim.cost.named import check_cost, cost_class, cost_of
+from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
-from kvsim.sim.deployment.registry import allocator_class, usual_scheduler
+from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.deployment.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
@@ -21,10 +25,11 @@ from kvsim.sim.models.kv_groups import KvGroups, kv_groups
 from kvsim.sim.models.kv_layers import EVERY_TOKEN
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import taken
-from kvsim.sim.parts import check_taken
+from kvsim.sim.parts import Part, check_taken, defaults_of
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.routers.base import Router
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import Engine
@@ -36,35 +41,51 @@ from kvsim.sim.workload import Workload
 if TYPE_CHECKING:
     from kvsim.sim.deployment.hybrid import HybridMemory
 
+Settings = Mapping[str, object]
+
 SWAP_SPACE_BYTES = 4 * GIB
 """Host memory per GPU for swapped sequences: vLLM's default."""
 
 
-def scheduler_name(deployment: Deployment) -> str:
-    """The scheduler asked for, else the one that belongs to the allocator."""
-    return deployment.engine.scheduler or usual_scheduler(deployment.engine.allocator)
+def scheduler_class(name: str) -> type[Scheduler]:
+    """The scheduler of that name, with or without a release, or the user's own."""
+    base = name if ":" in name else name.partition("@")[0]
+    return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
 
 
-def engine_defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, object]:
+def _scheduler_among(classes: Classes, name: str) -> type[Scheduler]:
+    base = name if ":" in name else name.partition("@")[0]
+    return classes.of("scheduler", base, scheduler_class)
+
+
+def engine_defaults(scheduler: str | None, max_model_len: int, among: Classes | None = None) -> Settings:
     """Settings in which a scheduler differs from `EngineConfig`; none for those that belong to allocators."""
     if scheduler is None:
         return {}
-    return scheduler_class(scheduler).defaults(scheduler.partition("@")[2], max_model_len)
+    found = _scheduler_among(among or Classes(), scheduler)
+    return found.defaults(scheduler.partition("@")[2], max_model_len)
 
 
-def server_defaults(
-    allocator: str, scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
-) -> Mapping[str, object]:
+def server_defaults(  # noqa: PLR0917 - what a server is
+    allocator: str,
+    scheduler: str | None,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    asked: Asked | None = None,
+    among: Classes | None = None,
+) -> Settings:
     """The settings that a server starts from where its user chooses none: one rule for every command.
 
     Those of vLLM's release on that GPU; another engine's own; else seats, budget and utilisation of vLLM's
     newest release, so that engines are compared on one server. What is missing is as in `EngineConfig`, and
     whether scheduling is asynchronous as the scheduler's release says.
     """
-    found = allocator_class(allocator)
-    engine = scheduler or usual_scheduler(allocator)
+    among = among or Classes()
+    found = among.allocator(allocator)
+    engine = scheduler or usual_scheduler(found)
     of_vllm = engine.partition("@")[0] == FAMILY
-    own = engine_defaults(scheduler, (asked and asked.max_model_len) or model.max_model_len)
+    longest = (asked and asked.max_model_len) or model.max_model_len
+    own = engine_defaults(scheduler, longest, among)
     if own and not of_vllm:
         return own
     settings = dict(release_settings(engine if of_vllm else None, gpu, model, asked))
@@ -74,61 +95,138 @@ def server_defaults(
     return {each: settings[each] for each in names if settings}
 
 
-def scheduler_class(name: str) -> type[Scheduler]:
-    """The scheduler of that name, with or without a release, or the user's own."""
-    base = name if ":" in name else name.partition("@")[0]
-    return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+@dataclass(frozen=True)
+class Kept:
+    """How the layers of a run are kept, and how much fits.
+
+    Attributes
+    ----------
+    hybrid : HybridMemory or None
+        Where unlike layers of every kind share a pool.
+    groups : KvGroups or None
+        Where else memory behind a sliding window is freed.
+    capacity : KvCapacity
+    """
+
+    hybrid: "HybridMemory | None"
+    groups: KvGroups | None
+    capacity: KvCapacity
 
 
-def own_options(deployment: Deployment) -> dict[str, tuple[str, type]]:
-    """The parts of a run, by kind: the name of each, and the dataclass of its own options."""
-    scheduler, allocator = scheduler_name(deployment), deployment.engine.allocator
-    cost, router = deployment.cost, deployment.fleet.router
+@dataclass(frozen=True)
+class Resolved:
+    """What a run needs, each name looked up once and each default named: nothing is asked by name any more.
+
+    Attributes
+    ----------
+    deployment : Deployment
+        As `config.json` has it.
+    scheduler : Scheduler
+        The first replica's.
+    kept : Kept
+    cost, router : type
+    """
+
+    deployment: Deployment
+    scheduler: Scheduler
+    kept: Kept
+    cost: type[CostModel]
+    router: type[Router]
+
+
+def resolve(deployment: Deployment) -> Resolved:
+    """The deployment with its defaults named, and of a profile what it needs; and what follows from it.
+
+    Raises
+    ------
+    KvsimError
+        What no part of it knows, and what does not fit.
+    """
+    parts, engine = parts_of(deployment), deployment.engine
+    declared = {kind: (name, found.declares) for kind, (name, found) in parts.items()}
+    check_taken(deployment.options, declared)
+    cost, router = cost_class_of(deployment), router_class_of(deployment)
+    check_cost(cost, deployment)
+    own: dict[str, object] = {}
+    for _, options in declared.values():
+        own |= defaults_of(options)
+    scheduler = build_scheduler(deployment)
+    reserves = deployment.allocator.reserves or scheduler.reserves
+    named = replace(
+        engine,
+        scheduler=deployment.scheduler_name,
+        reserve=engine.reserve or ("max" if reserves else None),
+        async_scheduling=scheduler.asynchronous,
+        options=own | {name: value for name, value in engine.options.items() if value is not None},
+    )
+    profile = None if deployment.profile is None else needed(deployment.profile, deployment)
+    found = replace(deployment, engine=named, profile=profile)
+    return Resolved(found, scheduler, kept(found, scheduler), cost, router)
+
+
+def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
+    """The parts of a run, which declare options of their own: kind -> (name, class)."""
     return {
-        "allocator": (allocator, allocator_class(allocator).declares),
-        "scheduler": (scheduler, scheduler_class(scheduler).declares),
-        "cost": (cost, cost_class(cost).declares),
-        "router": (router, router_class(router).declares),
+        "allocator": (deployment.engine.allocator, deployment.allocator),
+        "scheduler": (deployment.scheduler_name, scheduler_class_of(deployment)),
+        "cost": (deployment.cost, cost_class_of(deployment)),
+        "router": (deployment.fleet.router, router_class_of(deployment)),
     }
+
+
+def scheduler_class_of(deployment: Deployment) -> type[Scheduler]:
+    """The class of its scheduler."""
+    return _scheduler_among(deployment.classes, deployment.scheduler_name)
+
+
+def cost_class_of(deployment: Deployment) -> type[CostModel]:
+    """The class of its cost."""
+    return deployment.classes.of("cost", deployment.cost, cost_class)
+
+
+def router_class_of(deployment: Deployment) -> type[Router]:
+    """The class of its router."""
+    return deployment.classes.of("router", deployment.fleet.router, router_class)
 
 
 def build_scheduler(deployment: Deployment) -> Scheduler:
     """The scheduler, in the release asked for."""
-    name = scheduler_name(deployment)
-    return scheduler_class(name)(replace(deployment.served_engine, scheduler=name), deployment.max_model_len)
+    config = replace(deployment.served_engine, scheduler=deployment.scheduler_name)
+    return scheduler_class_of(deployment)(config, deployment.max_model_len)
+
+
+def kept(deployment: Deployment, scheduler: Scheduler) -> Kept:
+    """How its layers are kept under that scheduler."""
+    hybrid = hybrid_groups(deployment, scheduler)
+    if hybrid:
+        return Kept(hybrid, None, hybrid.capacity)
+    groups = windowed_groups(deployment)
+    return Kept(None, groups, kv_capacity(deployment, groups))
 
 
 def windowed_groups(deployment: Deployment) -> KvGroups | None:
-    """How the layers are kept where memory behind a sliding window is freed; None where it is not, or where
-    unlike layers of every kind share a pool (`hybrid_groups`)."""
-    if hybrid_groups(deployment):
-        return None
+    """How layers are kept where memory behind a sliding window is freed, and no pool of pages serves them."""
     groups = kv_groups(deployment.served_model, deployment.engine.disable_hybrid_kv_cache_manager)
-    frees = allocator_class(deployment.engine.allocator).frees_behind_windows
-    return groups if groups.window_groups and frees else None
+    return groups if groups.window_groups and deployment.allocator.frees_behind_windows else None
 
 
-def hybrid_groups(deployment: Deployment) -> "HybridMemory | None":
+def hybrid_groups(deployment: Deployment, scheduler: Scheduler) -> "HybridMemory | None":
     """How unlike layers are kept over one pool; None where they are not."""
-    found = allocator_class(deployment.engine.allocator)
+    found = deployment.allocator
     alike = all(layers.kind in EVERY_TOKEN for layers in deployment.served_model.kv_layers)
     if alike and not found.keeps_groups:
         return None
     from kvsim.sim.deployment.hybrid import hybrid_memory, is_hybrid  # late: most models do without
 
     may_be = is_hybrid(deployment.served_model) and found.frees_behind_windows and not found.pools_windows
-    if not (found.keeps_groups or may_be):
-        return None
-    scheduler = build_scheduler(deployment)
-    if not (found.keeps_groups or scheduler.keeps_groups):
+    if not (found.keeps_groups or (may_be and scheduler.keeps_groups)):
         return None
     return hybrid_memory(deployment, scheduler.asynchronous)
 
 
 def capacity_of(deployment: Deployment) -> KvCapacity:
     """The KV memory of a run."""
-    hybrid = hybrid_groups(deployment)
-    return hybrid.capacity if hybrid else kv_capacity(deployment, windowed_groups(deployment))
+    return resolve(deployment).kept.capacity
 
 
 def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Scheduler) -> Groups:
@@ -137,21 +235,20 @@ def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Sched
     model = f"model {deployment.model.name}, which frees memory behind its sliding window"
     if scheduler.forks:
         raise KvsimError(
-            f"scheduler must be vllm-v1, orca or static for {model}, got {scheduler_name(deployment)}{advice}"
+            f"scheduler must be vllm-v1, orca or static for {model}, got {deployment.scheduler_name}{advice}"
         )
-    if scheduler.cache is not None and not allocator_class(deployment.engine.allocator).caches_windows:
+    if scheduler.cache is not None and not deployment.allocator.caches_windows:
         raise KvsimError(
             f"enable_prefix_caching must be off for {model}, got on "
-            f"(scheduler {scheduler_name(deployment)}){advice}"
+            f"(scheduler {deployment.scheduler_name}){advice}"
         )
     assert groups.window is not None
     return Groups(groups.full_groups, groups.window_groups, groups.window, scheduler.max_chunk)
 
 
-def build_allocator(deployment: Deployment, scheduler: Scheduler) -> Allocator:
+def build_allocator(deployment: Deployment, scheduler: Scheduler, layers: Kept | None = None) -> Allocator:
     """The allocator over the deployment's KV capacity, as the scheduler's engine has it."""
-    engine = deployment.engine
-    found = allocator_class(engine.allocator)
+    engine, found = deployment.engine, deployment.allocator
     if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
     if scheduler.cache and not found.keeps_prefixes:
@@ -159,9 +256,9 @@ def build_allocator(deployment: Deployment, scheduler: Scheduler) -> Allocator:
             f"enable_prefix_caching must be off for allocator {engine.allocator}, which keeps no prefixes"
         )
     host_slots = _host_blocks(deployment, scheduler) * engine.block_size if scheduler.forks else 0
-    hybrid = hybrid_groups(deployment)
-    groups = None if hybrid else windowed_groups(deployment)
-    kept = _allocator_groups(groups, deployment, scheduler) if groups else None
+    layers = layers or kept(deployment, scheduler)
+    hybrid, groups = layers.hybrid, layers.groups
+    windowed = _allocator_groups(groups, deployment, scheduler) if groups else None
     model, tp = deployment.served_model, deployment.tensor_parallel_size
     bytes_per_token = model.kv_bytes_per_token_per_gpu(tp)
     if groups:
@@ -171,7 +268,7 @@ def build_allocator(deployment: Deployment, scheduler: Scheduler) -> Allocator:
         order=scheduler.order,
         cache=scheduler.cache,
         host_slots=host_slots,
-        groups=kept,
+        groups=windowed,
         hybrid=hybrid.layers if hybrid else None,
         token_bytes=bytes_per_token,
         layers=max(model.caching_layers, 1),
@@ -183,8 +280,7 @@ def build_allocator(deployment: Deployment, scheduler: Scheduler) -> Allocator:
         own=taken(found.declares, engine.options),
     )
     try:
-        capacity = hybrid.capacity if hybrid else kv_capacity(deployment, groups)
-        return found.from_options(capacity.slots, options)
+        return found.from_options(layers.capacity.slots, options)
     except ValueError as error:
         raise KvsimError(f"allocator {engine.allocator}: {error}") from error
 
@@ -198,7 +294,7 @@ def _host_blocks(deployment: Deployment, scheduler: Scheduler) -> int:
 
 
 def build_engine(
-    deployment: Deployment,
+    deployment: Deployment | Resolved,
     workload: Workload,
     *,
     max_span: int = 1 << 20,
@@ -208,17 +304,16 @@ def build_engine(
     map_instants: int = 0,
 ) -> Engine:
     """The engine of a deployment, ready to run the workload once; 0 `map_instants`: without a map."""
-    check_taken(deployment.options, own_options(deployment))
-    fleet = deployment.fleet
+    found = deployment if isinstance(deployment, Resolved) else resolve(deployment)
+    deployment, fleet = found.deployment, found.deployment.fleet
     log = RequestLog(workload, fleet.replicas)
-    schedulers = [build_scheduler(deployment) for _ in range(fleet.replicas)]
-    decided = replace(deployment.engine, async_scheduling=schedulers[0].hides_host)
-    cost = cost_named(deployment.cost, replace(deployment, engine=decided))
+    hidden = replace(deployment.engine, async_scheduling=found.scheduler.hides_host)
+    cost = cost_of(found.cost, replace(deployment, engine=hidden))
     replicas = []
-    for scheduler in schedulers:
+    for scheduler in [found.scheduler, *(build_scheduler(deployment) for _ in range(1, fleet.replicas))]:
         if workload.beam is not None:
             scheduler.search(workload.beam)
-        allocator = build_allocator(deployment, scheduler)
+        allocator = build_allocator(deployment, scheduler, found.kept)
         tokens = -(-workload.tokens // fleet.replicas)
         map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
@@ -235,7 +330,5 @@ def build_engine(
                 memory_map=map_of,
             )
         )
-    router = None
-    if fleet.replicas > 1:
-        router = fleet.router_of(router_class(fleet.router), deployment.options)
+    router = fleet.router_of(found.router, deployment.options) if fleet.replicas > 1 else None
     return Engine(workload, log, replicas, deployment.max_model_len, router=router, sticky=fleet.sticky)

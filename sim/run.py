@@ -15,21 +15,17 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.option import declared_by
 from kvsim.sim import __version__
 from kvsim.sim.build import (
+    Resolved,
     build_allocator,
     build_engine,
-    build_scheduler,
-    capacity_of,
-    hybrid_groups,
-    own_options,
-    scheduler_class,
-    scheduler_name,
+    parts_of,
+    resolve,
+    scheduler_class_of,
     server_defaults,
 )
-from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.clock import clock_of
 from kvsim.sim.cost.collective import network_note
 from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
-from kvsim.sim.cost.named import check_cost, cost_class
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.deployment.deployment import Deployment
@@ -49,7 +45,7 @@ from kvsim.sim.files.reading import json_in, understood
 from kvsim.sim.files.records import record_of
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
-from kvsim.sim.parts import check_taken, declared_everywhere, defaults_of
+from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import metrics
 from kvsim.sim.record.attainment import attained
 from kvsim.sim.record.fleet_result import part
@@ -85,11 +81,20 @@ class Outcome:
 class Simulation:
     """An engine that is ready to run, once, and where it comes from."""
 
-    deployment: Deployment
+    resolved: Resolved
     traffic: Mapping[str, object]
-    capacity: KvCapacity
     engine: Engine
     goals: Goals = NO_GOALS
+
+    @property
+    def deployment(self) -> Deployment:
+        """The servers, with every default named."""
+        return self.resolved.deployment
+
+    @property
+    def capacity(self) -> KvCapacity:
+        """The KV memory of one of them."""
+        return self.resolved.kept.capacity
 
     @property
     def label(self) -> str:
@@ -113,7 +118,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, self._outside_s(result))
         return Outcome(
-            config=config_of(self.deployment, self.traffic, self.capacity, self.goals),
+            config=config_of(self.resolved, self.traffic, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
             requests=requests,
             timeline=metrics.timeline_table(result),
@@ -178,7 +183,7 @@ class Simulation:
         """What a reader should know beside the numbers."""
         room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
         model = self.deployment.model
-        hybrid = hybrid_groups(self.deployment)
+        hybrid = self.resolved.kept.hybrid
         notes = [*result.workload.notes, room, *_model_notes(model, hybrid is not None)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
@@ -189,7 +194,7 @@ class Simulation:
                 f"{fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
-        told = allocator_class(self.deployment.engine.allocator).note
+        told = self.deployment.allocator.note
         if told:
             notes.append(told)
         groups = self.capacity.groups
@@ -232,7 +237,9 @@ def defaults_told(deployment: Deployment) -> list[str]:
     """Which settings of a server, its defaults named, are those that its release starts with."""
     engine = deployment.engine
     asked = Asked(max_model_len=engine.max_model_len)
-    own = server_defaults(engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked)
+    own = server_defaults(
+        engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked, deployment.classes
+    )
     name, _, release = (engine.scheduler or FAMILY).partition("@")
     chosen = {**vars(engine), "gpu_memory_utilization": deployment.gpu_memory_utilization}
     if not own or not (name == FAMILY or set(own) == set(OF_ANY_ENGINE)):
@@ -242,7 +249,7 @@ def defaults_told(deployment: Deployment) -> list[str]:
     told = {each: value for each, value in own.items() if chosen[each] == value}
     note = defaults_note(release if name == FAMILY else "", deployment.gpu, told)
     notes = [note] if note else []
-    if not allocator_class(engine.allocator).keeps_prefixes:
+    if not deployment.allocator.keeps_prefixes:
         notes.append(f"Prefix caching is off: allocator {engine.allocator} keeps no prefixes.")
     return notes
 
@@ -276,46 +283,18 @@ def prepare(
         What is asked of the run: latency limits, the price of a GPU.
     """
     goals.price_of(deployment.gpu.name)
-    deployment = resolved(deployment)
-    capacity = capacity_of(deployment)
+    found = resolve(deployment)
+    deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)
-    max_span = 1 if step_mode else 1 << 20
     engine = build_engine(
-        deployment,
+        found,
         workload,
-        max_span=max_span,
+        max_span=1 if step_mode else 1 << 20,
         step_log=step_log,
         events=events,
         map_instants=map_instants,
     )
-    return Simulation(deployment, traffic, capacity, engine, goals)
-
-
-def resolved(deployment: Deployment) -> Deployment:
-    """The deployment with its defaults named, and of a profile what it needs."""
-    engine = deployment.engine
-    scheduler = build_scheduler(deployment)
-    reserve = engine.reserve or ("max" if _reserves(deployment) else None)
-    profile = None if deployment.profile is None else needed(deployment.profile, deployment)
-    parts, own = own_options(deployment), dict[str, object]()
-    check_taken(deployment.options, parts)
-    check_cost(cost_class(deployment.cost), deployment)
-    for _, declared in parts.values():
-        own |= defaults_of(declared)
-    named = replace(
-        engine,
-        scheduler=scheduler_name(deployment),
-        reserve=reserve,
-        async_scheduling=scheduler.asynchronous,
-        options=own | {name: value for name, value in engine.options.items() if value is not None},
-    )
-    return replace(deployment, engine=named, profile=profile)
-
-
-def _reserves(deployment: Deployment) -> bool:
-    """Whether a reservation has a meaning: for the allocator, or for the scheduler."""
-    scheduler = scheduler_class(scheduler_name(deployment))
-    return allocator_class(deployment.engine.allocator).reserves or scheduler.reserves
+    return Simulation(found, traffic, engine, goals)
 
 
 def with_allocator(deployment: Deployment, text: str) -> Deployment:
@@ -327,7 +306,7 @@ def with_allocator(deployment: Deployment, text: str) -> Deployment:
 
 def with_its_options(deployment: Deployment) -> Deployment:
     """The deployment with those options that its allocator or its scheduler declares, and no others."""
-    known = {name for _, kind in own_options(deployment).values() for name in declared_by(kind)}
+    known = {name for _, found in parts_of(deployment).values() for name in declared_by(found.declares)}
     kept = {name: value for name, value in deployment.engine.options.items() if name in known}
     return replace(deployment, engine=replace(deployment.engine, options=kept))
 
@@ -355,8 +334,9 @@ def _with_each(deployment: Deployment) -> dict[str, Deployment | str]:
             with_allocator(bare if allocator_class(name).keeps_prefixes else uncached, name)
         )
         try:
-            found[name] = resolved(chosen)
-            build_allocator(resolved(chosen), build_scheduler(chosen))
+            one = resolve(chosen)
+            build_allocator(one.deployment, one.scheduler, one.kept)
+            found[name] = one.deployment
         except KvsimError as error:
             found[name] = str(error)
     return found
@@ -388,9 +368,13 @@ def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Depl
         found = allocator_class(chosen.engine.allocator)
         if cached and not found.keeps_prefixes:
             chosen = replace(chosen, engine=replace(chosen.engine, enable_prefix_caching=False))
-        if reserve and chosen.engine.reserve is None and _reserves(chosen):
+        if (
+            reserve
+            and chosen.engine.reserve is None
+            and (chosen.allocator.reserves or scheduler_class_of(chosen).reserves)
+        ):
             chosen, taken = replace(chosen, engine=replace(chosen.engine, reserve=reserve)), True
-        deployments.append(resolved(chosen))
+        deployments.append(resolve(chosen).deployment)
     names = ", ".join(allocators)
     if reserve and not taken:
         raise KvsimError(f"reserve must be left out: none of {names} takes it, got {reserve!r}")
@@ -424,16 +408,10 @@ def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
     return notes
 
 
-def config_of(
-    deployment: Deployment,
-    traffic: Mapping[str, object],
-    capacity: KvCapacity,
-    goals: Goals = NO_GOALS,
-) -> Json:
+def config_of(found: Resolved, traffic: Mapping[str, object], goals: Goals = NO_GOALS) -> Json:
     """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
-    server = asdict(deployment)
-    fleet = server.pop("fleet")
-    several: Json = {"fleet": fleet} if deployment.fleet.replicas > 1 else {}
+    deployment = found.deployment
+    several: Json = {"fleet": asdict(deployment.fleet)} if deployment.fleet.replicas > 1 else {}
     asked: Json = {"goals": goals.as_json()} if goals.as_json() else {}
     return (
         several
@@ -441,18 +419,17 @@ def config_of(
         | {
             "kvsim": __version__,
             "workload": dict(traffic),
-            "scenario": server,
-            "kv_capacity": _capacity_json(deployment, capacity),
+            "scenario": deployment.as_json(),
+            "kv_capacity": _capacity_json(found),
         }
     )
 
 
-def _capacity_json(deployment: Deployment, capacity: KvCapacity) -> Json:
+def _capacity_json(found: Resolved) -> Json:
     """The memory, with the groups of unlike layers that share it."""
-    parts = gpu_memory(deployment)
-    found: Json = asdict(capacity) | ({} if parts is None else {"gpu_memory_bytes": parts})
-    hybrid = hybrid_groups(deployment)
-    return found if hybrid is None else found | {"groups": hybrid.as_json()}
+    parts, kept = gpu_memory(found.deployment), found.kept
+    memory: Json = asdict(kept.capacity) | ({} if parts is None else {"gpu_memory_bytes": parts})
+    return memory if kept.hybrid is None else memory | {"groups": kept.hybrid.as_json()}
 
 
 def read_config(text: str, what: str = "config") -> tuple[Deployment, Json]:
@@ -479,7 +456,7 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
         if "runs" in config:
             names = ", ".join(config["runs"])
             raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
-        parts = {"fleet": config.get("fleet", {}), **_with_options(config["scenario"])}
+        parts = {**_with_options(config["scenario"]), "fleet": config.get("fleet", {})}
         specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig, "fleet": FleetConfig}
         made: Json = {name: record_of(spec, parts[name], name) for name, spec in specs.items()}
         deployment = record_of(Deployment, {**parts, **made}, "scenario")
@@ -496,13 +473,8 @@ def _with_options(server: Json) -> Json:
     engine = server["engine"]
     if not isinstance(engine, Mapping):
         return server
-    held = ((server, Deployment), (engine, EngineConfig))
-    before = {
-        name: value
-        for values, kind in held
-        for name, value in values.items()
-        if name not in {each.name for each in fields(kind)}
-    }
+    held = ((server, Deployment.recorded()), (engine, [each.name for each in fields(EngineConfig)]))
+    before = {name: value for values, kept in held for name, value in values.items() if name not in kept}
     if not before:
         return server
     known = declared_everywhere()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
-from kvsim.sim.build import build_scheduler, own_options, server_defaults
+from kvsim.sim.build import build_scheduler, parts_of, server_defaults
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.registry import usual_scheduler
@@ -88,10 +88,12 @@ def _of_deployment(deployment: Deployment) -> Iterator[str]:
     undecided = replace(deployment, engine=replace(engine, async_scheduling=None))
     asked = Asked(max_model_len=engine.max_model_len)
     usual = {
-        **server_defaults(engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked),
+        **server_defaults(
+            engine.allocator, engine.scheduler, deployment.gpu, deployment.model, asked, deployment.classes
+        ),
         "async_scheduling": build_scheduler(undecided).asynchronous,
     }
-    if engine.scheduler not in (None, usual_scheduler(engine.allocator)):
+    if engine.scheduler not in (None, usual_scheduler(deployment.allocator)):
         yield _plain(str(engine.scheduler))
     for field in fields(EngineConfig):
         value = getattr(engine, field.name)
@@ -99,16 +101,15 @@ def _of_deployment(deployment: Deployment) -> Iterator[str]:
             continue
         if value is not None and value != usual.get(field.name, field.default):
             yield _word(field.name, value)
-    declared = [defaults_of(kind) for _, kind in own_options(deployment).values()]
+    declared = [defaults_of(found.declares) for _, found in parts_of(deployment).values()]
     for name, value in engine.options.items():
         if value is not None and value not in [each[name] for each in declared if name in each]:
             yield _word(name, value)
-    for field in fields(Deployment):
+    kept = [each for each in fields(Deployment) if each.name in Deployment.recorded()]
+    for field in kept:
         value = getattr(deployment, field.name)
-        if field.name not in ("model", "gpu", "engine", "cost", "profile", "fleet") and value not in (
-            None,
-            usual.get(field.name, field.default),
-        ):
+        told = field.name in ("model", "gpu", "engine", "cost", "profile")
+        if not told and value not in (None, usual.get(field.name, field.default)):
             yield _word(field.name, value)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.reports.palette import count, figures, number
-from kvsim.sim.build import scheduler_name
 from kvsim.sim.run import Simulation
 from kvsim.sim.workload import Clients
 
@@ -30,7 +29,7 @@ def assumed(simulation: Simulation) -> dict[str, Any]:
         "mean_prompt_tokens": float(work.prompt_tokens.mean()),
         "mean_output_tokens": float(work.output_tokens.mean()),
         "arrivals": _arrivals(traffic, closed=isinstance(work.waits, Clients)),
-        "scheduler": scheduler_name(server),
+        "scheduler": server.scheduler_name,
         "max_num_seqs": engine.max_num_seqs,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "enable_prefix_caching": engine.enable_prefix_caching,

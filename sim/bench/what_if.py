@@ -14,7 +14,7 @@ from typing import Any
 
 from kvsim.allocators.option import declared_by
 from kvsim.sim.bench.workload import LOAD, Load
-from kvsim.sim.build import engine_defaults, scheduler_class, windowed_groups
+from kvsim.sim.build import engine_defaults, resolve, scheduler_class
 from kvsim.sim.classes import name_of
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity
@@ -24,7 +24,6 @@ from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import declared_everywhere, known_options
-from kvsim.sim.run import resolved
 
 SWITCHES = {"enable_prefix_caching", "async_scheduling"}
 """Settings of all servers that some schedulers have no use for."""
@@ -144,8 +143,8 @@ def in_words(changes: Mapping[str, Any]) -> str:
 
 def _formula(server: Scenario) -> int:
     """Tokens of the KV cache."""
-    scenario = resolved(server.deployed())
-    return kv_capacity(scenario, windowed_groups(scenario)).tokens
+    found = resolve(server.deployed())
+    return kv_capacity(found.deployment, found.kept.groups).tokens
 
 
 def _value(named: Named, text: str) -> Any:  # noqa: ANN401 - of the setting's type

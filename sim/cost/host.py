@@ -18,7 +18,6 @@ from math import isfinite
 from kvsim.allocators.option import option
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.registry import usual_scheduler
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import taken
 
@@ -75,8 +74,7 @@ def measured(cost: str) -> bool:
 
 def engine_of(deployment: Deployment) -> str:
     """The scheduler's name without its release."""
-    engine = deployment.engine
-    return (engine.scheduler or usual_scheduler(engine.allocator)).partition("@")[0]
+    return deployment.scheduler_name.partition("@")[0]
 
 
 def stand_in(deployment: Deployment) -> str:

@@ -32,7 +32,6 @@ from typing import Any
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.catalog import model_named
 
@@ -110,7 +109,7 @@ class AnalyticProfile(CostModel):
         self._token_ps = alone_ps / prompt["tokens"] * share
 
         layers_share = model.layers / tp  # of the attention kernels
-        has_blocks = allocator_class(deployment.engine.allocator).has_blocks
+        has_blocks = deployment.allocator.has_blocks
         block_size = deployment.engine.block_size if has_blocks else None
         context_ps = 0.0
         if variant in ("context", "both"):

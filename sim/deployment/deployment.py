@@ -8,11 +8,13 @@ is not checked here: its registry does that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+from kvsim.allocators.base import Allocator
 from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
 from kvsim.sim.serving.fleet import ONE, FleetConfig
@@ -54,6 +56,8 @@ class Deployment:
         By what every step's time is multiplied.
     fleet : FleetConfig
         How many such servers there are, and how requests are spread over them.
+    classes : Classes
+        What the names of its parts stand for, as far as that was asked.
     """
 
     model: ModelSpec
@@ -73,6 +77,7 @@ class Deployment:
     enable_expert_parallel: bool = False
     time_scale: float = 1.0
     fleet: FleetConfig = ONE
+    classes: Classes = field(default_factory=Classes, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -95,9 +100,9 @@ class Deployment:
         if self.frontend_latency:
             check_number("frontend_latency", self.frontend_latency, most=3600)
         check_number("time_scale", self.time_scale, most=1000)
-        for field in ("num_gpu_blocks", "kv_tokens"):
-            if getattr(self, field) is not None:
-                check_int(field, getattr(self, field))
+        for name in ("num_gpu_blocks", "kv_tokens"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name))
         if self.num_gpu_blocks is not None and self.kv_tokens is not None:
             raise KvsimError(
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
@@ -118,6 +123,26 @@ class Deployment:
                 f"pipeline_parallel_size must be at most the {model.layers} layers of {model.name}, "
                 f"got {self.pipeline_parallel_size}"
             )
+
+    @classmethod
+    def recorded(cls) -> list[str]:
+        """The settings that `config.json` has; the fleet stands beside them."""
+        return [each.name for each in fields(cls) if each.name not in ("fleet", "classes")]
+
+    def as_json(self) -> dict[str, object]:
+        """Those settings."""
+        whole = asdict(self)
+        return {name: whole[name] for name in self.recorded()}
+
+    @property
+    def allocator(self) -> type[Allocator]:
+        """The allocator's class."""
+        return self.classes.allocator(self.engine.allocator)
+
+    @property
+    def scheduler_name(self) -> str:
+        """The scheduler asked for, else what engines pair with the allocator."""
+        return self.engine.scheduler or usual_scheduler(self.allocator)
 
     def with_seed(self, seed: int) -> Self:
         """The same with this seed for routers that draw."""

@@ -15,7 +15,6 @@ from kvsim.allocators.hybrid.kinds import grain_bytes, page_sizes
 from kvsim.allocators.options import Hybrid, LayerGroup
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.memory import KvCapacity, cache_bytes, reported_bytes
-from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import GDN_GRID, KvSettings, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
@@ -141,7 +140,7 @@ def hybrid_memory(deployment: Deployment, asynchronous: bool) -> HybridMemory:
         disable_hybrid=engine.disable_hybrid_kv_cache_manager,
         compute_capability=compute_capability(deployment.gpu),
     )
-    own_sizes = allocator_class(engine.allocator).own_page_sizes
+    own_sizes = deployment.allocator.own_page_sizes
     layers_of = kinds_of if own_sizes else _groups_of
     groups = tuple(layers_of(model, settings))
     if not groups:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.profile_run import Profiled, profiled
-from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.deployment.vllm_defaults import FAMILY, NEWEST, known_release, rules_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
@@ -118,7 +117,7 @@ def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCap
             f"model {model.name} keeps nothing of a token: all its layers are recurrent, and sim fit says "
             "how many sequences fit"
         )
-    least = deployment.engine.block_size if allocator_class(deployment.engine.allocator).has_blocks else 1
+    least = deployment.engine.block_size if deployment.allocator.has_blocks else 1
     if deployment.num_gpu_blocks is not None:
         blocks = deployment.num_gpu_blocks * deployment.data_parallel_size
         slots, reason = blocks * deployment.engine.block_size, "given"
@@ -209,10 +208,8 @@ def _have(deployment: Deployment, share: _Share) -> str:
 
 def _has_null_block(deployment: Deployment) -> bool:
     """Whether vLLM V1 hands out the blocks, of which one holds no token."""
-    scheduler = (
-        deployment.engine.scheduler or allocator_class(deployment.engine.allocator).scheduler or FAMILY
-    )
-    return scheduler.startswith(FAMILY) and allocator_class(deployment.engine.allocator).has_blocks
+    scheduler = deployment.engine.scheduler or deployment.allocator.scheduler or FAMILY
+    return scheduler.startswith(FAMILY) and deployment.allocator.has_blocks
 
 
 def _share(deployment: Deployment, tp: int, layers: int) -> _Share:

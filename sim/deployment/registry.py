@@ -1,4 +1,7 @@
-"""Allocators by name, built in or the user's own as `package.module:Class`, and their usual schedulers."""
+"""Classes by name: allocators, what is built in and the user's own as `package.module:Class`."""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.base import Allocator
@@ -6,6 +9,36 @@ from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.engine import RESERVES
 from kvsim.sim.deployment.prediction import PREFIX
 from kvsim.sim.errors import KvsimError
+
+T = TypeVar("T")
+
+
+class Classes:
+    """The classes behind names, each looked up once: a deployment and all that is made from it share one.
+
+    In another process it is empty: what a name stands for is found there anew.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], type] = {}
+
+    def __reduce__(self) -> tuple[type["Classes"], tuple[()]]:
+        return Classes, ()
+
+    def of(self, kind: str, name: str, find: Callable[[str], type[T]]) -> type[T]:
+        """What a name stands for, looked up by `find` when it is first asked for."""
+        if (kind, name) not in self._found:
+            self._found[kind, name] = find(name)
+        return self._found[kind, name]
+
+    def allocator(self, name: str) -> type[Allocator]:
+        """The allocator of that name."""
+        return self.of("allocator", name, allocator_class)
+
+
+def usual_scheduler(allocator: type[Allocator]) -> str:
+    """What engines pair with an allocator: vLLM above paging, else Orca, unless it belongs to another."""
+    return allocator.scheduler or ("vllm-v1" if allocator.pages else "orca")
 
 
 def allocator_class(name: str) -> type[Allocator]:
@@ -21,9 +54,3 @@ def allocator_class(name: str) -> type[Allocator]:
         raise KvsimError(
             f"reserve of allocator {head} must be one of {', '.join(RESERVES)}, {PREFIX}MODEL, got {rest!r}"
         ) from error
-
-
-def usual_scheduler(allocator: str) -> str:
-    """What engines pair with an allocator: vLLM above paging, else Orca, unless it names another."""
-    found = allocator_class(allocator)
-    return found.scheduler or ("vllm-v1" if found.pages else "orca")

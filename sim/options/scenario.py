@@ -12,6 +12,7 @@ from typing import Any
 
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import POLICIES, EngineConfig, check_reserve, split_reserve
+from kvsim.sim.deployment.registry import Classes
 from kvsim.sim.deployment.vllm_defaults import Asked
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
@@ -348,15 +349,16 @@ class Scenario:
             gpu, cost, profile = self.gpu, log_cost(given.get("cost")) or "roofline", None
         else:
             gpu, cost, profile = gpu_and_cost(self.gpu, given.get("cost"))
+        classes = Classes()
         asked = Asked(**{each.name: given.get(each.name) for each in fields(Asked)})
         settings = {
-            **server_defaults(given["allocator"], given.get("scheduler"), gpu, model, asked),
+            **server_defaults(given["allocator"], given.get("scheduler"), gpu, model, asked, classes),
             **given,
         }
         engine = EngineConfig(**_of(EngineConfig, settings))
         fleet = FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
-        return Deployment(**_of(Deployment, settings) | specs | {"profile": profile})
+        return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
 
 
 def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from kvsim.allocators.base import InvariantError, Ledger, Region
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.runs import cut, take_common
-from kvsim.sim.build import build_engine, scheduler_name
+from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -507,7 +507,7 @@ def test_a_run_with_shared_text_is_the_same_step_by_step_and_hits_as_often_as_it
     )
     model, gpu = model_named("opt-13b"), gpu_named("h100")
     scenario = Deployment(model=model, gpu=gpu, engine=engine, kv_tokens=3000, cost="constant:0.02")
-    assert scheduler_name(scenario) == "vllm-v1"
+    assert scenario.scheduler_name == "vllm-v1"
     steps = build_engine(scenario, work, max_span=1, check=True).run()
     spans = build_engine(scenario, work, check=True).run()
     assert everything(spans) == everything(steps)

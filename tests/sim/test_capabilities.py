@@ -10,7 +10,6 @@ from support.settings import engine_config
 from kvsim import sim, workloads
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
-from kvsim.sim.build import scheduler_name
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.run import prepare
@@ -75,7 +74,7 @@ def test_a_subclass_of_paged_behaves_exactly_as_paged_does(case):
 def test_the_scheduler_that_belongs_to_an_allocator_follows_from_what_it_can_do():
     names = {"paged": "vllm-v1", f"{__name__}:MyPaged": "vllm-v1", f"{__name__}:MyRadix": "vllm-v1"}
     names |= {"radix": "vllm-v1", "dynamic": "orca", "buddy": "orca", "contiguous": "orca"}
-    assert {name: scheduler_name(scenario(allocator=name)) for name in names} == names
+    assert {name: scenario(allocator=name).scheduler_name for name in names} == names
 
 
 def test_no_code_compares_with_the_name_of_an_allocator_or_a_scheduler():

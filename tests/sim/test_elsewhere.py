@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 from support.settings import deployed, redeployed
 
+from kvsim.sim.build import resolve
 from kvsim.sim.cost.calibrated.layer import Experts, Layer, layer_of
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.calibrated.parts import Part, Product, chosen_experts
@@ -20,7 +21,6 @@ from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.run import resolved
 
 GPUS = ("a100-80gb", "b200", "b300", "gb200", "h100", "h200", "l40s", "rtx-4090", "rtx-pro-6000-server")
 TABLED = tuple(gpu for gpu in GPUS if gpu != "rtx-4090")
@@ -288,7 +288,7 @@ def test_a_fused_all_reduce_is_one_shot_where_that_is_shorter():
 
 def test_a_fused_all_reduce_needs_measured_ones_and_a_link():
     with pytest.raises(KvsimError, match="fuse_allreduce_rms must be left out for cost roofline"):
-        resolved(served("b200", 8, cost="roofline", fuse_allreduce_rms=True))
+        resolve(served("b200", 8, cost="roofline", fuse_allreduce_rms=True))
     with pytest.raises(KvsimError, match="fuse_allreduce_rms must be left out for gpu l40s"):
         cost_named("measured-elsewhere", served("l40s", 2, fuse_allreduce_rms=True))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.settings import deployed, server_with
 
+from kvsim.sim.build import resolve
 from kvsim.sim.cost.host import USUAL, Host, host_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
@@ -12,7 +13,7 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.run import prepare, resolved
+from kvsim.sim.run import prepare
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.workload import Workload
@@ -133,7 +134,7 @@ def test_a_host_time_that_is_none_is_refused(text):
 def test_a_constant_cost_has_no_place_for_a_host():
     belongs = "it belongs to cost roofline, calibrated, measured-elsewhere"
     with pytest.raises(KvsimError, match=f"host_time must be left out for cost constant:0.03: {belongs}"):
-        resolved(scenario("constant:0.03", host_time="1+1"))
+        resolve(scenario("constant:0.03", host_time="1+1"))
 
 
 def test_without_options_the_papers_server_has_none():

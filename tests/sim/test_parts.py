@@ -11,13 +11,16 @@ import pytest
 import kvsim
 from kvsim import cli
 from kvsim.reports.options import option_rows
-from kvsim.sim import parts
-from kvsim.sim.cost import COSTS
+from kvsim.sim import build, classes, parts
+from kvsim.sim.build import hybrid_groups
+from kvsim.sim.cost import COSTS, named
 from kvsim.sim.cost.step_cost import CostModel
+from kvsim.sim.deployment import registry
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import option, taken
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
+from kvsim.sim.serving import fleet
 
 FEW = ["--num-prompts", "8", "--request-rate", "20", "--no-plots", "--quiet"]
 ALONE = ["--jobs", "1", "--out", "swept"]
@@ -149,3 +152,29 @@ def test_earlier_runs_held_these_options_beside_the_others(tmp_path):
     old.write_text(json.dumps(config))
     assert cli.main(["run", "--config", str(old), *FEW[-2:], "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again" / "config.json").read_bytes() == (new / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{"model": "llama-3.1-8b"}, {"model": "gemma-3-27b", "tensor_parallel_size": 2}, {"replicas": 2}],
+)
+def test_one_run_looks_up_each_name_once(monkeypatch, server):
+    looked_up, asked = [], []
+
+    def counted(field, name, *table):
+        looked_up.append((field, name))
+        return classes.class_named(field, name, *table)
+
+    def groups(*server):
+        asked.append(server)
+        return hybrid_groups(*server)
+
+    for module in (build, registry, fleet, named):
+        monkeypatch.setattr(module, "class_named", counted)
+    monkeypatch.setattr(build, "hybrid_groups", groups)
+    run = kvsim.simulate(gpu="h100", num_prompts=10, **server)
+    assert run.summary.requests["finished"] == 10
+    names = {"allocator": "paged", "scheduler": "vllm-v1", "router": "round-robin"}
+    cost = run.config["scenario"]["cost"]
+    assert sorted(looked_up) == sorted({**names, "cost": cost}.items())
+    assert len(asked) == 1

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from kvsim.sim.build import resolve
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.run import resolved
 
 STATE = RecurrentState(
     kind="mamba2", conv_taps=3, conv_channels=4096, heads=64, head_values=8192, chunk_tokens=256
@@ -73,7 +73,7 @@ def test_a_prompt_is_scanned_in_a_line():
 @pytest.mark.parametrize("cost", ["roofline", None])
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "jamba-1.5-mini", "falcon-h1-7b"])
 def test_spans_are_their_steps_and_contexts_cost_as_many_layers_as_attend(name, cost):
-    scenario = resolved(Scenario(model=name, gpu="h200", cost=cost).deployed())
+    scenario = resolve(Scenario(model=name, gpu="h200", cost=cost).deployed()).deployment
     model = cost_named(scenario.cost, scenario)
     steps = [model.step_ps(StepShape(decode_seqs=5, context_tokens=5 * (1000 + step))) for step in range(40)]
     assert list(model.span_ps(5, 5000, 40)) == steps
@@ -83,7 +83,7 @@ def test_spans_are_their_steps_and_contexts_cost_as_many_layers_as_attend(name, 
 
 
 def test_measured_profiles_say_that_recurrent_layers_are_not_measured():
-    scenario = resolved(Scenario(model="nemotron-h-8b", gpu="h100").deployed())
+    scenario = resolve(Scenario(model="nemotron-h-8b", gpu="h100").deployed()).deployment
     model = cost_named(scenario.cost, scenario)
     shape = StepShape(decode_seqs=5, context_tokens=5000)
     model.carried_out(shape, model.step_ps(shape))

@@ -43,7 +43,7 @@ def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engin
     slots = pages * page_slots(layers)
     capacity = KvCapacity(slots // len(layers.groups), 1, "given", len(layers.groups), slots)
     memory = HybridMemory(layers, (), 1, capacity)
-    monkeypatch.setattr(build, "hybrid_groups", lambda _: memory)
+    monkeypatch.setattr(build, "hybrid_groups", lambda *_: memory)
     monkeypatch.setattr(Uncached, "serves", lambda *_: promised)
     monkeypatch.setattr(kinds, "is_one_kind", lambda _: promised)
     server = Deployment(

@@ -11,12 +11,13 @@ from support.shared_data import goldens
 import kvsim
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.server import server_of
+from kvsim.sim.build import resolve
 from kvsim.sim.deployment.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.run import resolved, side_by_side
+from kvsim.sim.run import side_by_side
 
 USE = {"LLM_CLASS": "llm", "OPENAI_API_SERVER": "server"}
 FIELDS = (
@@ -168,7 +169,7 @@ def test_a_run_starts_from_the_releases_settings_and_every_one_can_be_overridden
     found = server.deployed()
     engine = found.engine
     assert (engine.max_num_batched_tokens, engine.max_num_seqs) == (8192, 64)
-    assert (engine.enable_prefix_caching, resolved(found).engine.async_scheduling) == (True, True)
+    assert (engine.enable_prefix_caching, resolve(found).deployment.engine.async_scheduling) == (True, True)
     assert found.gpu_memory_utilization == 0.92
     given = replace(server, gpu_memory_utilization=0.8, enable_prefix_caching=False).deployed()
     assert (given.gpu_memory_utilization, given.engine.enable_prefix_caching) == (0.8, False)
@@ -184,11 +185,14 @@ def test_run_replay_and_fit_ask_for_one_server(model, gpu, tmp_path):
     run, replay = asked.deployed(), server_of(asked, read_result(GUIDELLM)).scenario.deployed()
     engine = fit(model, gpu, tensor_parallel_size=4).engine
     for each in (run, replay):
-        found = resolved(each)
+        found = resolve(each).deployment
         assert found.gpu_memory_utilization == engine.gpu_memory_utilization
         for name in ("max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching", "async_scheduling"):
             assert getattr(found.engine, name) == getattr(engine, name), name
-    assert resolved(run).engine == resolved(replace(each, engine=replace(each.engine, scheduler=None))).engine
+    assert (
+        resolve(run).deployment.engine
+        == resolve(replace(each, engine=replace(each.engine, scheduler=None))).deployment.engine
+    )
 
 
 def test_other_engines_are_compared_on_the_same_server():

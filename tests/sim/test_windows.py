@@ -16,7 +16,7 @@ from kvsim.allocators.contract import check_allocator
 from kvsim.allocators.options import Groups, Options, Order
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.windowed import Windowed
-from kvsim.sim.build import build_engine, windowed_groups
+from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.cost.constant import Constant
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
@@ -245,7 +245,7 @@ class Books:
 def run_twice(server, work):
     """Step mode under the books, and fast-forward: they must agree in everything."""
     slow = build_engine(server, work, max_span=1, check=True)
-    books = Books(slow, windowed_groups(server))
+    books = Books(slow, resolve(server).kept.groups)
     fast = build_engine(server, work, check=True)
     for engine in (slow, fast):
         engine.replica.recorder.timeline_rows = 4  # few, as a span ends at each
@@ -348,8 +348,8 @@ def gemma(**switches):
 def test_of_gemma_fewer_tokens_fit_in_all_groups_but_more_long_requests():
     """70 layers' worth of slots for 62 layers; but a long request keeps 1 group of 7 whole."""
     server, without = gemma(), gemma(disable_hybrid_kv_cache_manager=True)
-    windows, plain = kv_capacity(server, windowed_groups(server)), kv_capacity(without)
-    assert windowed_groups(without) is None
+    windows, plain = kv_capacity(server, resolve(server).kept.groups), kv_capacity(without)
+    assert resolve(without).kept.groups is None
     assert (windows.slots_per_token, plain.slots_per_token) == (7, 1)
     assert (windows.tokens, plain.tokens) == (34_305, 38_718)
     assert windows.slots // 16 // blocks_held(windows.groups, 16, 32_000) == 6
@@ -376,7 +376,7 @@ def test_other_allocators_keep_every_token():
     spec = model(10, 20)
     for allocator in ("contiguous", "buddy", "dynamic", "radix"):
         server = scenario(spec, blocks=50, allocator=allocator)
-        assert windowed_groups(server) is None
+        assert resolve(server).kept.groups is None
         assert build_engine(server, burst([(10, 5)])).replica.server.allocator.slots_per_token == 1
     plain = scenario(spec, blocks=50, disable_hybrid_kv_cache_manager=True)
     assert type(build_engine(plain, burst([(10, 5)])).replica.server.allocator) is Paged

@@ -110,7 +110,7 @@ def engine_of(case, monkeypatch, **how):
     layers = layers_of(case)
     slots = case["config"]["usable_blocks"] * page_slots(layers)
     memory = HybridMemory(layers, (), 0, KvCapacity(slots, 1, "given", 1, slots))
-    monkeypatch.setattr(build, "hybrid_groups", lambda _scenario: memory)
+    monkeypatch.setattr(build, "hybrid_groups", lambda *_: memory)
     with TemporaryDirectory() as directory:
         trace = Path(directory) / "trace.jsonl"
         trace.write_text("".join(trace_lines(case)))

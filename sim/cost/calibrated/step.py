@@ -44,7 +44,6 @@ from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.roofline import TRANSFER_LATENCY_S
 from kvsim.sim.cost.step_cost import Spread, StepShape
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import taken
 from kvsim.sim.workload import PS_PER_S
@@ -89,7 +88,7 @@ class StepParts:
         self._element = model.kv_dtype_bytes or model.dtype_bytes
         elsewhere = deployment.cost == "measured-elsewhere"
         self._most_bytes_per_s = self._gpu.bandwidth_bytes_per_s if elsewhere else inf
-        has_blocks = allocator_class(engine.allocator).has_blocks
+        has_blocks = deployment.allocator.has_blocks
         self._block_size = engine.block_size if has_blocks else BLOCK_SIZE
         self._limits: dict[str, Mapping[str, tuple[float, float]]] = {}
         self._product = self._part("product", parts)

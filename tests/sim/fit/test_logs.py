@@ -9,6 +9,7 @@ from support.shared_data import shared
 import kvsim
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.server import server_of
+from kvsim.sim.build import resolve
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit, fitted
 from kvsim.sim.fit.asked import FitOptions
@@ -17,7 +18,6 @@ from kvsim.sim.fit.log_terms import as_logged, explain, settings_in
 from kvsim.sim.fit.what_if import what_ifs
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.options.scenario import Scenario
-from kvsim.sim.run import resolved
 
 LOG = """\
 (EngineCore pid=9) INFO core.py:140] Initializing a V1 LLM engine (v0.33.0) with config: model='m', \
@@ -120,7 +120,7 @@ def test_eager_servers_are_replayed_where_no_cost_knows_launches_and_may_be_undo
     told = replayed_server(tmp_path, "small", enforce_eager=False)
     assert told.scenario.enforce_eager is False and not any("left out" in line for line in told.told)
     with pytest.raises(KvsimError, match="enforce_eager must be left out"):  # who asks for it is told
-        resolved(replayed_server(tmp_path, "small", enforce_eager=True).scenario.deployed())
+        resolve(replayed_server(tmp_path, "small", enforce_eager=True).scenario.deployed())
 
 
 @pytest.mark.golden
