@@ -20,7 +20,7 @@ from kvsim.api import described
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.table import FAILED, FINISHED, numbers
 from kvsim.sim import __version__
-from kvsim.sim.build import resolve
+from kvsim.sim.build import kept, resolve
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
@@ -127,7 +127,9 @@ def _deployed(server: Scenario) -> tuple[Deployment, str]:
     """The servers with every name looked up, and a digest; kept for the next run."""
     known = _SERVERS.get(repr(server))
     if known is None:
-        deployment = resolve(server.deployed()).deployment
+        found = resolve(server.deployed())
+        deployment = found.deployment
+        kept(deployment, found.scheduler)  # or nothing fits
         known = (deployment, _digest(plain([deployment.as_json(), asdict(deployment.fleet)])))
         _SERVERS[repr(server)] = known
     return known

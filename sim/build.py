@@ -7,6 +7,7 @@ result = build_engine(deployment, workload).run()
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kvsim.allocators.base import Allocator
@@ -123,15 +124,18 @@ class Resolved:
         As `config.json` has it.
     scheduler : Scheduler
         The first replica's.
-    kept : Kept
     cost, router : type
     """
 
     deployment: Deployment
     scheduler: Scheduler
-    kept: Kept
     cost: type[CostModel]
     router: type[Router]
+
+    @cached_property
+    def kept(self) -> Kept:
+        """How its layers are kept, and how much fits; KvsimError where nothing does."""
+        return kept(self.deployment, self.scheduler)
 
 
 def resolve(deployment: Deployment) -> Resolved:
@@ -140,7 +144,7 @@ def resolve(deployment: Deployment) -> Resolved:
     Raises
     ------
     KvsimError
-        What no part of it knows, and what does not fit.
+        What no part of it knows.
     """
     parts, engine = parts_of(deployment), deployment.engine
     declared = {kind: (name, found.declares) for kind, (name, found) in parts.items()}
@@ -161,7 +165,7 @@ def resolve(deployment: Deployment) -> Resolved:
     )
     profile = None if deployment.profile is None else needed(deployment.profile, deployment)
     found = replace(deployment, engine=named, profile=profile)
-    return Resolved(found, scheduler, kept(found, scheduler), cost, router)
+    return Resolved(found, scheduler, cost, router)
 
 
 def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
