@@ -1,4 +1,4 @@
-"""`python -m kvsim`: the command `sim`."""
+"""`sim` and `python -m kvsim`: the command line, which a signal ends in order while it is still imported."""
 
 import os
 import sys
@@ -8,7 +8,30 @@ with suppress(FileNotFoundError):  # there may be no working directory any more
     if not sys.flags.safe_path and sys.path[0] == os.getcwd():
         del sys.path[0]  # Python puts it first for -m, but what lies there is not ours
 
-from kvsim.cli import main
+import signal
+from types import FrameType
+
+from kvsim.sim.files.stopping import NUMBERS
+
+
+def main() -> int:
+    """Carry out the command line of this process, which ends after it; returns the exit code."""
+    heard = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, _stopped)
+    from kvsim.cli import main as carry_out  # late: it takes most of the time of a short command
+
+    try:
+        return carry_out()
+    finally:
+        for number in heard:  # the work is done and told; there is nothing left to stop
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"interrupted; nothing was written\n")
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
     sys.exit(main())

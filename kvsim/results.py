@@ -9,11 +9,13 @@ Columns carry their units in their names; docs/output.md describes each. pandas,
 imported when something needs them.
 """
 
+import shutil
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, overload
 
 from kvsim.reports.rundir.formats import plain
@@ -40,6 +42,14 @@ RECORDED = {
 """Table that not every run has -> what makes a run have it."""
 
 
+class Home:
+    """A directory of its own, for as long as anybody holds it."""
+
+    def __init__(self) -> None:
+        self.name = mkdtemp(prefix="kvsim-")
+        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Stored):
     """One run: its settings, its numbers, its tables and its pictures.
@@ -57,13 +67,13 @@ class Run(Stored):
     """
 
     outcome: Outcome | None = None
-    home: TemporaryDirectory[str] | None = field(default=None, repr=False)
+    home: "Home | None" = field(default=None, repr=False)
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Run":
         """A run that was just simulated."""
         label = str(outcome.summary["label"])
-        home = TemporaryDirectory(prefix="kvsim-", ignore_cleanup_errors=True)
+        home = Home()
         return cls(
             path=Path(home.name) / label,
             label=label,

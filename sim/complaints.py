@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 
-from kvsim.sim.errors import KvsimError, of_pyarrow
+from kvsim.sim.errors import KvsimError, brief, ends, of_pyarrow
 
 MISTAKE, BUG = 2, 1
 """Exit codes: what was asked for cannot be done; kvsim did something wrong."""
@@ -37,8 +37,9 @@ def complaint(error: Exception) -> tuple[str, int]:
         traceback.print_exception(error)
     said = _said(error)
     if said is not None:
-        return printable(f"error: {said}"), MISTAKE
-    return printable(f"bug: {_what_and_where(error)}; please report it ({TRACEBACK}=1 shows all of it)"), BUG
+        return printable(brief(f"error: {said}")), MISTAKE
+    what = brief(_what_and_where(error))
+    return printable(f"bug: {what}; please report it ({TRACEBACK}=1 shows all of it)"), BUG
 
 
 def _said(error: Exception) -> str | None:
@@ -59,7 +60,7 @@ def _said(error: Exception) -> str | None:
 def _of_file(error: OSError) -> str:
     """The file, and what the system has against it."""
     why = "the disk is full" if error.errno in _DISK_FULL else error.strerror or str(error)
-    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    names = [ends(str(name)) for name in (error.filename, error.filename2) if name is not None]
     return f"{' -> '.join(names)}: {why}" if names else why
 
 

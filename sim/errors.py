@@ -4,12 +4,40 @@ Where a checkout's root is on Python's path, the folder `sim` is a package as we
 imported by, this module is one.
 """
 
+import re
 import sys
 from importlib import import_module
+
+LONGEST = 300
+"""Characters of a value that a message holds; of a longer one the beginning and the end."""
+
+_LONG = f"{{{LONGEST},}}"
+_VALUES = re.compile(rf"(?<=got )[\[({{].{_LONG}[\])}}]|'[^']{_LONG}'|\"[^\"]{_LONG}\"|\S{_LONG}", re.DOTALL)
+_PREPARED = re.compile(r"\.([^/\\]+)\.(?:partial|old|probe)-[0-9]+(?=[/\\]|\b)")
+"""A name under which a file or directory is prepared (sim/files/marker.py)."""
 
 
 class KvsimError(ValueError):
     """A mistake in what the user asked for: names the field, the value and what is allowed."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(brief(text))
+
+
+def brief(text: str) -> str:
+    """A message without the middle of its long values, with the names that files will have."""
+    return _VALUES.sub(_ends, _PREPARED.sub(r"\1", text))
+
+
+def _ends(value: re.Match[str]) -> str:
+    return ends(value[0])
+
+
+def ends(text: str) -> str:
+    """The beginning and the end of a long text."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST // 2]}...{text[-LONGEST // 6 :]} ({len(text):,} characters)"
 
 
 MOST_NAMES = 16

@@ -139,7 +139,7 @@ def _check_replicas(run: Run) -> None:
         raise KvsimError(f"{run.path / 'timeline.parquet'} is damaged: column time_s must have no nulls")
     replicas, path = run.summary.get("replicas") or [], run.path / "summary.json"
     if not isinstance(replicas, list):
-        raise KvsimError(f"{path} is damaged: replicas must be a list, got {_shown(replicas)}")
+        raise KvsimError(f"{path} is damaged: replicas must be a list, got {replicas!r}")
     for each in replicas:
         lacking = [name for name in _SECTIONS if not isinstance(each, dict) or name not in each]
         if lacking:
@@ -154,7 +154,7 @@ def _check_objects(path: Path, found: dict[str, Any], names: Iterable[str]) -> N
     """Raise KvsimError unless those of the values that are there hold names and values."""
     for name in names:
         if not isinstance(found.get(name, {}), dict):
-            raise KvsimError(f"{path} is damaged: {name} must hold an object, got {_shown(found[name])}")
+            raise KvsimError(f"{path} is damaged: {name} must hold an object, got {found[name]!r}")
 
 
 def _check_summary(path: Path, summary: dict[str, Any]) -> None:
@@ -172,12 +172,7 @@ def _check_numbers(path: Path, name: str, found: object) -> None:
     elif isinstance(found, bool) or not (
         found is None or (isinstance(found, int | float) and -MOST <= found <= MOST)
     ):
-        raise KvsimError(f"{path} is damaged: {name} must be a number or null, got {_shown(found)}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+        raise KvsimError(f"{path} is damaged: {name} must be a number or null, got {found!r}")
 
 
 def seed_name(seed: int) -> str:

@@ -18,6 +18,7 @@ from kvsim.sim.files.reading import content_of
 from kvsim.sim.files.whole_file import explained
 
 NAME = "runs.jsonl"
+KEPT = "the runs that are done are kept, and the same command goes on"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Journal:
             self.done[key] = Done(row, 0.0)
             return
         line = json.dumps({"key": key, "row": plain(row), "cpu_s": cpu_s}, ensure_ascii=False) + "\n"
-        with explained(self._path), self._path.open("ab") as file:
+        with explained(self._path, kept=KEPT), self._path.open("ab") as file:
             file.write(line.encode("utf-8", "backslashreplace"))
             file.flush()
             os.fsync(file.fileno())

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvsim.reports.rundir.claims import claimed
-from kvsim.reports.sweeps.journal import NAME, Journal
+from kvsim.reports.sweeps.journal import KEPT, NAME, Journal
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.marker import add_files, mark, read_marker, remove_marked
 from kvsim.sim.files.whole_file import explained
@@ -31,7 +31,7 @@ def sweep_directory(path: Path, force: bool = False) -> Iterator[Journal]:
     KvsimError
         When another process is at work there, or something is there that is no sweep.
     """
-    with claimed(path, force=True) as claim, explained(path):
+    with claimed(path, force=True) as claim, explained(path, kept=KEPT):
         target = claim.target
         found = read_marker(target) if target.is_dir() else None
         if found is not None and (force or found.kind != KIND):

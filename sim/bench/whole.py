@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import json_in, plain_bytes, shortened
+from kvsim.sim.files.reading import first_line, json_in, plain_bytes
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _CLOSERS = {"[": "]", "{": "}"}
@@ -42,7 +42,7 @@ def read_whole(path: Path) -> Whole:
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         if not isinstance(error, json.JSONDecodeError) or not _at_end(text, error):
-            what = f"result {path}, line {line}: must be JSON, got {shortened(error)}"
+            what = f"result {path}, line {line}: must be JSON, got {first_line(error)}"
             raise KvsimError(what) from error
     kept = _repaired(text)
     if kept is None:
@@ -75,7 +75,7 @@ def objects_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
                 yield place + 1, None
                 return
             raise KvsimError(
-                f"result {path}, line {place + 1}: must be a JSON object, got {shortened(error)}"
+                f"result {path}, line {place + 1}: must be a JSON object, got {first_line(error)}"
             ) from error
         if not isinstance(found, dict):
             raise KvsimError(

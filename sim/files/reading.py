@@ -21,9 +21,6 @@ from kvsim.sim.errors import KvsimError, of_pyarrow
 DEEPEST = 100
 """Levels of lists and objects that a JSON file may have; nothing that kvsim reads needs ten."""
 
-LONGEST = 300
-"""Characters of an explanation."""
-
 
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
@@ -36,23 +33,23 @@ def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
     except KvsimError:
         raise
     except OSError as error:
-        raise KvsimError(f"{what} cannot be read: {error.strerror or shortened(error)}") from error
+        raise KvsimError(f"{what} cannot be read: {error.strerror or first_line(error)}") from error
     except KeyError as error:
-        raise KvsimError(f"{what} {verdict}: it lacks {shortened(error)}") from error
+        raise KvsimError(f"{what} {verdict}: it lacks {first_line(error)}") from error
     except RecursionError as error:
         raise KvsimError(f"{what} {verdict}: it is nested too deeply") from error
     except OverflowError as error:
-        raise KvsimError(f"{what} {verdict}: a number in it is too large ({shortened(error)})") from error
+        raise KvsimError(f"{what} {verdict}: a number in it is too large ({first_line(error)})") from error
     except Exception as error:
         if not (isinstance(error, _OF_CONTENT) or of_pyarrow(error)):
             raise
-        raise KvsimError(f"{what} {verdict}: {shortened(error)}") from error
+        raise KvsimError(f"{what} {verdict}: {first_line(error)}") from error
 
 
-def shortened(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of an explanation, or the kind of the error where it has none."""
     lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0] if len(lines[0]) <= LONGEST else f"{lines[0][:LONGEST]}..."
+    return lines[0]
 
 
 def json_in(content: bytes | str, what: str) -> object:
@@ -109,7 +106,7 @@ def unpacked(content: bytes, what: str) -> bytes:
         with gzip.GzipFile(fileobj=BytesIO(content)) as file:
             found = file.read(LARGEST_BYTES + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise KvsimError(f"{what} is packed by gzip and damaged: {shortened(error)}") from error
+        raise KvsimError(f"{what} is packed by gzip and damaged: {first_line(error)}") from error
     if len(found) > LARGEST_BYTES:
         raise KvsimError(f"{what} must have at most {LARGEST_BYTES >> 20:,} MiB, unpacked")
     return found

@@ -18,11 +18,11 @@ PLAIN = (str, bool, int, float, NoneType)
 def record_of(kind: type[T], values: object, what: str) -> T:
     """The dataclass with these values; KvsimError where one has another type, with its name."""
     if not isinstance(values, Mapping):
-        raise KvsimError(f"{what} must be an object, got {_shown(values)}")
+        raise KvsimError(f"{what} must be an object, got {values!r}")
     hints = get_type_hints(kind)
     for name, value in values.items():
         if name in hints and not _fits(value, hints[name]):
-            raise KvsimError(f"{what}.{name} must be {_words(hints[name])}, got {_shown(value)}")
+            raise KvsimError(f"{what}.{name} must be {_words(hints[name])}, got {value!r}")
     return kind(**values)
 
 
@@ -46,8 +46,3 @@ def _words(hint: object) -> str:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     names = ["null" if each is NoneType else getattr(each, "__name__", str(each)) for each in kinds]
     return " or ".join(names)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."

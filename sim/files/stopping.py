@@ -19,7 +19,7 @@ from typing import Self
 
 GRACE_S = 1.5
 _AGAIN_S = 0.7
-_NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Stop(KeyboardInterrupt):
@@ -68,9 +68,7 @@ class Stopping:
         if threading.current_thread() is not threading.main_thread():
             return self
         _State.waiting = None
-        self._numbers = numbers = [
-            number for number in _NUMBERS if signal.getsignal(number) != signal.SIG_IGN
-        ]
+        self._numbers = numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
         told, self._telling = os.pipe()
         if hasattr(os, "set_blocking"):  # Windows asks for none
             os.set_blocking(self._telling, False)

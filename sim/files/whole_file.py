@@ -68,13 +68,14 @@ def whole_file(
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one plain sentence."""
+def explained(path: Path, kept: str = "") -> Iterator[None]:
+    """Turn what the file system refuses into one plain sentence; `kept` says what a full disk leaves."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise KvsimError(f"cannot write {path}: the disk is full; nothing was kept") from error
+            left = f"; {kept}" if kept else ""
+            raise KvsimError(f"cannot write {path}: the disk is full{left}") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise KvsimError(f"cannot write {path}: no permission to write there") from error
         raise KvsimError(f"cannot write {path}: {error.strerror or error}") from error

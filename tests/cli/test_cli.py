@@ -600,7 +600,7 @@ def test_an_unwritable_path_is_refused_before_the_run(sim, monkeypatch):
         (
             OSError(errno.ENOSPC, "No space left on device"),
             2,
-            "error: cannot write deep/out: the disk is full; nothing was kept\n",
+            "error: cannot write deep/out: the disk is full\n",
         ),
         (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
     ],

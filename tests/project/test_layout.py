@@ -267,7 +267,7 @@ def test_the_wheel_has_every_package_and_the_command():
     assert {relative(path.parent).replace("/", ".") for path in MODULES} - {"."} == found
     packages = find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
     assert sorted(packages) == sorted(["kvsim", *(f"kvsim.{name}" for name in found)])
-    assert PROJECT["project"]["scripts"] == {"sim": "kvsim.cli:main"}
+    assert PROJECT["project"]["scripts"] == {"sim": "kvsim.__main__:main"}
 
 
 def test_options_are_declared_in_modules_that_stay_python():
