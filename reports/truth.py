@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.sim.bench.assumed import ASSUMED
-from kvsim.sim.cost.clock import Trust, precision_of, read_errors
+from kvsim.sim.cost.clock import precision_of
+from kvsim.sim.cost.trust import Trust, read_errors
 from kvsim.sim.counted import signed_percent
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file

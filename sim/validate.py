@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.allocators.base import Content
-from kvsim.sim.bench.assumed import asynchronous, cache_of, fused, of_release
+from kvsim.sim.bench.assumed import SEQS, TOKENS, asynchronous, cache_of, flags_of, fused, of_release
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
@@ -46,7 +46,6 @@ ROUNDS, INFERENCEMAX_ROUNDS = 6, 10
 INFERENCEMAX = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
 """Models whose points are from there."""
 MOST_TOKENS = 8_000_000
-SEQS, TOKENS = 1024, 8192
 PRECISIONS = {"fp8": ("fp8", 8.0), "fp4": ("nvfp4", 4.5)}
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
@@ -142,20 +141,22 @@ def deployment_of(point: Point, cost: str | None = None) -> Deployment:
     model = model_of(point)
     longest = min(model.max_model_len, 2 * (point.input_tokens + point.output_tokens))
     overlapped = asynchronous(point.version)
+    flags = flags_of(point.model, point.gpu, point.version)
     options: dict[str, object] = {}
     if cost == "measured-elsewhere":
         options["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.version)
     engine = EngineConfig(
         scheduler="vllm-v1@0.33.0" if overlapped else "vllm-v1",
-        max_num_seqs=SEQS,
-        max_num_batched_tokens=TOKENS,
+        max_num_seqs=flags.max_num_seqs or point.clients,
+        max_num_batched_tokens=flags.max_num_batched_tokens or 2 * point.input_tokens,
         max_model_len=longest,
         async_scheduling=overlapped,
         disable_hybrid_kv_cache_manager=True,
         options=options,
     )
     specs = {"model": model, "gpu": gpu, "cost": cost, "profile": profile}
-    specs["enable_expert_parallel"] = point.ep > 1
+    specs["gpu_memory_utilization"] = flags.gpu_memory_utilization
+    specs["enable_expert_parallel"] = point.ep > 1 or flags.enable_expert_parallel
     specs["kv_cache_dtype"] = cache_of(point.model, point.gpu, point.version)
     gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]

@@ -1,17 +1,21 @@
 """How measured servers were served, where their points do not say it: by their scripts, or assumed.
 
-cache      fp8 where the script that launched the server says so
+flags      seats, tokens of a step, share of the memory, experts: of the script that launched the server
+cache      fp8 where that script says so
 schedule   asynchronous from a release on
 experts    of older releases, slower than those of the tables
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 ASSUMED = (
     "lengths are drawn evenly from 0.8 to 1 of the nominal ones; ten requests a client, of Qwen six",
     "measured TTFT and TPOT are means",
-    "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory",
+    "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory, but as its script "
+    "says: as many seats as clients (Llama-70B, gpt-oss on H100 and H200), 512 (gpt-oss on B200) or 256 "
+    "(MiniMax on H100); twice the prompt a step (MiniMax of 0.19 on B200 and B300); 0.95 of the memory and "
+    "experts shared out (MiniMax of 0.17 on B200)",
     "releases from 0.14 on, and those that are not told, schedule asynchronously",
     "with data-parallel attention, tp counts all GPUs of the server",
     "the cache is 16-bit, but fp8 where the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
@@ -20,6 +24,34 @@ ASSUMED = (
     "before release 0.18 experts in fp8 were read 1.6 times as long as in the tables, which are of 0.24",
 )
 ASYNCHRONOUS_SINCE = (0, 14)
+SEQS, TOKENS = 1024, 8192
+
+
+class Flags(NamedTuple):
+    """Of `vllm serve`, as far as they matter; None: as many seats as clients, twice the prompt a step."""
+
+    max_num_seqs: int | None = SEQS
+    max_num_batched_tokens: int | None = TOKENS
+    gpu_memory_utilization: float = 0.9
+    enable_expert_parallel: bool = False
+
+
+SCRIPTS = (
+    (("meta-llama/Llama-3.1-70B", "", ""), Flags(max_num_seqs=None)),
+    (("openai/gpt-oss-120b", "b200_sxm", ""), Flags(max_num_seqs=512)),
+    (("openai/gpt-oss-120b", "h", ""), Flags(max_num_seqs=None)),
+    (("MiniMaxAI/MiniMax-M2.5", "h100_sxm", ""), Flags(max_num_seqs=256)),
+    (
+        ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.17"),
+        Flags(gpu_memory_utilization=0.95, enable_expert_parallel=True),
+    ),
+    (("MiniMaxAI/MiniMax-M2.5", "b", ""), Flags(max_num_batched_tokens=None)),
+)
+"""((model, how the GPU and the version begin), flags), the first that fits, by InferenceMAX's scripts:
+70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh and the README of 2025, whose command for a B200 says the same;
+gptoss_fp4_{b200,h100,h200}.sh; minimaxm2.5_fp8_h100.sh; minimaxm2.5_fp8_b200.sh, whose version for 0.17 asks
+for experts shared out where `EP_SIZE` is 1 too, and whose later ones, and those of fp4 and of a B300, for
+twice the prompt. The fp4 one of Llama-70B is taken to be as the fp8 one."""
 EIGHT_BIT_CACHES = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
     ("meta-llama/Llama-3.1-70B", "h200_sxm", ""),
@@ -41,6 +73,14 @@ OLD_EXPERTS, NEW_EXPERTS_SINCE = 1.6, (0, 18)
 """How much longer experts in fp8, with scales by block, took to be read in older releases: fitted to five
 servers of MiniMax-M2.5 on an H200, release 0.16. Which kernels these were is not known; 0.12 gave them to
 DeepGEMM, unless on eight GPUs, until it was found to be slower (vllm-project/vllm, pull 29346)."""
+
+
+def flags_of(model: str, gpu: str, version: str) -> Flags:
+    """What the server was launched with, as far as it is known."""
+    for (name, where, begun), flags in SCRIPTS:
+        if model == name and gpu.startswith(where) and version.startswith(begun):
+            return flags
+    return Flags()
 
 
 def cache_of(model: str, gpu: str, version: str) -> str:

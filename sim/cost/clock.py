@@ -14,63 +14,19 @@ Systems on clocks of different names must not be compared: one may be 5 % off, t
 `sim validate --table FILE` writes); elsewhere a clock is not validated.
 """
 
-import csv
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 
 from kvsim.sim.cost.logged import LOGGED, StepTimes
 from kvsim.sim.cost.profile_files import REHEARSAL
+from kvsim.sim.cost.trust import Trust, read_errors
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.files.reading import understood
 from kvsim.sim.models.spec import ModelSpec
 
 NOT_VALIDATED = "not validated"
 SHIPPED = resources.files("kvsim.sim.measured").joinpath("errors.csv")
-
-
-@dataclass(frozen=True)
-class Trust:
-    """How far a clock was off for a model on a GPU, over servers that really ran.
-
-    Attributes
-    ----------
-    cost, model, gpu, precision : str
-        Clock as in `--cost`, model and GPU by our names, `bf16` or the quantisation of the weights.
-    servers : int
-        How many were measured.
-    ttft_error, tpot_error, throughput_error : float
-        Median size of the error, as a share of what was measured.
-    ttft_bias, tpot_bias, throughput_bias : float
-        Median error: above 0 is too long, and too much for throughput.
-    """
-
-    cost: str
-    model: str
-    gpu: str
-    precision: str
-    servers: int
-    ttft_error: float
-    ttft_bias: float
-    tpot_error: float
-    tpot_bias: float
-    throughput_error: float
-    throughput_bias: float
-
-    @property
-    def errors(self) -> str:
-        """`TPOT 4.0 % off, TTFT 15.0 %`."""
-        return f"TPOT {100 * self.tpot_error:.1f} % off, TTFT {100 * self.ttft_error:.1f} %"
-
-    @property
-    def words(self) -> str:
-        """The errors, and over how many servers."""
-        if self.servers == 1:
-            return f"{self.errors}, against a real vLLM server"
-        return f"{self.errors} (medians of {self.servers:,} real vLLM servers)"
 
 
 @dataclass(frozen=True)
@@ -135,14 +91,6 @@ def clock_of(deployment: Deployment) -> Clock:
 def precision_of(model: ModelSpec) -> str:
     """`bf16`, or how the weights are quantised."""
     return model.quantization or "bf16"
-
-
-def read_errors(path: Traversable | Path) -> list[Trust]:
-    """The rows of a table that `sim validate --table` wrote."""
-    kinds: dict[str, Callable[[str], object]] = {each.name: each.type for each in fields(Trust)}  # type: ignore[misc]
-    with understood(f"table {path}", "is none of sim validate --table"):
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        return [Trust(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]  # type: ignore[arg-type]
 
 
 Key = tuple[str, str, str, str]

@@ -2,6 +2,8 @@
 
     node      the GPUs that links join (8 on most boards, 72 of a GB200), or that share a host over PCIe:
               least + 2 (n - 1) / n * size / (share of the link), a ring of all n GPUs
+    host      over PCIe without peer access: every hop is two copies, to the host's memory and from it
+              least 8.4 us + 2 (n - 1) * 5.7 us, and half of PCIe's rate
     network   beyond: each of the g GPUs in a node sends a part of the sum to the other nodes
               start   6.8 us + 2 * ((g - 1) * 0.6 us + ceil(log2 nodes) * 5 us)
               bytes   2 (nodes - 1) / nodes * size / g, over the network's rate
@@ -22,6 +24,9 @@ own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 
 LINK_SHARE, PCIE_SHARE = 0.65, 0.55
 """Of a link that a ring reaches. The same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 of two L40S.
 Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
+HOST_START_S, HOST_HOP_S = 8.4e-6, 5.7e-6
+"""Of a ring through the host's memory, once and for each of its hops: NCCL's own reckoning for PCIe with the
+Simple protocol. vLLM's custom all-reduce needs peer access and is off without."""
 NCCL_START_S, NCCL_NODE_S, NCCL_NETWORK_S = 6.8e-6, 0.6e-6, 5e-6
 """Of a tree between nodes: once, for each GPU on the way through a node, for each level between nodes."""
 
@@ -50,6 +55,9 @@ def all_reduce_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
     ring = 2 * (1 - 1 / (here * nodes))
     if here > 1 and gpu.link_bytes_per_s:
         least_s, each_s = LINK_ALL_REDUCE_S, ring / (LINK_SHARE * gpu.link_bytes_per_s)
+    elif here > 1 and not gpu.peer_access:
+        least_s = HOST_START_S + 2 * (here - 1) * HOST_HOP_S
+        each_s = 2 * ring / (PCIE_SHARE * 2 / here * gpu.pcie_bytes_per_s)
     elif here > 1:
         least_s, each_s = PCIE_ALL_REDUCE_S * here / 2, ring / (PCIE_SHARE * 2 / here * gpu.pcie_bytes_per_s)
     if nodes == 1:

@@ -43,7 +43,7 @@ class Ranks(CostModel):
     """
 
     def __init__(self, batch: CostModel, deployment: Deployment) -> None:
-        model, gpu, stages = deployment.model, deployment.gpu, deployment.pipeline_parallel_size
+        model, gpu, stages = deployment.model, deployment.served_gpu, deployment.pipeline_parallel_size
         ranks = deployment.data_parallel_size
         self._batch, self._count = batch, ranks * stages
         self.source = f"{batch.source}; {deployment.ranks_words}"
@@ -52,8 +52,9 @@ class Ranks(CostModel):
         if stages > 1:
             moved = 2 * model.hidden_size * model.dtype_bytes
             between = min((deployment.gpus - 1) // gpu.node_gpus, stages)  # hops from node to node
-            link_s = (stages - between) / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s)
-            self._hop_ps = stages * TRANSFER_LATENCY_S * PS_PER_S
+            copies = 1 if gpu.link_bytes_per_s or gpu.peer_access else 2  # to the host, and from it
+            link_s = copies * (stages - between) / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s)
+            self._hop_ps = (stages + (copies - 1) * (stages - between)) * TRANSFER_LATENCY_S * PS_PER_S
             self._row_ps = moved * (link_s + between / gpu.network_bytes_per_s) * PS_PER_S
         self._last: tuple[StepShape | None, StepShape] = None, StepShape()
 

@@ -77,8 +77,8 @@ class Roofline(CostModel):
         swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
                    (a transfer for the keys and one for the values of each block in each layer)
         all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
-                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link; beyond a
-                   node over the network (sim/cost/collective.py)
+                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link, and through
+                   the host without peer access; beyond a node over the network (sim/cost/collective.py)
         ranks      of attention (data parallel): experts / ranks read, chosen by the tokens of all; as much as
                    an all-reduce of these tokens in every layer
         host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
@@ -101,7 +101,7 @@ class Roofline(CostModel):
             return super().of(deployment, argument)
         return cls(
             deployment.served_model,
-            deployment.gpu,
+            deployment.served_gpu,
             deployment.tensor_parallel_size,
             ranks=deployment.data_parallel_size,
             host=host_of(deployment),
@@ -124,7 +124,6 @@ class Roofline(CostModel):
         byte_ps = PS_PER_S / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency)
         flop_ps = PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
         kv_bytes = model.kv_bytes_per_token_per_gpu(tp)
-        idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
         activation_bytes = (
             model.layers * model.dtype_bytes * (12 * model.hidden_size + 3 * model.intermediate_size / tp)
         )
@@ -136,14 +135,7 @@ class Roofline(CostModel):
         self._other_ranks_ps = expert_bytes * (1 - 1 / ranks) / tp * byte_ps
         self._expert_read_ps, self._ranks = expert_bytes / ranks / tp * byte_ps, ranks
         self._chosen = Chosen(model.experts, model.experts_per_token, expert_skew)
-        dense = model.body_parameters - model.expert_parameters
-        chosen = model.expert_parameters - idle if model.experts else 0
-        if not model.experts:
-            dense -= idle
-        self._body_flops_ps = (
-            2 * (dense / speed_of(gpu, model, dense=True) + chosen / speed_of(gpu, model, dense=False))
-            / tp * flop_ps
-        )  # fmt: skip
+        self._body_flops_ps = _body_flops(model, gpu) / tp * flop_ps
         self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
         self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
         self._pair_ps = model.prefill_pair_flops / tp * PS_PER_S / _attention_flops_per_s(gpu)
@@ -155,15 +147,8 @@ class Roofline(CostModel):
         windowed = model.window_layers / model.attention_layers if model.window_layers else 0.0
         self._context_ps, self._window_ps = round(context_ps * (1 - windowed)), round(context_ps * windowed)
         self._window = model.window or 0
-        if tp > 1:
-            least_s, each_s = all_reduce_s(gpu, group_of(gpu, tp))
-            self._fixed_ps += 2 * model.layers * least_s * PS_PER_S
-            self._token_ps += 2 * model.layers * model.hidden_size * model.dtype_bytes * each_s * PS_PER_S
-        if ranks > 1:
-            least_s, each_s = all_reduce_s(gpu, group_of(gpu, ranks, tp))
-            moved = ranks * model.hidden_size * model.dtype_bytes
-            self._fixed_ps += model.layers * least_s * PS_PER_S
-            self._token_ps += model.layers * moved * each_s * PS_PER_S
+        for least_ps, each_ps in _all_reduces_ps(model, gpu, tp, ranks):
+            self._fixed_ps, self._token_ps = self._fixed_ps + least_ps, self._token_ps + each_ps
         self._state_ps, self._scan_ps = _states_ps(model, gpu, tp, byte_ps)
         self._least, self._row_ps = (0.0, 0.0), self._state_ps
         if host is not None:
@@ -374,6 +359,29 @@ def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
     if parts[0] == "_nvfp4" and gpu.name in FOUR_BIT_GPUS:
         return 4
     return 2 if parts[0].startswith("_fp8") and gpu.name in EIGHT_BIT_GPUS else 1
+
+
+def _body_flops(model: ModelSpec, gpu: GpuSpec) -> float:
+    """Operations of a token in all layers but attention, counted at the 16-bit peak."""
+    idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
+    dense = model.body_parameters - model.expert_parameters
+    chosen = model.expert_parameters - idle if model.experts else 0
+    if not model.experts:
+        dense -= idle
+    return 2 * (dense / speed_of(gpu, model, dense=True) + chosen / speed_of(gpu, model, dense=False))
+
+
+def _all_reduces_ps(model: ModelSpec, gpu: GpuSpec, tp: int, ranks: int) -> list[tuple[float, float]]:
+    """What the all-reduces of a step take at least, and for each token: over `tp`, and over ranks."""
+    layers, found = model.layers, []
+    vector = layers * model.hidden_size * model.dtype_bytes
+    if tp > 1:
+        least_s, each_s = all_reduce_s(gpu, group_of(gpu, tp))
+        found.append((2 * layers * least_s * PS_PER_S, 2 * vector * each_s * PS_PER_S))
+    if ranks > 1:
+        least_s, each_s = all_reduce_s(gpu, group_of(gpu, ranks, tp))
+        found.append((layers * least_s * PS_PER_S, ranks * vector * each_s * PS_PER_S))
+    return found
 
 
 def _attention_flops_per_s(gpu: GpuSpec) -> float:

@@ -52,6 +52,8 @@ class Deployment:
         a closed loop), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
     enable_expert_parallel : bool
         Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
+    peer_access : bool or None
+        Whether GPUs without links reach each other's memory over PCIe; None: as the GPU's entry says.
     time_scale : float
         By what every step's time is multiplied.
     fleet : FleetConfig
@@ -75,6 +77,7 @@ class Deployment:
     frontend_latency: float | None = None
     frontend_load: str = "auto"
     enable_expert_parallel: bool = False
+    peer_access: bool | None = None
     time_scale: float = 1.0
     fleet: FleetConfig = ONE
     classes: Classes = field(default_factory=Classes, repr=False, compare=False)
@@ -157,6 +160,12 @@ class Deployment:
     def gpus(self) -> int:
         """GPUs of the server."""
         return self.tensor_parallel_size * self.batches
+
+    @property
+    def served_gpu(self) -> GpuSpec:
+        """The GPU as it reaches the others on this server."""
+        told = self.peer_access
+        return self.gpu if told in (None, self.gpu.peer_access) else replace(self.gpu, peer_access=told)
 
     @property
     def batches(self) -> int:

@@ -8,6 +8,7 @@
     link_gb_per_s = 56           to other GPUs, in one direction; left out where they talk over PCIe
     node_gpus = 8                that these links join; beyond, GPUs talk over the network
     network_gb_per_s = 50        of one GPU, in one direction: 50 for 400 Gb/s
+    peer_access = true           whether GPUs without links reach each other over PCIe, or through the host
 
 TOML or JSON, told apart by content, as is a calibrated profile, which is JSON too. How much of the two peaks
 kernels reach may be stated; otherwise it is as for all GPUs (GpuSpec).
@@ -46,6 +47,7 @@ FIELDS: dict[str, tuple[float, float, str]] = {
 
 NEEDED = ("bandwidth_gb_per_s", "pcie_gb_per_s")
 TEXTS = ("name", "source")
+FLAGS = ("peer_access",)
 PROFILE_KEYS = frozenset(("kind", "format", "parts"))
 """What a calibrated profile has, and a GPU in numbers has not."""
 
@@ -58,12 +60,14 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
     KvsimError
         A field that is unknown or missing, or a value that cannot be.
     """
-    known = [*TEXTS, *FIELDS]
+    known = [*TEXTS, *FIELDS, *FLAGS]
     for field, value in entry.items():
         if field not in known:
             raise unknown("field", field, known)
         if field in TEXTS and not (isinstance(value, str) and value.strip()):
             raise KvsimError(f"{field} must be a text, got {value!r}")
+        if field in FLAGS and not isinstance(value, bool):
+            raise KvsimError(f"{field} must be true or false, got {value!r}")
     numbers = {field: _number(field, entry[field]) for field in FIELDS if field in entry}
     memory = [field for field in MEMORY if field in numbers]
     if len(memory) != 1:
@@ -90,6 +94,7 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
         pcie_bytes_per_s=numbers["pcie_gb_per_s"] * 1e9,
         link_bytes_per_s=numbers["link_gb_per_s"] * 1e9 if "link_gb_per_s" in numbers else None,
         node_gpus=_whole("node_gpus", numbers.get("node_gpus", GpuSpec.node_gpus)),
+        peer_access=bool(entry.get("peer_access", True)),
         source=str(entry.get("source", source)),
         **shares,
     )

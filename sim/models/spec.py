@@ -320,6 +320,8 @@ class GpuSpec:
         GPUs that these links join, or that share a host over PCIe; beyond, GPUs talk over the network.
     network_bytes_per_s : float
         Of one GPU, one direction: 400 Gb/s unless told otherwise.
+    peer_access : bool
+        Whether GPUs without links reach each other's memory over PCIe, or talk through the host's.
     bandwidth_efficiency, matmul_efficiency : float
         Achieved share of the two peaks.
     kernel_overhead_s : float
@@ -337,6 +339,7 @@ class GpuSpec:
     link_bytes_per_s: float | None = None
     node_gpus: int = 8
     network_bytes_per_s: float = 50e9
+    peer_access: bool = True
     bandwidth_efficiency: float = 0.89
     matmul_efficiency: float = 0.80
     kernel_overhead_s: float = 3e-6

@@ -261,6 +261,14 @@ class Scenario:
         default=False,
         doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
     )
+    peer_access: bool | None = option(
+        "GPUs without links reach each other over PCIe (--no-...: through the host's memory).",
+        panel=HARDWARE,
+        default=None,
+        shown="as the GPU's: no for rtx-4090 and rtx-5090",
+        doc="whether GPUs without NVLink reach each other over PCIe, as `nvidia-smi topo -p2p r` tells, "
+        "or [through the host's](cost.md#without-peer-access)",
+    )
     time_scale: float = option(
         "Multiply every step's time, as sim replay --fit scale finds it.",
         panel=HARDWARE,

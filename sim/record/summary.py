@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
+from kvsim.sim.cost.trust import Errors
+
 
 class Part(Mapping[str, Any]):
     """An object of JSON whose names are declared as annotations of a subclass."""
@@ -213,17 +215,8 @@ class MemoryStats(Part):
     device_frees: int
 
 
-class Validated(Part):
+class Validated(Part, Errors):
     """How far a clock was off against real servers, as shares; a bias above 0 is too long, or too much."""
-
-    precision: str
-    servers: int
-    ttft_error: float
-    ttft_bias: float
-    tpot_error: float
-    tpot_bias: float
-    throughput_error: float
-    throughput_bias: float
 
 
 class Cost(Part):

@@ -4,9 +4,11 @@ import pytest
 
 from kvsim.reports.clocks import differ, extrapolated, told
 from kvsim.sim.cost import clock
-from kvsim.sim.cost.clock import Trust, clock_of, read_errors
+from kvsim.sim.cost.clock import clock_of
+from kvsim.sim.cost.trust import Trust, read_errors
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.record.summary import Validated
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,9 @@ def test_trust_is_of_the_same_model_gpu_precision_and_clock(monkeypatch):
     assert same.as_json()["validated"] == {
         name: value for name, value in vars(known).items() if name not in ("cost", "model", "gpu")
     }
+    said = Validated(same.as_json()["validated"])
+    assert (said.servers, said.tpot_error, said.precision) == (3, 0.04, "bf16")
+    assert {"servers", "tpot_bias"} <= {*dir(said)}
     for other in ({"gpu": "h200"}, {"model": "qwen3-32b"}, {"cost": "roofline"}):
         found = of(**{"model": "llama-3.1-8b", "gpu": "h100"} | other)
         assert (found.trust, found.trust_words) == (None, "not validated")

@@ -11,6 +11,7 @@ from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.models.own_gpu import gpu_of
 
@@ -48,6 +49,50 @@ def test_two_nodes_of_eight_start_as_nccl_says_and_share_eight_networks():
     assert all_reduce_s(slow, Group(8, 2))[1] == pytest.approx(1 / 8 / 1e9)  # 2 * 1/2 of an eighth
     assert each_s == all_reduce_s(H100, Group(16))[1]  # 8 x 50 GB/s carry it beside NVLink
     assert all_reduce_s(H100, Group(8, 4))[0] == pytest.approx(least_s + 10e-6)  # a level more, up and down
+
+
+@pytest.mark.parametrize(("gpu", "count"), [("rtx-pro-6000", 2), ("l40s", 4)])
+def test_without_peer_access_every_hop_is_two_copies_through_the_host(gpu, count):
+    near = gpu_named(gpu)
+    far = replace(near, peer_access=False)
+    (_, near_s), (least_s, far_s) = (all_reduce_s(each, Group(count)) for each in (near, far))
+    assert least_s == pytest.approx((8.4 + 2 * (count - 1) * 5.7) * 1e-6)
+    assert far_s == pytest.approx(2 * near_s)
+    assert all_reduce_s(replace(H100, peer_access=False), Group(8)) == all_reduce_s(H100, Group(8))
+
+
+@pytest.mark.parametrize("cost", ["measured-elsewhere", "roofline"])
+def test_a_server_may_lack_peer_access_and_its_profile_s_all_reduces_are_then_outside(cost):
+    usual = server("qwen3-32b", "rtx-pro-6000-server", cost, tensor_parallel_size=2)
+    through_host = replace(usual, peer_access=False)
+    near, far = (cost_named(each.cost, each) for each in (usual, through_host))
+    spent = far.step_ps(DECODE) - near.step_ps(DECODE)
+    each = {name: all_reduce_s(one.served_gpu, Group(2)) for name, one in
+            {"near": usual, "far": through_host}.items()}  # fmt: skip
+    size, layers = 16 * 5120 * 2, 64
+    if cost == "roofline":
+        least, more = (each["far"][i] - each["near"][i] for i in (0, 1))
+        assert spent == pytest.approx(2 * layers * (least + size * more) * 1e12, rel=1e-6)
+    else:
+        assert spent > 2 * layers * 10e6  # more than 10 us each
+        far.carried_out(DECODE, far.step_ps(DECODE))
+        assert any("through the host" in words for words in far.outside())
+    assert cost_named(cost, replace(usual, peer_access=True)).step_ps(DECODE) == near.step_ps(DECODE)
+
+
+def test_geforce_cards_have_no_peer_access():
+    assert not gpu_named("rtx-4090").peer_access and not gpu_named("rtx-5090").peer_access
+    assert gpu_named("rtx-pro-6000").peer_access
+    near, far = (
+        simulate(model="llama-3.1-8b", gpu="rtx-4090", tensor_parallel_size=2, cost="roofline",
+                 num_prompts=4, clients=1, peer_access=peer).summary.latency.tpot_s.mean
+        for peer in (True, None)
+    )  # fmt: skip
+    assert far - near == pytest.approx(2 * 32 * (8.4 + 2 * 5.7 - 6) * 1e-6, rel=0.05)
+    numbers = {"memory_gib": 24, "bandwidth_gb_per_s": 1008, "bf16_tflops": 165, "pcie_gb_per_s": 32}
+    assert not gpu_of({**numbers, "peer_access": False}, "own", "here").peer_access
+    with pytest.raises(KvsimError, match="peer_access must be true or false, got 1"):
+        gpu_of({**numbers, "peer_access": 1}, "own", "here")
 
 
 @pytest.mark.parametrize("cost", [None, "roofline"])

@@ -154,3 +154,23 @@ def test_a_load_that_is_none_is_refused(text):
 def test_a_front_end_is_at_least_0():
     with pytest.raises(KvsimError, match="frontend_latency must be a finite number above 0"):
         scenario(frontend_latency=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "prompt"), [(20.0, 1000), (50.0, 1500), (20.0, 5000)])
+def test_paced_arrivals_wait_as_m_d_1_says(rate, prompt):
+    """Poisson arrivals at one process that takes s for each: s + rho s / (2 (1 - rho)) beside the 9.5 ms."""
+    service_s, n = USUAL.per_token_s * prompt, 4000
+    rho, found = rate * service_s, []
+    load = f"{1e6 * USUAL.per_token_s:g}+{1e6 * USUAL.per_client_s:g}"
+    usual = {"frontend_latency": USUAL.latency_s, "frontend_load": load}
+    where = replace(scenario("constant:1e-9"), **usual, kv_tokens=1 << 26)
+    for seed in range(10):
+        gaps = np.random.default_rng(seed).exponential(1 / rate, n)
+        arrival_ps = (np.cumsum(gaps) * PS_PER_S).astype(np.int64)
+        work = Workload("paced", arrival_ps, np.full(n, prompt), np.full(n, 1))
+        found.append(float(prepare(where, work, {}).outcome().requests["ttft_s"].mean()))
+    expected = USUAL.latency_s + service_s + rho * service_s / (2 * (1 - rho))
+    error = np.std(found, ddof=1) / np.sqrt(len(found))
+    assert error < 0.03 * expected
+    assert np.mean(found) == pytest.approx(expected, abs=3.5 * error + 1e-6)

@@ -6,7 +6,8 @@
               shorter where they are small (one_shot_s: seconds a byte of the link)
     network   start and bytes of sim/cost/collective.py; the node's own runs beside it, the longer counts
 
-A node without measurements is the roofline's. What was not measured counts as outside.
+A node without measurements is the roofline's, as are GPUs without peer access: the tables' have it. What was
+not measured counts as outside.
 """
 
 from bisect import bisect_right
@@ -25,12 +26,14 @@ class AllReduce:
         self, part: Part | None, gpu: GpuSpec, group: Group, one_shot_s: float | None = None
     ) -> None:
         gpus, nodes = group
+        if not gpu.link_bytes_per_s and not gpu.peer_access:
+            part = None
         self._along = None if part is None or gpus == 1 else Along(part, "bytes", gpus=gpus)
         shares, starts = (part.constants.get(name, {}) if part else {} for name in ("shares", "starts"))
         self._ring = 2 * (1 - 1 / (gpus * nodes)) * _by_count(shares, gpus, 1.0)
         self._start = _by_count(starts, gpus, 0.0)
         self._unmeasured = all_reduce_s(gpu, Group(gpus))
-        self._words = f"all-reduce of {gpus} GPUs"
+        self._words = f"all-reduce of {gpus} GPUs{'' if gpu.peer_access else ' through the host'}"
         self._network = between_nodes_s(gpu, group) if nodes > 1 else None
         self._shot_ps = None if one_shot_s is None or nodes > 1 else (gpus - 1) * one_shot_s * PS_PER_S
         self._least_ps = self._in_node(0.0).ps

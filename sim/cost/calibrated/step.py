@@ -76,7 +76,7 @@ class StepParts:
 
     def __init__(self, deployment: Deployment, parts: Mapping[str, Any]) -> None:
         model, tp, engine = deployment.served_model, deployment.tensor_parallel_size, deployment.engine
-        self._model, self._tp, self._gpu = model, tp, deployment.gpu
+        self._model, self._tp, self._gpu = model, tp, deployment.served_gpu
         chosen = taken(CalibratedOptions, deployment.options)
         if chosen.fuse_allreduce_rms and self._gpu.link_bytes_per_s is None:
             raise KvsimError(

@@ -1,0 +1,73 @@
+"""How far clocks were off against servers that really ran: rows that `sim validate --table FILE` writes.
+
+Errors   precision, servers, and of TTFT, TPOT and throughput the median size of the error and its median
+Trust    the same of a clock, a model and a GPU
+"""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from kvsim.sim.files.reading import understood
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Over servers of one precision.
+
+    Attributes
+    ----------
+    precision : str
+        `bf16` or the quantisation of the weights.
+    servers : int
+        How many were measured.
+    ttft_error, tpot_error, throughput_error : float
+        Median size of the error, as a share of what was measured.
+    ttft_bias, tpot_bias, throughput_bias : float
+        Median error: above 0 is too long, and too much for throughput.
+    """
+
+    precision: str
+    servers: int
+    ttft_error: float
+    ttft_bias: float
+    tpot_error: float
+    tpot_bias: float
+    throughput_error: float
+    throughput_bias: float
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """The clock as in `--cost`, the model and the GPU by our names."""
+
+    cost: str
+    model: str
+    gpu: str
+
+
+@dataclass(frozen=True)
+class Trust(Errors, Clocked):
+    """How far a clock was off for a model on a GPU; a row of the table, `Clocked` first."""
+
+    @property
+    def errors(self) -> str:
+        """`TPOT 4.0 % off, TTFT 15.0 %`."""
+        return f"TPOT {100 * self.tpot_error:.1f} % off, TTFT {100 * self.ttft_error:.1f} %"
+
+    @property
+    def words(self) -> str:
+        """The errors, and over how many servers."""
+        if self.servers == 1:
+            return f"{self.errors}, against a real vLLM server"
+        return f"{self.errors} (medians of {self.servers:,} real vLLM servers)"
+
+
+def read_errors(path: Traversable | Path) -> list[Trust]:
+    """The rows of a table that `sim validate --table` wrote."""
+    kinds: dict[str, Callable[[str], object]] = {each.name: each.type for each in fields(Trust)}  # type: ignore[misc]
+    with understood(f"table {path}", "is none of sim validate --table"):
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        return [Trust(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]  # type: ignore[arg-type]
