@@ -521,8 +521,8 @@ MISTAKES = {
     "plot none": "none is not a directory",
     "plot none --style grey": "style 'grey' is unknown (known: paper, screen, dark)",
     "plot none --at=-1": "at must be at least 0 and finite, in seconds, got -1.0",
-    "plot none --latency tfft": "latency 'tfft' is unknown; did you mean 'ttft'? (known: normalized, ttft, "
-    "tpot, itl, e2e, queueing)",
+    "plot none --latency tfft": "latency 'tfft' is unknown; did you mean 'ttft'? (known: ttft, tpot, itl, "
+    "e2e, normalized, queueing)",
     "plot none --latency ttft:p42": "latency must be NAME:STATISTIC with one of mean, p50, p90, p95, p99, "
     "max, got 'ttft:p42'",
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "

@@ -247,13 +247,6 @@ def test_every_module_says_what_it_is():
     assert not [relative(path) for path in files if not ast.get_docstring(parsed(path))]
 
 
-def test_each_file_of_the_allocators_has_fewer_than_250_lines():
-    files = [path for path in MODULES if relative(path).startswith("allocators/")]
-    assert len(files) > 100
-    lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert not {name: count for name, count in lines.items() if count >= 250}
-
-
 def test_the_tests_have_a_folder_for_each_package():
     """And few others; every test lies in one, beside the helpers and the data."""
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] not in "._"}
