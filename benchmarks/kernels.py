@@ -51,6 +51,7 @@ from kvsim.kernels.calibration.timing import (
 )
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.latent import latent_attention
 from kvsim.kernels.launch import Tiling
 from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
@@ -154,6 +155,27 @@ class Stage:
             except Exception as error:  # whatever it is, the others go on
                 failed(name, error)
         return interleaved(replays, self.repeats, failed=failed), wrong
+
+    def check(self, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> dict[str, str]:
+        """Leave out of the contest who does not work, or disagrees with the first; says why."""
+        wrong, right = {}, None
+        for name in list(contestants):
+            try:
+                out = contestants[name][0]().double()
+                if "shuffled" in name or "gathering" in name:  # of other numbers: see tests/kernels
+                    agrees = bool(out.isfinite().all())
+                else:
+                    right = out if right is None else right
+                    agrees = bool((out - right).norm() <= 1e-2 * right.norm())
+                if not agrees:
+                    wrong[name] = "its result differs"
+            except Exception as error:  # whatever it is, the others go on
+                expect_alive(error, self.device)
+                wrong[name] = words_of(error)
+            if name in wrong:
+                del contestants[name]
+                print(f"         {name}: left out, {wrong[name]}", flush=True)
+        return wrong
 
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
         """One measured point, or the reason why it cannot be one; also printed."""
@@ -273,30 +295,9 @@ class Pools:
                 )
         return found
 
-    def check(self, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> dict[str, str]:
-        """Leave out of the contest who does not work, or disagrees with the first; says why."""
-        wrong, right = {}, None
-        for name in list(contestants):
-            try:
-                out = contestants[name][0]().double()
-                if "shuffled" in name or "gathering" in name:  # of other numbers: see tests/kernels
-                    agrees = bool(out.isfinite().all())
-                else:
-                    right = out if right is None else right
-                    agrees = bool((out - right).norm() <= 1e-2 * right.norm())
-                if not agrees:
-                    wrong[name] = "its result differs"
-            except Exception as error:  # whatever it is, the others go on
-                expect_alive(error, self.stage.device)
-                wrong[name] = words_of(error)
-            if name in wrong:
-                del contestants[name]
-                print(f"         {name}: left out, {wrong[name]}", flush=True)
-        return wrong
-
     def contest(self, part: str, contestants: dict) -> list[dict]:
         """Check, time, and write down."""
-        wrong = self.check(contestants)
+        wrong = self.stage.check(contestants)
         facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
         facts |= {"buffers": len(self.buffers)}
         work = {"moved": self.shape.kv_bytes} if self.shape.chunk == 1 else {"flops": self.shape.flops}
@@ -362,6 +363,58 @@ def blocks(stage: Stage) -> Iterator[dict]:
             row["over_contiguous"] = row["us"] / twin - 1
             print(f"         {row['name']:42}{row['over_contiguous']:+8.1%} over contiguous")
     yield from rows
+
+
+def models(stage: Stage) -> Iterator[dict]:
+    """What today's models add to decode attention: capped scores, sinks, and the latents of DeepSeek."""
+    few = (40,) * 2 if stage.dry else (4096,) * 64
+    size = (lambda **toy: TOY | toy) if stage.dry else (lambda **real: real)
+    capped = Shape("gemma-2-27b", few, **size(heads=4 if stage.dry else 32, kv_heads=2 if stage.dry else 16))
+    sunk = Shape("gpt-oss", few, **size(heads=8 if stage.dry else 64, head_dim=32 if stage.dry else 64))
+    for shape, name, more in (
+        (capped, "softcap", {"softcap": 50.0}),
+        (sunk, "sinks", {"sinks": torch.zeros(sunk.heads, device=stage.device)}),
+    ):
+        pools = Pools(stage, shape)
+        plain, other = pools.ours(16, shuffle=True), pools.ours(16, shuffle=True, **more)
+        yield from pools.contest("models", {"shuffled": plain, f"shuffled, {name}": other})
+    yield from latents(stage, few)
+
+
+def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
+    """DeepSeek-V3's, whole and on one of eight GPUs: contiguous, and in blocks of 64."""
+    (latent, rope), block = (64, 16) if stage.dry else (512, 64), 64
+    room = [-(-length // block) * block for length in lengths]
+    slots, moved = sum(room), sum(lengths) * (latent + rope) * 2
+    count, launches = stage.buffers(2 * slots * (latent + rope))
+    pools = [stage.random(slots, latent + rope, dtype=torch.bfloat16) for _ in range(count)]
+    firsts = [sum(room[:i]) for i in range(len(room))]
+    order = torch.randperm(slots // block, generator=torch.Generator().manual_seed(1))
+    tables = {"in order": torch.arange(slots // block), "shuffled": order}
+    numbers = {"dtype": torch.int32, "device": stage.device}
+    where = {"contiguous": (block, {"starts": torch.tensor(firsts, **numbers)})}
+    for name, blocks in tables.items():
+        table = blocks.view(len(lengths), -1).to(**numbers)
+        where[f"paged {block}, {name}"] = block, {"block_table": table}
+    for heads in (4,) if stage.dry else (128, 16):
+        query = stage.random(len(lengths), heads, latent + rope, dtype=torch.bfloat16)
+        facts = {"lengths": torch.tensor(lengths, **numbers), "longest": max(lengths), "tokens": sum(lengths)}
+        facts |= {"latent": latent, "scale": 192**-0.5}
+        contestants = {
+            name: [
+                lambda pool=pools[i % count], size=size, more=more, query=query, facts=facts: (
+                    latent_attention(query, pool.view(-1, size, pool.shape[1]), **facts, **more)
+                )
+                for i in range(launches)
+            ]
+            for name, (size, more) in where.items()
+        }
+        wrong = stage.check(contestants)
+        times, failed = stage.time(contestants)
+        for name, why in (wrong | failed).items():
+            yield {"part": "models", "name": name, "refused": why}
+        for name, seconds in times.items():
+            yield stage.row("models", f"{heads} heads on latents: {name}", seconds, moved=moved)
 
 
 def prefill(stage: Stage) -> Iterator[dict]:
@@ -437,7 +490,7 @@ def tune(stage: Stage) -> Iterator[dict]:
         yield from found
 
 
-PARTS = {part.__name__: part for part in (ceilings, decode, blocks, prefill, moves, tune)}
+PARTS = {part.__name__: part for part in (ceilings, decode, models, blocks, prefill, moves, tune)}
 
 
 def main() -> None:

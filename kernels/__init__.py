@@ -1,6 +1,8 @@
 """The Triton kernels that a serving engine's step spends its memory traffic in, each with a plain reference.
 
     decode.py     attention of one new token per sequence over paged (or contiguous) keys and values
+    latent.py     the same over latents (MLA), which are key and value of all query heads
+    attend.py     the kernels of these two; pieces.py shares contexts out among their programs
     prefill.py    attention of a chunk of new tokens over what is cached, itself included
     write.py      keys and values of new tokens into their slots
     copy.py       whole blocks within the pool: copy-on-write

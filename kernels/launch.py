@@ -119,6 +119,13 @@ DECODE: Mapping[tuple[int, int], Tiling] = {
 }
 """(padded head size, bytes of a key's element) -> tiling of decode attention, of 16 query heads or fewer."""
 
+LATENT: Mapping[int, Tiling] = {
+    1: Tiling(32, 8, 2, rows=16, programs=1, shared_kib=52),
+    2: Tiling(32, 8, 2, rows=32, programs=1, shared_kib=74),
+}
+"""Bytes of an element -> tiling of decode attention over latents of 512 numbers; `rows`: query heads at once,
+as many as the registers hold. Of 64 it spills."""
+
 PREFILL: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(64, 8, 3, rows=128),
     (32, 2): Tiling(64, 8, 3, rows=128),
@@ -146,7 +153,10 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
 
 def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
     """The tables as plain data: table -> "head size x bytes of an element" -> tiling."""
-    tables = {"decode": DECODE, "prefill": PREFILL, "prefill_in_registers": PREFILL_IN_REGISTERS}
+    latents = {(512, size): tiling for size, tiling in LATENT.items()}
+    tables = {
+        "decode": DECODE, "latent": latents, "prefill": PREFILL, "prefill_in_registers": PREFILL_IN_REGISTERS
+    }  # fmt: skip
     return {
         name: {f"{head_dim} x {size}": asdict(tiling) for (head_dim, size), tiling in table.items()}
         for name, table in tables.items()
@@ -155,7 +165,7 @@ def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
 
 def described() -> str:
     """The tables, as text: what a measurement was made with."""
-    return f"{LEAST_SHARE_TOKENS}\n{DECODE}\n{PREFILL}\n{PREFILL_IN_REGISTERS}"
+    return f"{LEAST_SHARE_TOKENS}\n{DECODE}\n{LATENT}\n{PREFILL}\n{PREFILL_IN_REGISTERS}"
 
 
 def next_power_of_2(number: int) -> int:

@@ -186,3 +186,29 @@ def plan_cut(
         Launch(tiles_kernel, (1, 1, 1), counting, 4, 1),
         Launch(starts_kernel, (triton.cdiv(shares + 1, AT_ONCE), 1, 1), sharing, 4, 1),
     ]
+
+
+def cut_or_given(
+    pieces: Pieces | None,
+    lengths: torch.Tensor,
+    *,
+    longest: int,
+    kv_heads: int,
+    tokens: int | None,
+    window: int | None,
+    splits: int | None,
+    tiling: Tiling,
+    gpu: Gpu,
+) -> tuple[Pieces, list[Launch]]:
+    """Pieces that were given, which must be of these sequences, or those of `plan_cut` and its launches."""
+    if pieces is None:
+        return plan_cut(
+            lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
+            tiling=tiling, gpu=gpu,
+        )  # fmt: skip
+    if (pieces.batch, pieces.tile) != (len(lengths), tiling.tile):
+        raise ValueError(
+            f"pieces must be of {len(lengths)} sequences in tiles of {tiling.tile} tokens, got those of "
+            f"{pieces.batch} in tiles of {pieces.tile}"
+        )
+    return pieces, []

@@ -31,14 +31,19 @@ def attention(
     window: int | None = None,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of one sequence's last tokens, [queries, heads, head_dim], over all its slots."""
+    """Causal attention of one sequence's last tokens, [queries, heads, head_dim], over all its slots.
+
+    Values may have another size than keys, as those of latents.
+    """
     queries, heads, head_dim = query.shape
     if window is not None:
         slots = slots[max(0, len(slots) - queries - window + 1) :]
     kv_heads, tokens = keys.shape[2], len(slots)
     if tokens == 0:
-        return torch.zeros(query.shape, dtype=torch.float64)
+        return torch.zeros((*query.shape[:2], values.shape[-1]), dtype=torch.float64)
     chosen = [
         pool.cpu().flatten(0, 1)[slots].double().repeat_interleave(heads // kv_heads, dim=1)
         for pool in (keys, values)
@@ -46,12 +51,18 @@ def attention(
     key, value = chosen[0] * key_scale, chosen[1] * value_scale
     scores = torch.einsum("qhd,thd->hqt", query.cpu().double(), key)
     scores *= head_dim**-0.5 if scale is None else scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     position = torch.arange(tokens - queries, tokens)[:, None]
     token = torch.arange(tokens)[None, :]
     seen = token <= position
     if window is not None:
         seen &= token > position - window
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:  # one more column, whose value is zero
+        beside = sinks.cpu().double()[:, None, None].expand(-1, queries, 1)
+        scores = torch.cat([scores, beside], -1)
+    weights = scores.softmax(-1)[..., :tokens]
     return torch.einsum("hqt,thd->qhd", weights, value)
 
 

@@ -45,6 +45,20 @@ def scores_of(q, key, scale_log2, UPCAST: tl.constexpr):
 
 
 @triton.jit
+def capped(score, softcap):
+    """softcap * tanh(score / softcap), of scores in base 2; where exp2 is infinite, the cap is reached."""
+    log2_e: tl.constexpr = 1.4426950408889634
+    return softcap * log2_e * (1 - 2 / (tl.exp2(score * (2 / softcap)) + 1))
+
+
+@triton.jit
+def weight_of(sink, m):
+    """Of a logit without a token, beside scores whose maximum in base 2 is m; beside none it is infinite."""
+    log2_e: tl.constexpr = 1.4426950408889634
+    return tl.exp2(sink.to(tl.float32) * log2_e - m)
+
+
+@triton.jit
 def fold(score, value, m, denominator, acc, kind: tl.constexpr, EMPTY: tl.constexpr, UPCAST: tl.constexpr):
     """One more tile of the softmax; EMPTY: a row may have seen no token yet (all its scores are -inf)."""
     m_new = tl.maximum(m, tl.max(score, 1))

@@ -240,3 +240,38 @@ def test_only_empty_sequences_give_zeros():
     out = poison(torch.empty_like(query))
     decode_attention(query, batch.keys, batch.values, lengths, longest=0, block_table=table, out=out)
     assert not out.any()
+
+
+@HALVES
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("softcap", [0.5, 50.0])
+def test_scores_are_capped(softcap, splits, dtype):
+    """Also scores of hundreds, which the cap brings down to its own size."""
+    batch = shuffled([0, 1, 65, 300], dtype=dtype, window=200)
+    query = batch.queries(4)
+    for scale in (None, 8.0):
+        out = decoded(batch, query, splits=splits, softcap=softcap, scale=scale)
+        assert relative_error(out, batch.expected(query, softcap=softcap, scale=scale)) <= 5e-3
+    assert_right(batch, query, decoded(batch, query, splits=splits, softcap=softcap), softcap=softcap)
+
+
+@pytest.mark.parametrize("sink_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("splits", [1, 3, 7])
+@pytest.mark.parametrize("window", [None, 100])
+def test_sinks_take_their_share_of_the_softmax_once(window, splits, sink_dtype):
+    """Next to none, some, or nearly all of it; however the context is cut; of no token nothing."""
+    batch = shuffled([0, 1, 65, 300, 64], window=window)
+    sinks = torch.tensor([-1e4, -2, 0, 1, 5, 20, 3, 200.0]).to(DEVICE, sink_dtype)
+    query = batch.queries(5)
+    out = decoded(batch, query, splits=splits, sinks=sinks)
+    assert_right(batch, query, out, sinks=sinks)
+    assert not out[:, 7].any()
+    capped = decoded(batch, query, splits=splits, sinks=sinks, softcap=2.0)
+    assert_right(batch, query, capped, sinks=sinks, softcap=2.0)
+
+
+def test_sinks_below_all_bounds_change_nothing():
+    batch = shuffled([5, 200])
+    query = batch.queries(2)
+    sinks = torch.full((8,), -torch.inf, device=DEVICE)
+    assert torch.equal(decoded(batch, query, sinks=sinks), decoded(batch, query))

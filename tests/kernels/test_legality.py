@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from kvsim.kernels.launch import REGISTERS, decode_tiling
+from kvsim.kernels.launch import LATENT, REGISTERS, decode_tiling
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
@@ -88,8 +88,10 @@ def assert_as_many_programs_as_started(reports):
         programs = REGISTERS // (report["registers"] // 8 * 8 * 32 * report["warps"])
         room = SHARED_BYTES[report["variant"].partition(" ")[0]] + 1024
         assert programs * (report["shared"] + 1024) <= room, report
-        head = re.search(r"head (\d+)", report["variant"])
-        tiling = decode_tiling(int(head[1]) if head else 128, 1 if " fp8 " in report["variant"] else 2)
+        head, size = re.search(r"head (\d+)", report["variant"]), 1 if " fp8 " in report["variant"] else 2
+        tiling = decode_tiling(int(head[1]) if head else 128, size)
+        if " latent" in report["variant"]:
+            tiling = LATENT[size]
         if "one" not in report["variant"] and "multi-query" not in report["variant"]:
             assert programs == tiling.programs, report
             assert report["shared"] <= 1024 * tiling.shared_kib, report
@@ -149,8 +151,8 @@ def test_paging_costs_no_stage_of_the_pipeline(reports):
     """The contiguous twin has as much shared memory, and as many asynchronous copies in its loop."""
     by_variant = {(report["variant"], report["kernel"]): report for report in reports}
     for gpu in SHARED_BYTES:
-        for kind in ("decode", "prefill"):
-            kernel = f"{kind}_kernel"
+        for kind in ("decode", "prefill", "latent"):
+            kernel = "prefill_kernel" if kind == "prefill" else "decode_kernel"
             paged, linear = (by_variant[f"{gpu} {kind}{what}", kernel] for what in ("", " contiguous"))
             assert abs(paged["shared"] - linear["shared"]) <= 1024
             assert widths(paged, "LDGSTS") == widths(linear, "LDGSTS")

@@ -25,6 +25,7 @@ from triton.compiler import ASTSource
 from kvsim.kernels.calibration import layer
 from kvsim.kernels.copy import plan_copy
 from kvsim.kernels.decode import plan_decode
+from kvsim.kernels.latent import plan_latent
 from kvsim.kernels.launch import Gpu, Launch
 from kvsim.kernels.prefill import plan_prefill
 from kvsim.kernels.swap import plan_gather, plan_scatter
@@ -78,6 +79,20 @@ def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=12
     query, lengths = meta(batch, heads, head_dim, dtype=dtype), meta(batch, dtype=torch.int32)
     where = {"block_table": meta(batch, 8192, dtype=torch.int32)} if paged else {"starts": lengths}
     return plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
+
+
+def latent(gpu, kv=torch.bfloat16, heads=128, paged=True):
+    """Launches of a decode over the latents of DeepSeek."""
+    batch = 64
+    cache, query, lengths = (
+        meta(16384, 64, 576, dtype=kv),
+        meta(batch, heads, 576),
+        meta(batch, dtype=torch.int32),
+    )
+    where = {"block_table": meta(batch, 2048, dtype=torch.int32)} if paged else {"starts": lengths}
+    return plan_latent(
+        query, cache, lengths, meta(batch, heads, 512), latent=512, scale=0.07, longest=8192, gpu=gpu, **where
+    )
 
 
 def text_of(cubin: bytes) -> bytes:
@@ -193,6 +208,21 @@ def variants(gpu):
     found["decode multi-query"] = partial(decode, gpu, heads=32, kv_heads=1)
     found["decode 64 heads on one"] = partial(decode, gpu, heads=64, kv_heads=1)
     found["decode 128 heads on one"] = partial(decode, gpu, heads=128, kv_heads=1)
+    found["decode capped"] = partial(decode, gpu, softcap=50.0)
+    found["decode capped head 256"] = partial(decode, gpu, softcap=50.0, head_dim=256, heads=16, window=4096)
+    sinks = meta(64, dtype=torch.float32)
+    found["decode sinks head 64"] = partial(decode, gpu, sinks=sinks, heads=64, head_dim=64)
+    found["decode sinks head 64 window"] = partial(
+        decode, gpu, sinks=sinks, heads=64, head_dim=64, window=128
+    )
+    for what, more in {
+        "": {},
+        " contiguous": {"paged": False},
+        " of 16 heads": {"heads": 16},
+        " fp8 of 128 heads": {"kv": fp8},
+        " fp8 of 16 heads": {"kv": fp8, "heads": 16},
+    }.items():
+        found["latent" + what] = partial(latent, gpu, **more)
     found["decode split"] = partial(decode, gpu, splits=8)
     found["decode split window"] = partial(decode, gpu, splits=8, window=4096)
     return found

@@ -1,0 +1,218 @@
+"""The kernels of decode attention: a share of all contexts for a KV head, and the merging of what was cut.
+
+The query heads that share a KV head are the rows of one tile, padded to 16 rows, which a matrix instruction
+needs anyway. What today's models add is decided when it is compiled:
+
+    SOFTCAP   scores are bounded (Gemma-2)
+    SINKS     a learned logit a head in the softmax's denominator, nothing in its numerator (gpt-oss)
+    ROPE      multi-head latent attention (DeepSeek): one row of HEAD_DIM + ROPE numbers a token is the key of
+              all query heads, its first HEAD_DIM are the value. Blocks of query heads take the place of KV
+              heads; they read the same rows at the same time, from the L2 cache
+
+The addresses of the next tile are fetched while this one is computed, also where they are contiguous
+(tiles.py), so that both kinds have equally many loads in flight, and the difference is what paging costs.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kvsim.kernels.launch import INTERPRETED, Launch, Tiling, next_power_of_2
+from kvsim.kernels.pieces import Pieces
+from kvsim.kernels.tiles import capped, fold, load_rows, scores_of, slots_of, weight_of
+
+
+@triton.jit(do_not_specialize=["home_stride", "window"])
+def decode_kernel(
+    q,  # [batch, kv_heads * GROUP, HEAD_DIM + ROPE]
+    k,  # [slots, kv_heads, HEAD_DIM]; ROPE: [slots, HEAD_DIM + ROPE], and v is the same
+    v,
+    homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
+    lengths,  # [batch]
+    starts,  # SHARED: int32 [shares + 1, 2], (sequence, tile) that each share begins with
+    sinks,  # SINKS: [kv_heads * GROUP]
+    out,  # [batch, kv_heads * GROUP, HEAD_DIM]
+    partial,  # SHARED: float32 [2 * shares, kv_heads * GROUP, HEAD_DIM]
+    logsum,  # SHARED: float32 [2 * shares, kv_heads * GROUP], in base 2
+    scale_log2,
+    value_scale,
+    softcap,
+    row,  # elements of a slot
+    home_stride,
+    kv_heads,
+    window,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    PAGED: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SHARED: tl.constexpr,
+    UPCAST: tl.constexpr,
+    ROPE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr,
+):
+    """A share of all contexts, or one sequence's context, for one KV head."""
+    share, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
+    heads = kv_heads * GROUP
+    begin_seq, skipped, before_last, stop = share.to(tl.int64), 0, 0, 0
+    if SHARED:
+        begin_seq = tl.load(starts + 2 * share).to(tl.int64)
+        skipped = tl.load(starts + 2 * share + 1)
+        before_last = tl.load(starts + 2 * share + 2) - begin_seq.to(tl.int32)
+        stop = tl.load(starts + 2 * share + 3)  # tiles of the last sequence; 0: it is the next share's
+    else:
+        before_last = 1
+
+    r, d, t = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD), tl.arange(0, TILE)
+    mine = (r < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
+    column = kv_head * HEAD_DIM + d
+    if ROPE:
+        column = d
+        e = tl.arange(0, ROPE)
+    for turn in range(0, before_last + (stop > 0).to(tl.int32) if SHARED else 1):
+        seq = begin_seq + turn
+        end = tl.load(lengths + seq).to(tl.int32)
+        first = 0
+        if WINDOW:
+            first = tl.maximum(end - window, 0)
+        begin = first // TILE * TILE
+        if SHARED:
+            end = tl.where(turn == before_last, tl.minimum(begin + stop * TILE, end), end)
+            begin += tl.where(turn == 0, skipped * TILE, 0)
+        head = seq * heads + kv_head * GROUP + r
+        of_head = q + head[:, None] * (HEAD_DIM + ROPE)
+        query = tl.load(of_head + d[None, :], mask=mine, other=0.0)
+        if ROPE:
+            rotated = tl.load(of_head + HEAD_DIM + e[None, :], mask=(r < GROUP)[:, None], other=0.0)
+        if PAGED:
+            home = homes + seq * home_stride
+        else:
+            home = tl.load(homes + seq).to(tl.int64)
+
+        m = tl.full([ROWS], -float("inf"), tl.float32)
+        denominator = tl.zeros([ROWS], tl.float32)
+        acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+        token = begin + t
+        inside = (token >= first) & (token < end)
+        slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+        for _ in range(begin, end, TILE):
+            key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+            if ROPE:
+                value = key
+                position = load_rows(k, slot, row, HEAD_DIM + e, inside, ROPE, ROPE)
+                score = scores_of(query, key, scale_log2, UPCAST)
+                score += scores_of(rotated, position, scale_log2, UPCAST)
+            else:
+                value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+                score = scores_of(query, key, scale_log2, UPCAST)
+            if SOFTCAP:
+                score = capped(score, softcap)
+            score = tl.where(inside[None, :], score, -float("inf"))
+            token += TILE
+            inside = token < end
+            slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+            m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, False, UPCAST)
+
+        result = acc * (value_scale / tl.where(denominator > 0, denominator, 1.0))[:, None]
+        continued = (turn == 0) & (skipped > 0)
+        if SHARED and (continued | (turn == before_last)):
+            at = (2 * share - continued.to(tl.int32)).to(tl.int64) * heads + kv_head * GROUP + r
+            tl.store(partial + at[:, None] * HEAD_DIM + d[None, :], result, mask=mine)
+            tl.store(logsum + at, m + tl.log2(tl.where(denominator > 0, denominator, 1.0)), mask=r < GROUP)
+        else:
+            if SINKS:
+                sink = tl.load(sinks + kv_head * GROUP + r, mask=r < GROUP, other=0.0)
+                result *= (denominator / (denominator + weight_of(sink, m)))[:, None]
+            tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
+
+
+@triton.jit
+def reduce_kernel(
+    partial,  # float32 [2 * shares, heads, HEAD_DIM]
+    logsum,  # float32 [2 * shares, heads], in base 2
+    starts,  # int32 [shares + 1, 2]
+    sinks,  # SINKS: [heads]
+    out,  # [batch, heads, HEAD_DIM]
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    PARTS: tl.constexpr,
+    SINKS: tl.constexpr,
+):
+    """All parts of a head of a cut sequence: out = sum(2^logsum part) / sum(2^logsum), PARTS at a time.
+
+    A sequence is cut where a share begins within it; the program of the first such share merges it.
+    """
+    share, shares, heads = tl.program_id(1) + 1, tl.num_programs(1) + 1, tl.num_programs(0)
+    seq, skipped = tl.load(starts + 2 * share), tl.load(starts + 2 * share + 1)
+    if skipped == 0:
+        return
+    if (tl.load(starts + 2 * share - 2) == seq) & (tl.load(starts + 2 * share - 1) > 0):
+        return
+
+    d = tl.arange(0, HEAD_PAD)
+    m, denominator = -float("inf"), 0.0
+    acc = tl.zeros([HEAD_PAD], tl.float32)
+    for start in range(share - 1, shares, PARTS):  # the end of the share before, the beginnings of others
+        part = start + tl.arange(0, PARTS)
+        there = (part < share) | (tl.load(starts + 2 * part, mask=part < shares, other=-1) == seq)
+        at = (2 * part - (part >= share).to(tl.int32)).to(tl.int64) * heads + tl.program_id(0)
+        weight = tl.load(logsum + at, mask=there, other=-float("inf"))
+        piece = tl.load(
+            partial + at[:, None] * HEAD_DIM + d[None, :],
+            mask=there[:, None] & (d < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        m_new = tl.maximum(m, tl.max(weight, 0))
+        shift = tl.where(m_new == -float("inf"), 0.0, m_new)
+        fade = tl.exp2(m - shift)
+        weight = tl.exp2(weight - shift)
+        denominator = denominator * fade + tl.sum(weight, 0)
+        acc = acc * fade + tl.sum(piece * weight[:, None], 0)
+        m = m_new
+    if SINKS:
+        denominator += weight_of(tl.load(sinks + tl.program_id(0)), m)
+    result = acc / tl.where(denominator > 0, denominator, 1.0)
+    place = (seq.to(tl.int64) * heads + tl.program_id(0)) * HEAD_DIM + d
+    tl.store(out + place, result.to(out.dtype.element_ty), mask=d < HEAD_DIM)
+
+
+def attending(
+    arguments: dict[str, Any], sinks: torch.Tensor | None, pieces: Pieces, tiling: Tiling
+) -> list[Launch]:
+    """The launches of both kernels; arguments that follow from others are added here."""
+    query, out, lengths, homes = (arguments[name] for name in ("q", "out", "lengths", "homes"))
+    head_dim, (_, heads, _) = arguments["HEAD_DIM"], query.shape
+    shared, head_pad = pieces.starts is not None, next_power_of_2(head_dim)
+    partial, logsum = out, out
+    if shared:
+        partial = torch.empty((2 * pieces.shares, heads, head_dim), dtype=torch.float32, device=query.device)
+        logsum = torch.empty((2 * pieces.shares, heads), dtype=torch.float32, device=query.device)
+    common = {
+        "starts": pieces.starts if shared else lengths,
+        "sinks": out if sinks is None else sinks,
+        "partial": partial,
+        "logsum": logsum,
+        "HEAD_PAD": head_pad,
+        "SINKS": sinks is not None,
+    }
+    arguments = arguments | common | {
+        "home_stride": homes.shape[1] if arguments["PAGED"] else 0,
+        "TILE": tiling.tile,
+        "WINDOW": arguments["window"] > 0,
+        "SHARED": shared,
+        "SOFTCAP": arguments["softcap"] > 0,
+        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # whose products are wrong there
+    }  # fmt: skip
+    grid = (arguments["kv_heads"] * pieces.shares, 1, 1)
+    found = [Launch(decode_kernel, grid, arguments, tiling.warps, tiling.stages, tiling.registers)]
+    if shared and pieces.shares > 1:
+        merging = common | {"out": out, "HEAD_DIM": head_dim, "PARTS": 16}
+        grid = (heads, pieces.shares - 1, 1)
+        found.append(Launch(reduce_kernel, grid, merging, max(1, head_pad // 256), 2))
+    return found

@@ -1,0 +1,172 @@
+"""Decode attention over latents (MLA: DeepSeek, Kimi): all query heads read one row a token, key and value.
+
+    out[s, h] = softmax(scale * q[s, h] . K) K[:, :latent]       K: [tokens, latent + rope] of sequence s
+
+    bytes moved = sum(tokens) * (latent + rope) * bytes of an element
+                + batch * heads * (2 * latent + rope) * bytes of a query element
+
+The query has absorbed the matrix that leads from the latent to the keys; what comes out is multiplied by that
+of the values afterwards. A row is read once and is key and value: 128 heads compute 278,528 operations on its
+1,152 bytes, 242 a byte, about what a GPU can do while it reads one. Query heads are taken in blocks of `rows`
+or fewer, whose programs run side by side and find the rows in the L2 cache.
+
+It is the kernel of decode.py (attend.py), in which blocks of heads are the KV heads.
+"""
+
+import torch
+
+from kvsim.kernels.attend import attending
+from kvsim.kernels.checks import (
+    FP8,
+    HALVES,
+    INTEGERS,
+    expect_between,
+    expect_homes,
+    expect_runnable,
+    expect_tensor,
+)
+from kvsim.kernels.decode import LOG2_E
+from kvsim.kernels.launch import (
+    INTERPRETED,
+    LATENT,
+    LEAST_ROWS,
+    Gpu,
+    Launch,
+    Tiling,
+    gpu_of,
+    next_power_of_2,
+)
+from kvsim.kernels.pieces import Pieces, cut_or_given
+
+
+def latent_attention(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    latent: int,
+    scale: float,
+    longest: int,
+    tokens: int | None = None,
+    block_table: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    cache_scale: float = 1.0,
+    splits: int | None = None,
+    pieces: Pieces | None = None,
+    tiling: Tiling | None = None,
+) -> torch.Tensor:
+    """Attention of one token per sequence over its cached latents, the token itself included.
+
+    Parameters
+    ----------
+    query : Tensor
+        [batch, heads, latent + rope], float16 or bfloat16. Heads: up to 32, or a multiple of 32; of 8-bit
+        caches 16.
+    cache : Tensor
+        [num_blocks, block_size, latent + rope], of the type of the query or 8-bit floats; block_size 1 to
+        256.
+    lengths : Tensor
+        [batch] int32 or int64: tokens of each sequence, 0 for none.
+    latent : int
+        How many numbers of a row are its value too: a power of two, 32 to 512. The others, those of the
+        position, are 16 to 128, a power of two.
+    scale : float
+        Of the scores: 1 / sqrt(head size of the model before absorption), 1 / sqrt(192) in DeepSeek-V3.
+    longest, tokens, block_table, starts, splits, pieces, tiling
+        As in `decode_attention`.
+    out : Tensor
+        [batch, heads, latent]; made when not given.
+    cache_scale : float
+        What stored numbers are multiplied by (8-bit floats).
+
+    Returns
+    -------
+    Tensor
+        `out`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A tensor with a wrong type, shape or device, or a number out of range: they name the argument.
+    """
+    if out is None and isinstance(query, torch.Tensor):
+        out = query.new_empty((*query.shape[:-1], latent))
+    for launch in plan_latent(
+        query, cache, lengths, out, latent=latent, scale=scale, longest=longest, tokens=tokens,
+        block_table=block_table, starts=starts, cache_scale=cache_scale, splits=splits, pieces=pieces,
+        tiling=tiling,
+    ):  # fmt: skip
+        launch.run()
+    return out
+
+
+def plan_latent(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    lengths: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    latent: int,
+    scale: float,
+    longest: int,
+    tokens: int | None = None,
+    block_table: torch.Tensor | None = None,
+    starts: torch.Tensor | None = None,
+    cache_scale: float = 1.0,
+    splits: int | None = None,
+    pieces: Pieces | None = None,
+    tiling: Tiling | None = None,
+    gpu: Gpu | None = None,
+) -> list[Launch]:
+    """Its one to four launches; tensors may be on the meta device, for a `gpu` that is named."""
+    expect_tensor("query", query, ("batch", "heads", "latent + rope"), HALVES)
+    expect_runnable(query, INTERPRETED)
+    batch, heads, width = query.shape
+    gpu = gpu or gpu_of(query.device)
+    kinds = (query.dtype, *FP8) if gpu.has_fp8 else (query.dtype, torch.float8_e5m2)
+    expect_tensor("cache", cache, ("num_blocks", "block_size", width), kinds, query.device)
+    expect_between("cache: block_size", cache.shape[1], 1, 256)
+    expect_power_of_2("latent", latent, 32, 512)
+    expect_power_of_2("query: width - latent", width - latent, 16, 128)
+    expect_tensor("lengths", lengths, (batch,), INTEGERS, query.device)
+    expect_tensor("out", out, (batch, heads, latent), (query.dtype,), query.device)
+    homes, paged = expect_homes(block_table, starts, batch, query.device), starts is None
+    expect_between("longest", longest, 0, (homes.shape[1] if paged else cache.shape[0]) * cache.shape[1])
+    expect_between("query: batch", batch, 0, 65535)
+    tiling = tiling or LATENT[cache.element_size()]
+    group = min(heads, tiling.rows)
+    if heads % max(group, 1):
+        raise ValueError(f"query: heads must be up to {group} or a multiple of {group}, got {heads}")
+    blocks = heads // group if group else 1
+    pieces, launches = cut_or_given(
+        pieces, lengths, longest=longest, kv_heads=blocks, tokens=tokens, window=None, splits=splits,
+        tiling=tiling, gpu=gpu,
+    )  # fmt: skip
+    arguments = {
+        "q": query,
+        "k": cache,
+        "v": cache,
+        "homes": homes,
+        "lengths": lengths,
+        "out": out,
+        "scale_log2": scale * cache_scale * LOG2_E,
+        "value_scale": cache_scale,
+        "softcap": 0.0,
+        "row": width,
+        "kv_heads": blocks,
+        "window": 0,
+        "GROUP": group,
+        "HEAD_DIM": latent,
+        "ROWS": max(LEAST_ROWS, next_power_of_2(group)),
+        "BLOCK_SIZE": cache.shape[1] if paged else 1,
+        "PAGED": paged,
+        "ROPE": width - latent,
+    }
+    return [*launches, *attending(arguments, None, pieces, tiling)]
+
+
+def expect_power_of_2(name: str, value: int, low: int, high: int) -> None:
+    """Raise ValueError unless it is a power of two within bounds."""
+    if not low <= value <= high or value & (value - 1):
+        raise ValueError(f"{name} must be a power of two, {low} to {high}, got {value}")
