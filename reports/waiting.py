@@ -1,6 +1,6 @@
 """Whether a server kept up, and what held its requests back, in words: the section `load` of a summary.
 
-    overload([summary])      "overloaded: 3.01 requests/s come, 2.02 leave; held back by KV memory 97 % ..."
+    overload([summary])      "overloaded: 3.01 requests/s arrive, 2.02 are served; held back by KV memory ..."
     held_back([summary])     "KV memory 97 % of the time, seats (max_num_seqs) 2 %"
 
 Runs of versions that wrote no such section get no words.
@@ -79,10 +79,10 @@ def rounded_share(share: float) -> str:
 
 
 def _rates(summaries: Sequence[Summary]) -> str:
-    """`3.01 requests/s come, 2.02 leave`; of several seeds their means."""
+    """`3.01 requests/s arrive, 2.02 are served`; of several seeds their means."""
     rates = ("arriving_requests_per_s", "leaving_requests_per_s")
     come, leave = (figures(fmean(number(s["load"][rate]) or 0.0 for s in summaries)) for rate in rates)
-    return f"{come} requests/s come, {leave} leave"
+    return f"{come} requests/s arrive, {leave} are served"
 
 
 def _held_back(summaries: Sequence[Summary], least: float) -> str:

@@ -59,7 +59,7 @@ def _parts_table(parts: Mapping[str, Any]) -> RenderableType:
 def _notes(content: Mapping[str, Any]) -> Iterator[str]:
     for one in content["refused"]:
         yield f"{one['part'].replace('_', ' ')}: refused were {one['reason']}."
-    yield "Whole steps were not measured: see the page How true is it for whole servers."
+    yield "Whole steps were not measured: see the page How accurate is it? for whole servers."
     yield "Errors are of rows, and of shapes, that entered no fit; then the same was fitted to these too."
     if not _behind_prefixes(content["parts"]):
         yield "Nothing was cached before any measured prompt: chunks behind a prefix follow the form."

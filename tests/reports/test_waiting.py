@@ -31,7 +31,7 @@ OVERLOADED = loaded(PAGED, kv_memory=0.912, max_num_seqs=0.02, max_num_batched_t
 def test_a_run_whose_queue_grows_says_so_first_and_names_the_limits():
     lines = plain(run_table([OVERLOADED])).splitlines()
     assert " ".join(lines[:2]) == (
-        "overloaded: 3.00 requests/s come, 2.00 leave; held back by KV memory 91 % of the time, "
+        "overloaded: 3.00 requests/s arrive, 2.00 are served; held back by KV memory 91 % of the time, "
         "seats (max_num_seqs) 2 %"
     )
     assert lines[2] == ""
@@ -63,7 +63,8 @@ def test_a_comparison_names_each_overloaded_run_above_its_table():
         report_table([[loaded(CONTIGUOUS, leave=1, kv_memory=0.99), PAGED]], compared=True), width=120
     ).splitlines()
     assert lines[0] == (
-        "contiguous is overloaded: 3.00 requests/s come, 1.00 leave; held back by KV memory 99 % of the time"
+        "contiguous is overloaded: 3.00 requests/s arrive, 1.00 are served; held back by KV memory 99 % of "
+        "the time"
     )
     assert lines[1] == ""
     assert any(line.split() == ["held", "by", "KV", "memory", "99.0", "%", "-"] for line in lines)
@@ -74,7 +75,7 @@ def test_several_seeds_say_how_many_of_them_are_overloaded():
     seeds = [OVERLOADED, loaded(PAGED, come=2.8, leave=2.4, overloaded=False, kv_memory=0.5)]
     words = overload(seeds)
     assert words == (
-        "overloaded with 1 of 2 seeds: 2.90 requests/s come, 2.20 leave; held back by "
+        "overloaded with 1 of 2 seeds: 2.90 requests/s arrive, 2.20 are served; held back by "
         "KV memory 71 % of the time, seats (max_num_seqs) 1 %"
     )
     assert plain(report_table([[each] for each in seeds], compared=False), width=200).startswith(words)
