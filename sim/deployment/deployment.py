@@ -13,72 +13,162 @@ from typing import Any, Self
 
 from kvsim.allocators.base import Allocator
 from kvsim.sim.checks import check_int, check_number
-from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.engine import MEMORY, EngineConfig
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
+from kvsim.sim.option import option
 from kvsim.sim.serving.fleet import ONE, FleetConfig
+
+HARDWARE = "Model and GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment:
-    """A server: so many GPUs of one kind, one model split over them, one engine.
+class ServerChoices:
+    """A server's model, GPUs and memory, and how long its steps take; None is left to what is known."""
+
+    model: str | ModelSpec = option(
+        "See: sim models; or a name of the hub, or a config.json.",
+        panel=HARDWARE,
+        default="opt-13b",
+        value="NAME|FILE",
+        doc="one of `sim models`, or its name on the Hugging Face hub; "
+        "or a `config.json` of Hugging Face, or its folder",
+    )
+    gpu: str | GpuSpec = option(
+        "See: sim gpus; or your own: six numbers, or a profile.",
+        panel=HARDWARE,
+        default="a100-40gb",
+        value="NAME|FILE",
+        doc="one of `sim gpus`, by the name of a GPU or a profile; "
+        "or a file: [your own GPU](cost.md#your-own-gpu) in six numbers, or a profile",
+    )
+    tensor_parallel_size: int = option(
+        "GPUs that share every layer.",
+        panel=HARDWARE,
+        default=1,
+        value="N",
+        doc="GPUs that share every layer: weights and KV split, all-reduces added",
+    )
+    data_parallel_size: int = option(
+        "Ranks of attention that share the experts.",
+        panel=HARDWARE,
+        default=1,
+        value="N",
+        doc="ranks that compute attention for requests of their own and share the experts "
+        "([how](cost.md#ranks-and-stages)); seats, budget and `--num-gpu-blocks` are those of one rank",
+    )
+    pipeline_parallel_size: int = option(
+        "Stages of layers, each on its own GPUs.",
+        panel=HARDWARE,
+        default=1,
+        value="N",
+        doc="stages of layers, each on GPUs of its own; as many batches are under way "
+        "([how](cost.md#ranks-and-stages))",
+    )
+    gpu_memory_utilization: float | None = option(
+        "Share of the GPU's memory to use.",
+        panel=MEMORY,
+        default=None,
+        value="X",
+        shown="vLLM's release: 0.92",
+        doc="share of the GPU's memory to use, above 0 and at most 1",
+    )
+    num_gpu_blocks: int | None = option(
+        "KV memory in blocks, as engines print it.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="computed",
+        doc="KV memory in blocks of `--block-size`, as engines print it; "
+        "with windows, blocks of one group of layers",
+    )
+    kv_tokens: int | None = option(
+        "KV memory in tokens instead.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="computed",
+    )
+    kv_cache_dtype: str = option(
+        "Type of a cached number; auto: the model's.",
+        panel=MEMORY,
+        default="auto",
+        value="NAME",
+        doc="type of a cached number: `fp8` (`fp8_e4m3`, `fp8_e5m2`), `fp16`, `bf16` (`bfloat16`), `fp32`; "
+        "`auto`: the model's",
+    )
+    cost: str | type | None = option(
+        "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, logged:..., a profile.",
+        panel=HARDWARE,
+        default=None,
+        value="NAME",
+        shown="measured if the GPU was, else roofline",
+        doc="[time of a step](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, "
+        "`constant:SECONDS`, `logged:MS+US+US` or a file of "
+        "[`sim calibrate log`](calibration.md#from-a-servers-log), or `a100-40gb-sosp23`, "
+        "the [PagedAttention paper's servers](reproduce.md#step-times); or your own `package.module:Class`",
+    )
+    frontend_latency: float | None = option(
+        "HTTP, tokenizer and detokenizer of a request; 0: the engine alone.",
+        panel=HARDWARE,
+        default=None,
+        value="SECONDS",
+        shown="the engine's, beside measured GPU times",
+        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E, and nothing else; "
+        "0: the engine alone",
+    )
+    frontend_load: str = option(
+        "Front end: us a prompt token + us a client of a closed loop; auto: the engine's.",
+        panel=HARDWARE,
+        default="auto",
+        value="auto|none|US+US",
+        doc="what the [front end](cost.md#the-host) takes beside `--frontend-latency`: microseconds for each "
+        "prompt token, and for each client of a closed loop; `auto`: the engine's, unless a latency is given",
+    )
+    enable_expert_parallel: bool = option(
+        "Whole experts on each GPU, not a slice of each.",
+        panel=HARDWARE,
+        default=False,
+        doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
+    )
+    peer_access: bool | None = option(
+        "GPUs without links reach each other over PCIe (--no-...: through the host's memory).",
+        panel=HARDWARE,
+        default=None,
+        shown="as the GPU's: no for rtx-4090 and rtx-5090",
+        doc="whether GPUs without NVLink reach each other over PCIe, as `nvidia-smi topo -p2p r` tells, "
+        "or [through the host's](cost.md#without-peer-access)",
+    )
+    time_scale: float = option(
+        "Multiply every step's time, as sim replay --fit scale finds it.",
+        panel=HARDWARE,
+        default=1.0,
+        value="X",
+        doc="by what every step's time is multiplied, as [`sim replay --fit scale`](replay.md#fit) finds it",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment(ServerChoices):
+    """A server: so many GPUs of one kind, one model split over them, one engine; and how many there are.
 
     Attributes
     ----------
-    tensor_parallel_size : int
-        GPUs that share every layer.
-    data_parallel_size : int
-        Ranks of so many GPUs that compute attention and dense layers for requests of their own, and share
-        the experts. `max_num_seqs`, `max_num_batched_tokens` and `num_gpu_blocks` are those of one rank.
-    pipeline_parallel_size : int
-        Stages of layers, each on GPUs of its own; as many batches are under way, each of
-        `max_num_batched_tokens` at most.
-    gpu_memory_utilization : float
-        Share of each GPU's memory that the engine may take.
-    num_gpu_blocks, kv_tokens : int or None
-        The KV capacity given exactly, in blocks or in tokens: at most one of them; None for both means
-        computed from the memory (sim/deployment/memory.py).
-    kv_cache_dtype : str
-        Type of a cached number, one of KV_CACHE_DTYPES.
-    cost : str
-        How long a step takes: a name that sim/cost/named.py knows.
     profile : mapping or None
         What `cost` needs of a measured profile, in JSON's types (sim/cost/profile_files.py).
-    frontend_latency : float or None
-        Seconds that a request spends outside of the engine; None means the engine's, as above.
-    frontend_load : str
-        What comes to that: "none", "US+US" (microseconds for each prompt token, and for each client of
-        a closed loop), or "auto", the engine's, where `frontend_latency` is None (sim/cost/frontend.py).
-    enable_expert_parallel : bool
-        Whether the GPUs share the experts of a layer, whole ones each, instead of splitting every expert.
-    peer_access : bool or None
-        Whether GPUs without links reach each other's memory over PCIe; None: as the GPU's entry says.
-    time_scale : float
-        By what every step's time is multiplied.
     fleet : FleetConfig
         How many such servers there are, and how requests are spread over them.
     classes : Classes
         What the names of its parts stand for, as far as that was asked.
     """
 
-    model: ModelSpec
-    gpu: GpuSpec
+    model: ModelSpec = field()
+    gpu: GpuSpec = field()
     engine: EngineConfig
-    tensor_parallel_size: int = 1
-    data_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
     gpu_memory_utilization: float = 0.9
-    num_gpu_blocks: int | None = None
-    kv_tokens: int | None = None
-    kv_cache_dtype: str = "auto"
     cost: str = "roofline"
     profile: Mapping[str, Any] | None = None
-    frontend_latency: float | None = None
-    frontend_load: str = "auto"
-    enable_expert_parallel: bool = False
-    peer_access: bool | None = None
-    time_scale: float = 1.0
     fleet: FleetConfig = ONE
     classes: Classes = field(default_factory=Classes, repr=False, compare=False)
 

@@ -11,6 +11,7 @@ from kvsim.sim.checks import check_int, check_one_of
 from kvsim.sim.deployment.prediction import PREFIX, predictor_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.kv.blocks import CACHE_MODES
+from kvsim.sim.option import option
 
 RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/deployment/prediction.py)."""
@@ -34,39 +35,142 @@ def split_reserve(text: str) -> tuple[str, str | None]:
     return (name, last) if name and last in RESERVES else (text.strip(), None)
 
 
+ENGINE, MEMORY = "Engine", "Memory"
+
+
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """The engine's settings, named as vLLM names its flags.
+class EngineChoices:
+    """The engine's settings, named as vLLM names its flags; None is left to release, model and GPU."""
+
+    allocator: str | type = option(
+        "See: sim allocators; or your own package.module:Class.",
+        panel=ENGINE,
+        default="paged",
+        value="NAME",
+        doc="an [allocator](allocators.md), or your own `package.module:Class`; `NAME:RESERVE` for short",
+    )
+    scheduler: str | type | None = option(
+        "See: sim schedulers; a release as in vllm-v1@0.11.0.",
+        panel=ENGINE,
+        default=None,
+        value="NAME",
+        shown="vllm-v1 for paged and radix, else orca",
+        doc="a [scheduler](schedulers.md), or your own `package.module:Class`",
+    )
+    block_size: int | None = option(
+        "Tokens of a KV block.",
+        panel=MEMORY,
+        default=None,
+        value="N",
+        shown="16",
+        doc="tokens of a KV block, a power of two",
+    )
+    reserve: str | None = option(
+        "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
+        panel=MEMORY,
+        default=None,
+        value="NAME",
+        shown="max",
+        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
+        "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
+    )
+    max_num_seqs: int | None = option(
+        "Most requests computed at once.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="vLLM's for the GPU",
+        doc="most sequences computed at once",
+    )
+    max_num_batched_tokens: int | None = option(
+        "Most tokens in a step; prompts are split to fit.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="vLLM's for the GPU",
+        doc="most tokens in a step; at least `--max-num-seqs`; "
+        "of `vllm-v0`, by default, also at least the longest sequence",
+    )
+    enable_chunked_prefill: bool | None = option(
+        "Split prompts to fit a step; --no-...: never.",
+        panel=ENGINE,
+        default=None,
+        shown="on",
+        doc="whether prompts are split to fit a step",
+    )
+    max_model_len: int | None = option(
+        "Most tokens of a request.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="the model's maximum",
+        doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
+    )
+    policy: str = option(
+        "Who is next: fcfs (the first to come), priority, sjf (the shortest).",
+        panel=ENGINE,
+        default="fcfs",
+        value="NAME",
+        allowed=POLICIES,
+        doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
+    )
+    enable_prefix_caching: bool | None = option(
+        "Share and keep what prompts have in common; --no-...: never.",
+        panel=ENGINE,
+        default=None,
+        shown="vLLM's for the model: on",
+        doc="whether the memory of what prompts have in common is "
+        "[shared and kept](allocators.md#prefix-cache)",
+    )
+    async_scheduling: bool | None = option(
+        "Decide a step before the last one has ended (vllm-v1; --no-...: not).",
+        panel=ENGINE,
+        default=None,
+        shown="on for vllm-v1@0.33.0",
+        doc="whether a step is decided before the last one has ended",
+    )
+    enforce_eager: bool | None = option(
+        "Launch all kernels without CUDA graphs (--cost calibrated).",
+        panel=ENGINE,
+        default=None,
+        shown="off",
+        doc="launch all kernels one by one, without CUDA graphs "
+        "([`--cost calibrated`](cost.md#calibrated) only)",
+    )
+    mamba_cache_mode: str | None = option(
+        "States kept for prefixes: none, at block ends (align), in all blocks.",
+        panel=MEMORY,
+        default=None,
+        value="NAME",
+        allowed=CACHE_MODES,
+        shown="align with the prefix cache, else none",
+        doc="which states of recurrent layers are kept for prefixes ([hybrid models](hybrid.md))",
+    )
+    prefix_cache_retention_interval: int = option(
+        "Ends of windows and states to keep: 0 where prompts end and part, -1 all.",
+        panel=MEMORY,
+        default=0,
+        value="N",
+        doc="which ends of windows and states are kept for prefixes: 0 where prompts end and part, -1 all, "
+        "else one in so many tokens too ([hybrid models](hybrid.md))",
+        short="--cache-retention",
+    )
+    disable_hybrid_kv_cache_manager: bool = option(
+        "Keep all tokens in windowed layers where other layers do (vLLM).",
+        panel=MEMORY,
+        default=False,
+        doc="keep all tokens in windowed layers where other layers do "
+        "([sliding windows](allocators.md#sliding-windows))",
+        short="--no-hybrid-kv",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(EngineChoices):
+    """The same with nothing left to a release: names, and numbers for what a step depends on.
 
     Attributes
     ----------
-    allocator, scheduler : str
-        Names in their registries; scheduler None means the one that belongs to the allocator.
-    block_size : int
-        Tokens of a KV block, a power of two.
-    reserve : "max", "pow2", "oracle", "predicted:MODEL" or None
-        What allocators that reserve ahead set aside; None leaves it to the allocator.
-    max_num_seqs, max_num_batched_tokens : int
-        At most so many sequences run, and at most so many tokens are computed, in a step.
-    max_model_len : int or None
-        The longest sequence; None means the model's own.
-    policy : one of POLICIES
-        The order of the queue (sim/serving/queues.py).
-    enable_prefix_caching : bool
-        Whether prompts share the memory of what they have in common, with whoever was there before too.
-    async_scheduling : bool or None
-        Whether a step is decided before the one before it has ended; None means as the scheduler's version
-        does.
-    enforce_eager : bool
-        Whether all kernels are launched one by one, without CUDA graphs; calibrated costs know what it takes.
-    mamba_cache_mode : "none", "align", "all" or None
-        Which states of recurrent layers are kept for prefixes; None means align with the prefix cache, else
-        none.
-    prefix_cache_retention_interval : int
-        Which ends of windows and states are kept: 0 where prompts end and part, -1 all, else one in so many
-        tokens too.
-    disable_hybrid_kv_cache_manager : bool
-        Whether windowed layers keep all tokens where others do (sim/models/kv_groups.py).
     options : mapping
         Options that a part of the run declares itself, by name (sim/parts.py): its scheduler, allocator,
         cost or router.
@@ -75,18 +179,11 @@ class EngineConfig:
     allocator: str = "paged"
     scheduler: str | None = None
     block_size: int = 16
-    reserve: str | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
-    max_model_len: int | None = None
-    policy: str = "fcfs"
     enable_prefix_caching: bool = False
-    async_scheduling: bool | None = None
     enforce_eager: bool = False
-    mamba_cache_mode: str | None = None
-    prefix_cache_retention_interval: int = 0
-    disable_hybrid_kv_cache_manager: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
