@@ -3,8 +3,8 @@
     Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> a Deployment
 
 None means: what the engine, the release, the model or the GPU has by default. Every field is an option of
-`sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/option.py). Most are declared once,
-beside the records that they go into (sim/deployment/).
+`sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/option.py). Most are declared
+once, beside the records that they go into (sim/deployment/).
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,8 +16,11 @@ from kvsim.sim.build import hybrid_groups
 from kvsim.sim.cost import COSTS, named
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment import registry
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import option, taken
+from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving import fleet
@@ -178,3 +181,13 @@ def test_one_run_looks_up_each_name_once(monkeypatch, server):
     cost = run.config["scenario"]["cost"]
     assert sorted(looked_up) == sorted({**names, "cost": cost}.items())
     assert len(asked) == 1
+
+
+def test_a_setting_of_all_parts_is_declared_once():
+    """What a run has beside its user's choices is narrower, or is not the user's to choose."""
+    beside = {each.name for kind in (EngineConfig, Deployment) for each in fields(kind)} - {"options"}
+    assert not set(Scenario.__annotations__) & beside
+    for kind in (EngineConfig, Deployment):
+        (choices,) = kind.__bases__
+        narrowed = kind.__annotations__.keys() & choices.__annotations__.keys()
+        assert all(kind.__annotations__[name] != choices.__annotations__[name] for name in narrowed)
