@@ -12,6 +12,7 @@ is sped up instead, and judged as a whole: there is nothing to confirm.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from kvsim.capacity_loads import Load, tried
@@ -49,13 +50,21 @@ AT_ONCE_S = 1e-3
 class Sought:
     """What is sought: `find` is one of LOADS, `tolerance` a share, `more_kv_gib` of each GPU beside.
 
-    `rough`: by short runs alone, five per cent apart, which say too much near saturation.
+    `rough`: by short runs alone, five per cent apart, which say too much near saturation. `fleet_rate`: what
+    equal servers are to carry together: what one could carry beyond its share is not sought.
     """
 
     find: str
     tolerance: float
     more_kv_gib: float = 0.0
     rough: bool = False
+    fleet_rate: float | None = None
+
+    def most(self, load: float, misses: float) -> float:
+        """The highest load to try: that of a server's share, where none carries the load that `misses`."""
+        if self.fleet_rate is None:
+            return load
+        return min(load, self.fleet_rate / ceil(self.fleet_rate / misses))
 
 
 def load_of(settings: Mapping[str, Any], find: str) -> str:
@@ -89,12 +98,16 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
         settings = _drawn(settings, option)
         load = Load(option, LONGEST * settings["num_prompts"])
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
-    gpus, *bounds = _range(settings, seed, load)
-    short: dict[str, Any] = {"goals": goals, "load": load, "bounds": bounds}
+    gpus, first, least, most = _range(settings, seed, load)
+    most = sought.most(most * load.unit, most * load.unit) / load.unit
+    short: dict[str, Any] = {"goals": goals, "load": load, "bounds": (first, least, most)}
+    rough = sought.rough or (sought.fleet_rate is not None and not replayed)
     found = _search(
-        settings, seed, **short, tolerance=ROUGH if sought.rough else fine if replayed else sought.tolerance
+        settings, seed, **short, tolerance=ROUGH if rough else fine if replayed else sought.tolerance
     )
     if found.best is not None and not replayed and not sought.rough:
+        most = most if found.worst is None else sought.most(most, found.worst.load)
+        short["bounds"] = (first, least, most)
         settings = {**settings, "num_prompts": LONGER * settings["num_prompts"]}
         seed += FRESH
         from_there = {**short, "start": found.best.load, "factor": 1 + 2 * sought.tolerance, "long": True}
@@ -158,6 +171,7 @@ def _told(found: Found, load: Load) -> dict[str, Any]:
     return {
         "load": None if best is None else unit * best.load,
         "edge": None if found.edge is None else unit * found.edge,
+        "at_least": found.at_least,
         "speed": best.load if best is not None and load.replayed else None,
         "tried": len(found.tried),
         "at_load": None if best is None else best.about,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvsim.reports.sweeps.capacity_table import clock_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_names
 from kvsim.sim.options.goals import LISTED, Goals
@@ -49,10 +50,20 @@ def every_deployment(given: Mapping[str, Any]) -> Sweep:
 
 
 def to_confirm(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The places of the next systems to confirm, of rows by cost: none where no other can be cheaper."""
-    met = [(place, row) for place, row in enumerate(rows) if row["status"] == "met"]
+    """The places of the next systems to confirm, of rows by cost: none where no other can be cheaper.
+
+    Each is held against those on its own clock.
+    """
+    by_clock: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for place, row in enumerate(rows):
+        by_clock.setdefault(clock_of(row), []).append((place, row))
+    return [place for members in by_clock.values() for place in _to_confirm(members)]
+
+
+def _to_confirm(rows: Sequence[tuple[int, Mapping[str, Any]]]) -> list[int]:
+    met = [(place, row) for place, row in rows if row["status"] == "met"]
     sure = [row["fleet_price_per_hour"] for _, row in met if not row["rough"]]
-    if sum(not row["rough"] for row in rows) >= MOST_CONFIRMED:
+    if sum(not row["rough"] for _, row in rows) >= MOST_CONFIRMED:
         return []
     rough = [
         place for place, row in met if row["rough"] and (not sure or row["fleet_price_per_hour"] <= min(sure))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kvsim import capacity_runs
 from kvsim.capacity_runs import LOADS
 from kvsim.deploying import every_deployment, to_confirm, wants_all
-from kvsim.reports.sweeps.capacity import MET, UNITS, capacities, table_rows
+from kvsim.reports.sweeps.capacity import MET, capacities
+from kvsim.reports.sweeps.capacity_table import UNITS, table_rows
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
 from kvsim.reports.sweeps.plan import setting, shown
@@ -27,7 +28,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import UNMET, Sought, Where
 from kvsim.sim.plugins import trusting
-from kvsim.sweep_runs import first_seed, seeds_differ
+from kvsim.sweep_runs import defaults, first_seed, seeds_differ
 from kvsim.sweeping import (
     Sweep,
     described,
@@ -52,18 +53,22 @@ RUNS_PER_SEARCH = 10
 
 @dataclass(frozen=True)
 class Search:
-    """Systems whose capacity is sought: a sweep without loads."""
+    """Systems whose capacity is sought: a sweep without loads, and what was asked."""
 
     sweep: Sweep
     sought: capacity_runs.Sought
-    for_rate: float | None
-    margin: float = 0.0
+    asked: Sought
     every: bool = False
 
     @property
     def jobs(self) -> dict[str, tuple[Mapping[str, Any], int]]:
         """Key -> settings and seed of each search."""
         return {self.key(key): (dict(run.point.settings), run.seed) for key, run in self.sweep.keys.items()}
+
+    @property
+    def defaults(self) -> list[str]:
+        """Which settings of the servers are those that their releases start with."""
+        return defaults([settings for settings, _ in self.jobs.values()])
 
     def key(self, of_run: str) -> str:
         """The key of a search in the journal."""
@@ -114,7 +119,9 @@ def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
     ]
     sweep = replace(sweep, runs=runs)
     sought = capacity_runs.Sought(options.find, options.tolerance, options.more_kv or 0.0)
-    return Search(sweep, sought, options.for_rate, options.margin_share, every)
+    if every:
+        sought = replace(sought, fleet_rate=options.rate_to_carry)
+    return Search(sweep, sought, options, every)
 
 
 def carry_out(search: Search, journal: Journal, where: Where) -> None:
@@ -148,8 +155,7 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
         gpus.append(str(shown(setting(run.point, "gpu"))))
         rows.append({**sweep.settings_of(run), "seed": run.seed, **ended})
     found = capacities(rows, names, gpus)
-    sought, fleet = search.sought, (search.for_rate, search.sought.more_kv_gib or None, search.margin)
-    table = table_rows(found, sought.find, sweep.goals, sought.tolerance, *fleet)
+    table = table_rows(found, sweep.goals, search.asked)
     return table, [name_of({name: row[name] for name in names}) for row in table]
 
 
@@ -192,9 +198,7 @@ def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
         from kvsim.reports.listing import show
         from kvsim.reports.sweeps.capacity_words import capacity_words
 
-        slo = sweep.goals.limits
-        assert slo is not None
-        said = capacity_words(rows, labels, search.sought.find, slo, search.for_rate, sweep.goals.prices_from)
+        said = capacity_words(rows, labels, options, sweep.goals, search.defaults)
         show(said, f"written to {path}")
     return told_failures(rows, labels) or (UNMET if options.fail_unmet and MET not in found else 0)
 
@@ -207,18 +211,17 @@ def _write(
         from kvsim.reports.figures.swept.capacity import draw_capacity
         from kvsim.reports.figures.swept.fleet import draw_fleet
         from kvsim.reports.rundir.writing import write_figures
-        from kvsim.reports.sweeps.capacity_words import WORDS, answer, beside, clocks_apart
+        from kvsim.reports.sweeps.capacity_words import WORDS, answer, beside
 
-        find, slo = search.sought.find, search.sweep.goals.limits
-        assert slo is not None
-        headline = answer(rows, labels, find, slo, search.for_rate)
-        axis = (UNITS[find], WORDS[find])
-        below = [clocks_apart(rows, labels)[:-1], *beside(rows, search.sweep.goals.prices_from)]
+        find, goals = search.asked.find, search.sweep.goals
+        assert goals.limits is not None
+        headline = answer(rows, labels, search.asked, goals.limits)
+        below = beside(rows, search.defaults, goals.prices_from)
 
         def drawn(part: Path) -> Path:
             if any(row.get("fleet_price_per_hour") is not None for row in rows):
                 return draw_fleet(rows, labels, headline, below, part)
-            return draw_capacity(rows, labels, axis, headline, below, part)
+            return draw_capacity(rows, labels, (UNITS[find], WORDS[find]), headline, below, part)
 
         write_figures(path, drawn)
 

@@ -8,7 +8,7 @@ run is its row's reason; of a run that ends its worker the backend tells, see `l
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -72,9 +72,9 @@ def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
     return prepare(deployment.with_seed(seed), source.workload(), source.as_json(), goals=goals)
 
 
-def defaults(settings: Settings) -> list[str]:
-    """Which settings of the server are those that its release starts with, in words."""
-    return defaults_told(_deployed(described(None, None, dict(settings))[0])[0])
+def defaults(each: Iterable[Settings]) -> list[str]:
+    """Which settings of the servers are those that their releases start with, in words."""
+    return defaults_told(_deployed(described(None, None, dict(settings))[0])[0] for settings in each)
 
 
 def checked(settings: Settings, goals: Goals) -> str:

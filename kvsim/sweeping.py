@@ -249,8 +249,8 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
     else:
         from kvsim.reports.listing import show
 
-        told = [note for run in sweep.keys.values() for note in sweep_runs.defaults(run.point.settings)]
-        notes = [f"note: {note}" for note in dict.fromkeys(told)]
+        told = sweep_runs.defaults(run.point.settings for run in sweep.keys.values())
+        notes = [f"note: {note}" for note in told]
         table = sweep_words(rows, [*sweep.names, "seed"], sweep.goals.limits)
         show(table, "\n".join([*notes, f"written to {path}"]))
     unmet = sweep.goals.limits is not None and not any(row.get("slo.met") for row in rows)

@@ -8,7 +8,7 @@ summary, which tells how long it took.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from kvsim.allocators import ALLOCATORS
@@ -206,7 +206,7 @@ class Simulation:
             )
         if hybrid is not None:
             notes.append(hybrid.in_words)
-        notes += defaults_told(self.deployment)
+        notes += defaults_told([self.deployment])
         cost = self.engine.replica.pricing.cost
         if self.deployment.profile is not None and self.deployment.profile["kind"] == "rehearsal":
             notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -233,8 +233,28 @@ class Simulation:
         return notes
 
 
-def defaults_told(deployment: Deployment) -> list[str]:
-    """Which settings of a server, its defaults named, are those that its release starts with."""
+def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
+    """Which settings of servers, their defaults named, are those that their releases start with.
+
+    GPUs that start with the same share a line.
+    """
+    by_settings: dict[tuple[str, tuple[tuple[str, object], ...]], dict[str, None]] = {}
+    notes: dict[str, None] = {}
+    for deployment in deployments:
+        name, _, release = (deployment.engine.scheduler or FAMILY).partition("@")
+        own = _defaults_kept(deployment)
+        if own is None:
+            continue
+        key = (release if name == FAMILY else "", tuple(own.items()))
+        by_settings.setdefault(key, {})[deployment.gpu.name] = None
+        if not deployment.allocator.keeps_prefixes:
+            notes[f"Prefix caching is off: allocator {deployment.engine.allocator} keeps no prefixes."] = None
+    told = [defaults_note(release, [*gpus], dict(own)) for (release, own), gpus in by_settings.items() if own]
+    return [*told, *notes]
+
+
+def _defaults_kept(deployment: Deployment) -> dict[str, object] | None:
+    """The defaults of a server's release that it has; None where these are no release's."""
     engine = deployment.engine
     asked = Asked(max_model_len=engine.max_model_len)
     own = server_defaults(
@@ -243,15 +263,10 @@ def defaults_told(deployment: Deployment) -> list[str]:
     name, _, release = (engine.scheduler or FAMILY).partition("@")
     chosen = {**vars(engine), "gpu_memory_utilization": deployment.gpu_memory_utilization}
     if not own or not (name == FAMILY or set(own) == set(OF_ANY_ENGINE)):
-        return []
+        return None
     if name == FAMILY:
         own = {**own, "async_scheduling": rules_of(release or NEWEST).async_scheduling}
-    told = {each: value for each, value in own.items() if chosen[each] == value}
-    note = defaults_note(release if name == FAMILY else "", deployment.gpu, told)
-    notes = [note] if note else []
-    if not deployment.allocator.keeps_prefixes:
-        notes.append(f"Prefix caching is off: allocator {engine.allocator} keeps no prefixes.")
-    return notes
+    return {each: value for each, value in own.items() if chosen[each] == value}
 
 
 def prepare(

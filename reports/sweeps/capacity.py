@@ -1,13 +1,11 @@
-"""The capacity of systems: what searches with several seeds say together, and what follows from it.
+"""The capacity of systems: what searches with several seeds say together. The table: capacity_table.py.
 
-rows of searches (kvsim/capacity_runs.py) --> Capacity of each system: mean, interval, limit, per GPU, cost
-                                          --> the fleet for a rate, the value of more KV memory
+rows of searches (kvsim/capacity_runs.py) --> Capacity of each system: mean, interval, limit, per GPU
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from statistics import fmean
 from typing import Any
 
@@ -16,12 +14,9 @@ from kvsim.reports.seeds.intervals import Interval, interval, ratio
 from kvsim.reports.sweeps.systems import name_of
 from kvsim.reports.sweeps.table import FINISHED
 from kvsim.reports.waiting import SHORT_LIMITS, rounded_share
-from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]
-UNITS = {"rate": "requests_per_s", "clients": "clients", "rate-scale": "rate_scale"}
-"""What was sought -> the name of its column."""
 LEAST_HELD = 0.005
 MET, UNMET = "met", "unmet"
 """What became of a system whose searches ended: a load within the SLO, or none."""
@@ -143,7 +138,7 @@ def limited_by(system: Capacity, slo: Slo) -> str:
         return _never(system, slo)
     above = [row["above"] for row in system.rows if row.get("above")]
     if not above:
-        return "nothing up to the largest load tried"
+        return f"nothing up to {figures(system.load.mean)}, the highest load tried"
     missed = Counter(name for each in above for name in each["missed"])
     limits = {limit.name: limit for limit in slo.limits}
     parts = []
@@ -189,92 +184,3 @@ def _never(system: Capacity, slo: Slo) -> str:
     some = sum(row["load"] is not None for row in system.rows)
     seeds = f"met with {some} of {len(system.rows)} seeds; " if some else "met at no load; "
     return f"{seeds}closest at {figures(closest['load'])}: {words}"
-
-
-def table_rows(  # noqa: PLR0917 - what was asked
-    found: Sequence[Capacity],
-    find: str,
-    goals: Goals,
-    tolerance: float,
-    for_rate: float | None,
-    more_kv: float | None,
-    margin: float = 0.0,
-) -> list[dict[str, Any]]:
-    """A row per system, units in the names; the fleet for a rate, cheapest first, where that is asked for."""
-    slo, unit = goals.limits, UNITS[find]
-    assert slo is not None
-    rows = []
-    for system, best in zip(found, like_the_best(found), strict=True):
-        load, per_hour = system.load, goals.price_of(system.gpu) if system.rows else None
-        output = system.at_load("output_tokens_per_s")
-        row = {
-            **system.settings,
-            "status": system.status,
-            "reason": system.reason,
-            "rough": any(each.get("rough", False) for each in system.rows),
-            "gpus": system.gpus or None,
-            unit: None if load is None else load.mean,
-            f"{unit}_low": None if load is None else load.low,
-            f"{unit}_high": None if load is None else load.high,
-            f"{unit}_per_gpu": system.per_gpu,
-            "best_per_gpu": best,
-            "seeds": len(system.rows),
-            "tolerance": tolerance,
-            "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
-            "speed_of_trace": system.speed,
-            "tokens_per_s_per_user": _inverse(system.at_load("tpot_p50_s")),
-            "attained_share": system.at_load("attained_share"),
-            "requests_per_run": system.at_load("requests"),
-            "requests_from": system.requests_from,
-            "limited_by": limited_by(system, slo),
-            **system.beside,
-        }
-        if per_hour is not None:
-            row["price_per_million_output_tokens"] = (
-                per_hour * system.gpus / 3600 / output * 1e6 if output else None
-            )
-        if more_kv is not None:
-            value = system.more_kv()
-            row["more_kv_gib_per_gpu"] = more_kv
-            for name in ("mean", "low", "high"):
-                suffix = "" if name == "mean" else f"_{name}"
-                row[f"more_kv_gain_percent{suffix}"] = (
-                    None if value is None else 100 * (getattr(value, name) - 1)
-                )
-        if for_rate is not None:
-            servers = None if load is None else ceil(for_rate * (1 + margin) / load.mean)
-            row["margin_percent"] = 100 * margin
-            row["fleet_servers"] = servers
-            row["fleet_gpus"] = None if servers is None else servers * system.gpus
-            if per_hour is not None:
-                row["fleet_price_per_hour"] = None if servers is None else servers * system.gpus * per_hour
-        rows.append(row)
-    if for_rate is not None:
-        first = "fleet_price_per_hour" if any("fleet_price_per_hour" in row for row in rows) else "fleet_gpus"
-        rows.sort(
-            key=lambda row: (row.get(first) is None, row.get(first) or 0.0, -(row[f"{unit}_per_gpu"] or 0.0))
-        )
-    return rows
-
-
-def like_the_best(found: Sequence[Capacity]) -> list[bool]:
-    """Which systems carry most per GPU, or no less beyond the seeds' spread: seed by seed."""
-    known = [system for system in found if system.per_gpu is not None]
-    if not known:
-        return [False] * len(found)
-    best = max(known, key=lambda system: system.per_gpu or 0.0)
-
-    def alike(system: Capacity) -> bool:
-        if system is best or system.load is None or len(system.rows) != len(best.rows):
-            return system is best
-        if len(system.rows) < 2:
-            return system.per_gpu == best.per_gpu
-        each = [[row["load"] / row["gpus"] for row in one.rows] for one in (system, best)]
-        apart = ratio(*each)
-        return apart is not None and apart.holds(1.0)
-
-    return [alike(system) for system in found]
-
-
-def _inverse(value: float | None) -> float | None:
-    return 1 / value if value else None

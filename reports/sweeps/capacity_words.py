@@ -12,10 +12,13 @@ from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
 from kvsim.reports.sweeps.assumed import assumed_words
-from kvsim.reports.sweeps.capacity import MET, UNITS
+from kvsim.reports.sweeps.capacity import MET
+from kvsim.reports.sweeps.capacity_table import UNITS, clock_of
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
 from kvsim.sim.cost.clock import NOT_VALIDATED
 from kvsim.sim.counted import several
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.sweeps import Sought
 from kvsim.sim.record.slo import Slo
 
 WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the trace's speed"}
@@ -25,30 +28,56 @@ MOST_LINES = 12
 """Of more systems that were only searched roughly the best of each GPU is shown."""
 
 
-def answer(rows: Sequence[Row], labels: Sequence[str], find: str, slo: Slo, for_rate: float | None) -> str:
-    """The answer in a sentence."""
-    unit, words = UNITS[find], WORDS[find]
-    known = [(row, label) for row, label in zip(rows, labels, strict=True) if row[unit] is not None]
-    if not known:
+def answer(rows: Sequence[Row], labels: Sequence[str], asked: Sought, slo: Slo) -> str:
+    """The answer in a sentence; where clocks differ that they do, and one of each clock."""
+    unit = UNITS[asked.find]
+    apart = clocks_apart(rows, labels)
+    by_clock: dict[str, list[tuple[Row, str]]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        if row[unit] is not None:
+            clock = clock_of(row)
+            by_clock.setdefault(clock, []).append((row, f"{label} ({clock})" if apart else label))
+    if not by_clock:
         return f"No system meets {slo}"
-    if for_rate is not None:
-        row, label = known[0]
-        price = row.get("fleet_price_per_hour")
-        cost = "" if price is None else f", {figures(price)} per hour"
-        what = "cheapest" if price is not None else "fewest GPUs"
-        margin = f" and {row['margin_percent']:g} % more" if row["margin_percent"] else ""
-        return f"{for_rate:g} requests/s{margin} within {slo}: {what} with {label}: {count_of(row)}{cost}"
+    start = ""
+    if asked.for_rate is not None:
+        more = f" and {100 * asked.margin_share:g} % more" if asked.margin_share else ""
+        start = f"{asked.for_rate:g} requests/s{more} within {slo}: "
+    elif apart:
+        start = f"Within {slo}: "
+    within = "" if start else f" within {slo}"
+    said = [
+        _cheapest(known) if asked.for_rate is not None else _most(known, asked, within, alone=len(rows) == 1)
+        for known in by_clock.values()
+    ]
+    return f"{f'{apart} ' if apart else ''}{start}{'; '.join(said)}"
+
+
+def _cheapest(known: Sequence[tuple[Row, str]]) -> str:
+    """`cheapest with h100: 1 server, 1 GPU, 3.99 per hour`, of those on one clock, the cheapest first."""
+    row, label = known[0]
+    price = row.get("fleet_price_per_hour")
+    cost = "" if price is None else f", {figures(price)} per hour"
+    what = "cheapest" if price is not None else "fewest GPUs"
+    return f"{what} with {label}: {count_of(row)}{cost}"
+
+
+def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone: bool) -> str:
+    """`h100 carries most per GPU within ...: 5.16 requests/s, 20.6 in all`, of those on one clock."""
+    unit, words = UNITS[asked.find], WORDS[asked.find]
     row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
-    most = figures(row[f"{unit}_per_gpu"])
-    speed = row["speed_of_trace"] if find == "rate" else None
+    least = "at least " if row["at_least"] else ""
+    speed = row["speed_of_trace"] if asked.find == "rate" else None
     faster = "" if speed is None else f" ({figures(speed)} {WORDS['rate-scale']})"
-    if len(rows) == 1:
-        return f"{figures(row[unit])} {words}{faster} within {slo}, {most} per GPU"
-    said = f"{label} carries most per GPU within {slo}: {most} {words}, {figures(row[unit])} in all{faster}"
+    per_gpu, all_of_it = figures(row[f"{unit}_per_gpu"]), figures(row[unit])
+    if alone:
+        return f"{least}{all_of_it} {words}{faster}{within}, {per_gpu} per GPU"
+    carries = f"carries most per GPU{within}:" if within or len(known) > 1 else "carries per GPU"
+    said = f"{label} {carries} {least}{per_gpu} {words}, {all_of_it} in all{faster}"
     alike = [each for one, each in known if one["best_per_gpu"] and each != label]
     if len(alike) > 3:
         alike = [*alike[:2], f"{len(alike) - 2} others"]
-    return f"{said}; no different beyond the seeds' spread: {'; '.join(alike)}" if alike else said
+    return f"{said}; no different beyond the seeds' spread: {', '.join(alike)}" if alike else said
 
 
 def count_of(row: Row) -> str:
@@ -62,43 +91,34 @@ def trust_of(row: Row) -> str:
     return NOT_VALIDATED if error is None else f"TPOT {error:.1f} % off"
 
 
-def capacity_words(  # noqa: PLR0917 - what was asked
-    rows: Sequence[Row],
-    labels: Sequence[str],
-    find: str,
-    slo: Slo,
-    for_rate: float | None,
-    prices_from: str = "",
+def capacity_words(
+    rows: Sequence[Row], labels: Sequence[str], asked: Sought, goals: Goals, defaults: Sequence[str]
 ) -> RenderableType:
     """The answer, the table, why not more, and how it was judged."""
-    unit = UNITS[find]
+    slo, unit = goals.limits, UNITS[asked.find]
+    assert slo is not None
+    fleet = asked.for_rate is not None
+    best = _best_of_each_gpu(rows, unit) if fleet else set()
+    shown = [
+        place
+        for place, row in enumerate(rows)
+        if len(rows) <= MOST_LINES or not best or place in best or not row["rough"]
+    ]
+    headings, cells = _fleet_columns(rows) if fleet else _columns(rows, asked.find)
     table = ruled_table("")
-    headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
-    fleet = for_rate is not None
-    priced = any(row.get("fleet_price_per_hour") is not None for row in rows)
-    if fleet:
-        headings = [WORDS[find], "servers", "GPUs", *(["per hour"] if priced else []), "clock"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    best = _best_of_each_gpu(rows, unit) if fleet else set()
-    for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
-        if len(rows) > MOST_LINES and best and place not in best and row["rough"]:
-            continue
-        cells = [_count(row["gpus"]), _interval(row, unit), figures(row[f"{unit}_per_gpu"])]
-        if fleet:
-            cells = [cells[1], _count(row["fleet_servers"]), _count(row["fleet_gpus"])]
-            cells += [figures(row.get("fleet_price_per_hour"))] if priced else []
-            cells += [trust_of(row)]
-        else:
-            cells += [figures(row["output_tokens_per_s_per_gpu"]), figures(row["tokens_per_s_per_user"])]
-        table.add_row(Text(f"{label}{' *' if place in best else ''}", overflow="fold"), *cells)
+    apart = bool(clocks_apart(rows, labels))
+    clocks = [clock_of(row) for row in rows]
+    for clock in dict.fromkeys(clocks):
+        if apart:
+            table.add_row(Text(f"clock: {clock}" if clock else "not simulated", style="italic"))
+        for place in shown:
+            if clocks[place] == clock:
+                name = f"{'  ' * apart}{labels[place]}{' *' if place in best else ''}"
+                table.add_row(Text(name, overflow="fold"), *cells[place])
     table.columns[0].no_wrap = False
-    parts: list[RenderableType] = [
-        Text(answer(rows, labels, find, slo, for_rate), style="bold"),
-        "",
-        table,
-        "",
-    ]
+    parts: list[RenderableType] = [Text(answer(rows, labels, asked, slo), style="bold"), "", table, ""]
     if best:
         parts += [Text("* best of its GPU", style="dim"), ""]
     for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
@@ -110,11 +130,33 @@ def capacity_words(  # noqa: PLR0917 - what was asked
             parts.append(
                 Text(f"  one server, {row['more_kv_gib_per_gpu']:g} GiB more KV per GPU: {_gain(row)}")
             )
-    parts.append("")
-    different = clocks_apart(rows, labels)
-    parts += [Text(different, style="yellow"), ""] if different else []
-    parts += [Text(f"{line}.", style="dim") for line in (*beside(rows, prices_from), _how(rows))]
-    return Group(*parts)
+    told = (*beside(rows, defaults, goals.prices_from), _how(rows))
+    return Group(*parts, "", *(Text(f"{line}.", style="dim") for line in told))
+
+
+def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]]:
+    """What each system carries: headings, and the cells of each row."""
+    unit = UNITS[find]
+    headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
+    columns = (f"{unit}_per_gpu", "output_tokens_per_s_per_gpu", "tokens_per_s_per_user")
+    return headings, [
+        [_count(row["gpus"]), _interval(row, unit), *(figures(row[name]) for name in columns)] for row in rows
+    ]
+
+
+def _fleet_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The fleet of each system: headings, and the cells of each row."""
+    priced = any(row.get("fleet_price_per_hour") is not None for row in rows)
+    headings = [WORDS["rate"], "servers", "GPUs", *(["per hour"] * priced), "clock"]
+    return headings, [
+        [
+            _interval(row, UNITS["rate"]),
+            *(_count(row[name]) for name in ("fleet_servers", "fleet_gpus")),
+            *([figures(row.get("fleet_price_per_hour"))] * priced),
+            trust_of(row),
+        ]
+        for row in rows
+    ]
 
 
 def clocks_apart(rows: Sequence[Row], labels: Sequence[str]) -> str:
@@ -122,17 +164,21 @@ def clocks_apart(rows: Sequence[Row], labels: Sequence[str]) -> str:
     return differ((label, cost_in(row)) for row, label in zip(rows, labels, strict=True) if row["seeds"])
 
 
-def beside(rows: Sequence[Row], prices_from: str = "") -> list[str]:
-    """What stands beside an answer, in text and picture: what it assumes, its clock and prices."""
+def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str = "") -> list[str]:
+    """What stands beside an answer, in text and picture: what it assumes, its clock and prices.
+
+    `defaults`: which settings are those that a release starts with.
+    """
     ended = [row for row in rows if row["seeds"]]
     if not ended:
         return []
-    lines = [assumed_words(ended), f"Clock: {told([cost_in(row) for row in ended])}"]
+    lines = [assumed_words(ended), *(each.removesuffix(".") for each in defaults)]
+    lines.append(f"Clock: {told([cost_in(row) for row in ended])}")
     rough = sum(row["rough"] for row in ended)
     if rough:
         lines.append(
             f"{len(ended)} deployments fit; {len(ended) - rough} are confirmed by long runs, {rough} (~) by "
-            "short ones alone, which say too much near saturation: none of these is cheaper"
+            "short ones alone, which say too much near saturation: none of these is cheaper on its clock"
         )
     return [*lines, *([f"Prices per hour: {prices_from}; --gpu-price takes yours"] if prices_from else [])]
 
@@ -154,8 +200,8 @@ def _interval(row: Row, unit: str) -> str:
     if row[unit] is None:
         return "none"
     low, high = row[f"{unit}_low"], row[f"{unit}_high"]
-    if row["rough"]:
-        return f"~{figures(row[unit])}"
+    if row["rough"] or row["at_least"]:
+        return f"{'~' * row['rough']}{'>= ' * row['at_least']}{figures(row[unit])}"
     return with_spread(figures, Interval(row[unit], low, high, fixed=low == high))
 
 

@@ -62,6 +62,11 @@ class Found:
         return float(self.best.load * (self.worst.load / self.best.load) ** share)
 
     @property
+    def at_least(self) -> bool:
+        """Whether even the highest load is within, so that the answer may lie beyond."""
+        return self.best is not None and self.worst is None
+
+    @property
     def closest(self) -> Tried:
         """The load whose worst latency exceeds its limit least."""
         return min(self.tried, key=lambda each: (each.excess, -each.load))
@@ -103,7 +108,7 @@ def search(
 
     best: Tried | None = None
     worst: Tried | None = None
-    load = _rounded(start, whole)
+    load = min(max(_rounded(start, whole), least), most)
     for step in range(MOST_TRIED):
         now = seen(load)
         if now.within:

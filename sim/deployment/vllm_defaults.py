@@ -15,7 +15,7 @@ From vLLM's own code: vllm/engine/arg_utils.py (get_batch_defaults, once _set_de
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from kvsim.sim.errors import KvsimError
@@ -290,9 +290,9 @@ def release_settings(
     }
 
 
-def defaults_note(release: str, gpu: GpuSpec, settings: Mapping[str, object]) -> str:
+def defaults_note(release: str, gpus: Sequence[str], settings: Mapping[str, object]) -> str:
     """One line for a report: which settings are a release's own."""
     told = ", ".join(
         f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in settings.items()
     )
-    return f"vLLM {release or NEWEST} defaults for {gpu.name}: {told}." if told else ""
+    return f"vLLM {release or NEWEST} defaults for {', '.join(gpus)}: {told}." if told else ""

@@ -174,3 +174,8 @@ class Sought(Swept):
         if not (self.margin.endswith("%") and 0 <= percent <= 1000):
             raise KvsimError(f"margin must be a percentage from 0% to 1000%, as in 20%, got {self.margin!r}")
         return percent / 100
+
+    @property
+    def rate_to_carry(self) -> float | None:
+        """What the fleet is to carry, in requests per second, where a rate is given."""
+        return None if self.for_rate is None else self.for_rate * (1 + self.margin_share)

@@ -25,8 +25,8 @@ def prices(tmp_path):
     return str(path)
 
 
-def row(price, *, rough=True, status="met"):
-    return {"status": status, "rough": rough, "fleet_price_per_hour": price}
+def row(price, *, rough=True, status="met", clock="roofline"):
+    return {"status": status, "rough": rough, "fleet_price_per_hour": price, "cost.clock": clock}
 
 
 def test_candidates_are_what_fits_the_memory(prices):
@@ -43,6 +43,8 @@ def test_the_cheapest_are_confirmed_until_no_other_can_be_cheaper():
     assert to_confirm([row(1.6, rough=False), row(1.5), row(2.0)]) == [1]
     assert to_confirm([row(1.0, rough=False), row(1.5), row(None, status="unmet")]) == []
     assert to_confirm([row(9.0, rough=False)] * 6 + [row(1.0)]) == []
+    apart = [row(1.0, rough=False), row(2.0), row(3.0, clock="measured"), row(4.0, clock="measured")]
+    assert to_confirm(apart) == [2, 3], "what is cheap on one clock says nothing of another"
 
 
 def test_prices_of_a_file_and_those_that_ship(prices, tmp_path):
@@ -82,6 +84,8 @@ def test_one_command_sizes_a_deployment(prices, tmp_path, capsys):
     assert not table.rough[0], "the answer is confirmed"
     first = table.iloc[0]
     assert first.fleet_servers == -(-12 * 1.2 // first.requests_per_s)
+    assert (table.requests_per_s.dropna() <= 14.4).all(), "a server that carries all is asked for no more"
+    assert table.at_least.any()
     figure = fleet(table.to_dict("records"), list(table.gpu), "", ["Assumed"], SCREEN)
     assert figure.axes[0].get_xlabel().startswith("price per hour of the fleet")
     assert (out / "capacity.png").exists()

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from kvsim.reports.sweeps.capacity import capacities, limited_by, table_rows
+from kvsim.reports.sweeps.capacity import capacities, limited_by
+from kvsim.reports.sweeps.capacity_table import table_rows
 from kvsim.reports.sweeps.capacity_words import answer
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.reports.sweeps.steady import tells, window
 from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.sweeps import Sought
 from kvsim.sim.record.slo import Slo
 
 SLO = Slo.parse("ttft:p99=0.5s,tpot=50ms")
@@ -72,7 +74,9 @@ def test_where_no_load_is_within_the_closest_is_known():
 
 def test_where_every_load_is_within_the_most_is_tried():
     found = search(lambda load: Tried(load, True, 0.1), 5.0, least=0.01, most=100, tolerance=0.02)
-    assert found.worst is None and found.best.load == 100
+    assert found.worst is None and found.best.load == 100 and found.at_least
+    low = search(lambda load: Tried(load, True, 0.1), 5.0, least=0.01, most=1.23456789, tolerance=0.02)
+    assert low.best.load == 1.23456789 and len(low.tried) == 1, "no load above the most is tried"
 
 
 def table(arrival_s, e2e_s):
@@ -128,7 +132,7 @@ def row(load, seed, gpu="h100", **changes):
 def described(rows, for_rate=None, more_kv=None, price="h100=3,l40s=1"):
     found = capacities(rows, ["gpu"], [each["gpu"] for each in rows])
     goals = Goals(slo=str(SLO), gpu_price=price)
-    return table_rows(found, "rate", goals, 0.02, for_rate, more_kv)
+    return table_rows(found, goals, Sought(for_rate=for_rate, more_kv=more_kv))
 
 
 def test_the_reason_names_the_latency_and_what_held_requests_back():
@@ -168,7 +172,7 @@ def test_the_cheapest_fleet_comes_first():
     assert [each["gpu"] for each in found] == ["l40s", "h100", "b200"]
     assert [each["fleet_servers"] for each in found] == [4, 3, None]
     assert [each["fleet_price_per_hour"] for each in found] == [8, 18, None]
-    said = answer(found, ["l40s", "h100", "b200"], "rate", SLO, 10)
+    said = answer(found, ["l40s", "h100", "b200"], Sought(for_rate=10), SLO)
     assert said.endswith("cheapest with l40s: 4 servers, 8 GPUs, 8.00 per hour")
     unpriced = described(rows, for_rate=10, price=None)
     assert [each["fleet_gpus"] for each in unpriced] == [6, 8, None]
@@ -180,8 +184,44 @@ def test_what_seeds_do_not_tell_apart_is_said():
     rows += [row(load, seed, gpu="b200") for seed, load in enumerate((1.1, 1.5, 2.2))]
     found = described(rows, price=None)
     assert [each["best_per_gpu"] for each in found] == [True, True, False], "b200 is less with every seed"
-    said = answer(found, ["h100", "l40s", "b200"], "rate", SLO, None)
+    said = answer(found, ["h100", "l40s", "b200"], Sought(), SLO)
     assert said.startswith("l40s carries most") and said.endswith("beyond the seeds' spread: h100")
+
+
+def on(clock, load, gpu):
+    """The row of a search on this clock."""
+    about = {"output_tokens_per_s": 1000.0, "tpot_p50_s": 0.025, "attained_share": 0.99, "requests": 1000}
+    return row(load, 0, gpu=gpu, at_load={**about, "cost": {"clock": clock}})
+
+
+def test_systems_on_different_clocks_are_not_ranked():
+    """The roofline's 21 requests/s say nothing against 13 that were measured."""
+    rows = [on("roofline", 21.0, "l40s"), on("measured", 13.0, "h100"), on("measured", 12.0, "b200")]
+    gpus = [each["gpu"] for each in rows]
+    found = described(rows, price=None)
+    assert [each["best_per_gpu"] for each in found] == [True, True, False], "each against its own clock"
+    said = answer(found, gpus, Sought(), SLO)
+    assert said.startswith("Not comparable, as their clocks differ") and "--cost roofline" in said
+    assert "l40s (roofline) carries per GPU 10.5 requests/s" in said
+    assert "h100 (measured) carries most per GPU: 6.50 requests/s" in said
+    fleets = described(rows, for_rate=10, price="h100=3,l40s=1,b200=2")
+    assert [each["gpu"] for each in fleets] == ["b200", "h100", "l40s"], "the cheapest of each clock first"
+    said = answer(fleets, [each["gpu"] for each in fleets], Sought(for_rate=10, margin="20%"), SLO)
+    assert said.startswith("Not comparable") and "10 requests/s and 20 % more within" in said
+    assert "cheapest with b200 (measured)" in said and "cheapest with l40s (roofline)" in said
+
+
+def test_a_load_that_is_the_highest_tried_is_a_bound():
+    (found,) = described([row(12.0, 0, above=None, at_least=True)])
+    assert found["at_least"] and found["limited_by"] == "nothing up to 12.0, the highest load tried"
+    assert answer([found], ["h100"], Sought(), SLO).startswith("at least 12.0 requests/s")
+
+
+def test_rounding_adds_no_server_to_a_fleet():
+    for rate in (0.1, 0.7, 12.3456789, 14.399999999999999):
+        load = float(f"{rate:.15g}")
+        (found,) = described([row(load / 3, seed) for seed in range(3)], for_rate=load)
+        assert found["fleet_servers"] == 3
 
 
 def test_more_memory_is_compared_seed_by_seed():

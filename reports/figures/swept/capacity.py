@@ -9,8 +9,10 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.swept.pieces import places_by_clock
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
+from kvsim.reports.sweeps.capacity_table import clock_of
 
 Row = Mapping[str, Any]
 
@@ -31,30 +33,37 @@ def draw_capacity(  # noqa: PLR0917 - the parts of a picture
 def capacity(  # noqa: PLR0917 - the parts of a picture
     rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
-    """Bars, the largest first; a line for the interval, beside it the limit; below what is assumed."""
+    """Bars, of each clock the largest first; a line for the interval, beside it the limit."""
     unit, words = axis
     below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
-    order = sorted(range(len(rows)), key=lambda place: -(rows[place][f"{unit}_per_gpu"] or 0.0))
+    clocks = list(dict.fromkeys(map(clock_of, rows)))
+    order = sorted(
+        range(len(rows)),
+        key=lambda place: (clocks.index(clock_of(rows[place])), -(rows[place][f"{unit}_per_gpu"] or 0.0)),
+    )
     crowded = len(rows) > 12
-    figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * len(rows), headline)
+    tall = len(rows) + (len(clocks) if len(clocks) > 1 else 0)
+    figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * tall, headline)
     axes = figure.subplots()
+    places = places_by_clock(axes, style, [rows[place] for place in order])
     most = max((rows[place][f"{unit}_high"] or 0.0) / (rows[place]["gpus"] or 1) for place in order) or 1.0
-    for at, place in enumerate(order):
+    for place, (at, look) in zip(order, places, strict=True):
         row = rows[place]
         value = row[f"{unit}_per_gpu"]
         if value is not None:
-            axes.barh(at, value, height=0.62, color=style.look(0).colour, alpha=0.85)
+            axes.barh(at, value, height=0.62, color=look.colour, alpha=0.85)
             ends = [max(row[f"{unit}_{end}"], 0.0) / row["gpus"] for end in ("low", "high")]
             axes.plot(ends, [at, at], color=style.ink, linewidth=style.line)
         else:
             ends = [0.0, 0.0]
-        said = figures(value) if value is not None else "none"
+        said = f"{'>= ' * row['at_least']}{figures(value)}" if value is not None else "none"
         why = f"{said}   {short(str(row['limited_by']), 72)}" if not crowded else said
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **how)
     names = [short(labels[place], 34) for place in order]
-    axes.set_yticks(range(len(order)), names, color=style.ink, fontsize=style.small_pt if crowded else None)
-    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.set_yticks(
+        [at for at, _ in places], names, color=style.ink, fontsize=style.small_pt if crowded else None
+    )
     axes.set_xlim(0, most * (1.15 if crowded else 2.25))
     axes.set_xlabel(f"{words} per GPU")
     figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)

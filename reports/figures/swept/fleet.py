@@ -1,4 +1,4 @@
-"""fleet: what serving a load costs per hour, a bar per system, the cheapest first, with trust beside each."""
+"""fleet: what serving a load costs per hour, a bar per system, the cheapest of each clock first."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +9,10 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.swept.pieces import places_by_clock
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
+from kvsim.reports.sweeps.capacity_table import clock_of
 from kvsim.reports.sweeps.capacity_words import count_of, trust_of
 
 Row = Mapping[str, Any]
@@ -30,25 +32,21 @@ def fleet(
     rows: Sequence[Row], labels: Sequence[str], headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
     """Bars of those that serve the load; hollow where only short runs were made."""
-    shown = [
-        (row, label)
-        for row, label in zip(rows, labels, strict=True)
-        if row["fleet_price_per_hour"] is not None
-    ][:MOST_BARS]
+    shown = _cheapest(rows, labels)
+    clocks = len({clock_of(row) for row, _ in shown})
     below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
-    figure = new_sheet(style, 1.7 + 0.17 * len(below) + 0.3 * len(shown), headline)
+    figure = new_sheet(style, 1.7 + 0.17 * len(below) + 0.3 * (len(shown) + clocks), headline)
     axes = figure.subplots()
     most = max((row["fleet_price_per_hour"] for row, _ in shown), default=1.0) or 1.0
-    colour = style.look(0).colour
-    for at, (row, _) in enumerate(shown):
+    places = places_by_clock(axes, style, [row for row, _ in shown])
+    for (row, _), (at, look) in zip(shown, places, strict=True):
         price = row["fleet_price_per_hour"]
-        inside = "none" if row["rough"] else colour
-        axes.barh(at, price, height=0.62, facecolor=inside, edgecolor=colour, linewidth=0.7 * style.line)
+        inside = "none" if row["rough"] else look.colour
+        axes.barh(at, price, height=0.62, facecolor=inside, edgecolor=look.colour, linewidth=0.7 * style.line)
         said = f"{figures(price)}   {count_of(row)}; {trust_of(row)}"
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(price + 0.01 * most, at, said, **how)
-    axes.set_yticks(range(len(shown)), [short(label, 34) for _, label in shown], color=style.ink)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks([at for at, _ in places], [short(label, 34) for _, label in shown], color=style.ink)
     axes.set_xlim(0, 1.6 * most)
     rough = "; hollow: by short runs alone" if any(row["rough"] for row, _ in shown) else ""
     axes.set_xlabel(f"price per hour of the fleet{rough}")
@@ -56,3 +54,13 @@ def fleet(
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return figure
+
+
+def _cheapest(rows: Sequence[Row], labels: Sequence[str]) -> list[tuple[Row, str]]:
+    """Those that serve the load, of each clock the cheapest, no more of one than of another can be shown."""
+    by_clock: dict[str, list[tuple[Row, str]]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        if row["fleet_price_per_hour"] is not None:
+            by_clock.setdefault(clock_of(row), []).append((row, label))
+    most = MOST_BARS // max(len(by_clock), 1)
+    return [each for members in by_clock.values() for each in members[:most]]

@@ -1,13 +1,15 @@
 """What the figures of sweeps share: of many systems, which are told apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import short
+from kvsim.reports.sweeps.capacity_table import clock_of
 
 MOST_NAMED = 8
 """Systems that get a colour and a name; the others are grey."""
@@ -17,6 +19,25 @@ def looks(style: Style, count: int, named: Sequence[int]) -> list[Look | None]:
     """A look for each of so many systems: one of its own for those that are named; None: grey."""
     places = list(range(count)) if count <= MOST_NAMED else list(named)[:MOST_NAMED]
     return [style.look(places.index(place)) if place in places else None for place in range(count)]
+
+
+def places_by_clock(axes: Axes, style: Style, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Look]]:
+    """Where the bar of each row stands, and its look; where clocks differ each has a heading.
+
+    Rows of one clock come together: only their bars may be compared.
+    """
+    clocks = list(dict.fromkeys(clock_of(row) for row in rows))
+    headings = len(clocks) > 1
+    found = []
+    for at, row in enumerate(rows):
+        clock = clocks.index(clock_of(row))
+        found.append((at + (clock + 1) * headings, style.look(clock)))
+    for name in clocks if headings else ():
+        first = next(at for (at, look), row in zip(found, rows, strict=True) if clock_of(row) == name)
+        how: Any = {"va": "center", "style": "italic", "fontsize": style.small_pt, "color": style.ink}
+        axes.text(0, first - 1, f" clock: {name}", **how)
+    axes.set_ylim(found[-1][0] + 0.6 if found else 0.6, -0.6)
+    return found
 
 
 def mark(style: Style, look: Look | None) -> dict[str, Any]:

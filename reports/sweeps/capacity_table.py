@@ -1,0 +1,148 @@
+"""The table of capacities: a row per system, units in the names; those on one clock together.
+
+    found (capacity.py), what was asked --> what each carries, at what price
+                                        --> the fleet for a rate, the cheapest first; the value of more memory
+
+Systems on different clocks are not comparable, so each is held against those on its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from kvsim.reports.clocks import clock_name, cost_in
+from kvsim.reports.seeds.intervals import ratio
+from kvsim.reports.sweeps.capacity import Capacity, limited_by
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.sweeps import Sought
+
+UNITS = {"rate": "requests_per_s", "clients": "clients", "rate-scale": "rate_scale"}
+"""What was sought -> the name of its column."""
+ROUNDED = 1e-9
+"""A fleet's servers are not one more for what rounding adds to a load."""
+
+Columns = dict[str, Any]
+
+
+def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[Columns]:
+    """A row per system; of fleets for a rate the cheapest of each clock first."""
+    best = like_the_best(found)
+    rows = []
+    for system in found:
+        per_hour = goals.price_of(system.gpu) if system.rows else None
+        carried = _carried(system, goals, asked)
+        rows.append(
+            {
+                **system.settings,
+                **{**carried, "best_per_gpu": system in best},
+                **system.beside,
+                **_price(system, per_hour),
+                **_more_memory(system, asked.more_kv),
+                **_fleet(system, per_hour, asked),
+            }
+        )
+    return rows if asked.for_rate is None else _by_cost(rows, UNITS[asked.find])
+
+
+def clock_of(row: Mapping[str, Any]) -> str:
+    """The name of a row's clock."""
+    return clock_name(cost_in(row))
+
+
+def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
+    """What one server carries, and why not more."""
+    slo, unit, load = goals.limits, UNITS[asked.find], system.load
+    assert slo is not None
+    output = system.at_load("output_tokens_per_s")
+    tpot_s = system.at_load("tpot_p50_s")
+    return {
+        "status": system.status,
+        "reason": system.reason,
+        "rough": any(each.get("rough", False) for each in system.rows),
+        "at_least": any(each.get("at_least", False) for each in system.rows),
+        "gpus": system.gpus or None,
+        unit: None if load is None else load.mean,
+        f"{unit}_low": None if load is None else load.low,
+        f"{unit}_high": None if load is None else load.high,
+        f"{unit}_per_gpu": system.per_gpu,
+        "best_per_gpu": None,
+        "seeds": len(system.rows),
+        "tolerance": asked.tolerance,
+        "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
+        "speed_of_trace": system.speed,
+        "tokens_per_s_per_user": 1 / tpot_s if tpot_s else None,
+        "attained_share": system.at_load("attained_share"),
+        "requests_per_run": system.at_load("requests"),
+        "requests_from": system.requests_from,
+        "limited_by": limited_by(system, slo),
+    }
+
+
+def _price(system: Capacity, per_hour: float | None) -> Columns:
+    """What its tokens cost, where the GPU has a price."""
+    if per_hour is None:
+        return {}
+    output = system.at_load("output_tokens_per_s")
+    price = per_hour * system.gpus / 3600 / output * 1e6 if output else None
+    return {"price_per_million_output_tokens": price}
+
+
+def _more_memory(system: Capacity, gib: float | None) -> Columns:
+    """What more KV memory adds, in per cent, where that was asked."""
+    if gib is None:
+        return {}
+    value, name = system.more_kv(), "more_kv_gain_percent"
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    gains = {
+        f"{name}{end}": None if value is None else 100 * (getattr(value, which) - 1)
+        for end, which in ends.items()
+    }
+    return {"more_kv_gib_per_gpu": gib, **gains}
+
+
+def _fleet(system: Capacity, per_hour: float | None, asked: Sought) -> Columns:
+    """The servers that carry a rate, and their price, where that was asked."""
+    rate = asked.rate_to_carry
+    if rate is None:
+        return {}
+    servers = None if system.load is None else ceil(rate / system.load.mean - ROUNDED)
+    gpus = None if servers is None else servers * system.gpus
+    row = {"margin_percent": 100 * asked.margin_share, "fleet_servers": servers, "fleet_gpus": gpus}
+    if per_hour is not None:
+        row["fleet_price_per_hour"] = None if gpus is None else gpus * per_hour
+    return row
+
+
+def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
+    """Those on measured clocks first, of each clock the cheapest first."""
+    cost = "fleet_price_per_hour" if any("fleet_price_per_hour" in row for row in rows) else "fleet_gpus"
+
+    def place(row: Columns) -> tuple[Any, ...]:
+        clock = (row.get("cost.profile") is None, clock_of(row))
+        return (row.get(cost) is None, *clock, row.get(cost) or 0.0, -(row[f"{unit}_per_gpu"] or 0.0))
+
+    return sorted(rows, key=place)
+
+
+def like_the_best(found: Sequence[Capacity]) -> list[Capacity]:
+    """Those that carry most per GPU of all on their clock, or no less beyond the seeds' spread."""
+    by_clock: dict[str, list[Capacity]] = {}
+    for system in found:
+        if system.per_gpu is not None:
+            by_clock.setdefault(clock_of(system.beside), []).append(system)
+    return [each for systems in by_clock.values() for each in _alike(systems)]
+
+
+def _alike(systems: Sequence[Capacity]) -> list[Capacity]:
+    best = max(systems, key=lambda system: system.per_gpu or 0.0)
+
+    def alike(system: Capacity) -> bool:
+        if system is best or len(system.rows) != len(best.rows):
+            return system is best
+        if len(system.rows) < 2:
+            return system.per_gpu == best.per_gpu
+        each = [[row["load"] / row["gpus"] for row in one.rows] for one in (system, best)]
+        apart = ratio(*each)
+        return apart is not None and apart.holds(1.0)
+
+    return [system for system in systems if alike(system)]
