@@ -5,13 +5,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import typer
 from support.attack import attack, tried
+from support.command_files import write_command_files
+from support.commands import commands
 
 from kvsim import cli
 
 pytestmark = pytest.mark.slow
 
+SERVER = "--model llama-3.1-8b --gpu l4"
 SMALL = "--cost constant:0.03 --num-prompts 5 --no-plots --out out --force"
 GOOD = {
     "run": SMALL.split(),
@@ -32,8 +34,20 @@ GOOD = {
     "allocators": [],
     "schedulers": [],
     "check-allocator": ["paged", "--calls", "2"],
+    "check-scheduler": ["orca", "--workloads", "1"],
+    "routers": [],
+    "costs": [],
+    "sweep": ["sweep.toml", "--jobs", "1", *SMALL.split()],
+    "capacity": ["capacity.toml", "--jobs", "1", "--seeds", "1", *SMALL.split()],
+    "table": ["swept"],
+    "fit": SERVER.replace("--model ", "").split(),
+    "replay": ["mine.json", *SERVER.split(), "--cost", "roofline"],
+    "validate": ["points.csv", "--cost", "roofline", "--model", "llama-3.1-8b", "--gpu", "h100"],
+    "calibrate log": ["steps.log", "--out", "fitted.toml", "--force"],
 }
 """A command line of each command that does little."""
+REFUSED = ("reproduce", "traces fetch", "calibrate")
+"""What would do much is refused whatever stands beside it."""
 
 WORDS = """
     - -- -1 0 1 2 7 1e3 0.5 1e400 -1e400 nan inf -inf 1_0 0x10 \u0663 true x a,b , : 1:2 :: a:b:c uniform:1:2
@@ -51,6 +65,7 @@ VALUES = (*WORDS.split(), "", " ", "a\nb", "9" * 12, "9" * 30, "9" * 5000, "X" *
 def around(here):
     """A run, an empty directory, a link that leads to itself, and a directory that nobody may read."""
     assert cli.main(["run", *SMALL.split(), "--record-map", "3", "--quiet", "--out", "kept"]) == 0
+    write_command_files()
     Path("empty").mkdir()
     Path("loop").symlink_to("loop")
     Path("locked").mkdir(mode=0)
@@ -72,21 +87,15 @@ SENSIBLE = {
 
 
 def options() -> dict[str, list[str]]:
-    """The options of each command, as typer knows them."""
-    found = {}
-
-    def visit(command, name: str) -> None:
-        found[name] = [word for each in command.params for word in each.opts if word.startswith("-")]
-        for sub, inner in getattr(command, "commands", {}).items():
-            visit(inner, f"{name} {sub}".strip())
-
-    visit(typer.main.get_command(cli.app), "")
-    return {name: words for name, words in found.items() if name in GOOD}
+    """The options of each command, as the command line itself knows them."""
+    return {
+        name: [word for each in parameters for word in each.opts if word.startswith("-")]
+        for name, parameters in commands().items()
+    }
 
 
-def odd(rng: Random, known: dict[str, list[str]]) -> list[str]:
-    """A command line with one to three words changed."""
-    name = rng.choice([*GOOD, "run", "run", "run", "compare"])
+def odd(rng: Random, known: dict[str, list[str]], name: str) -> list[str]:
+    """A command line of a command with one to three words changed."""
     words = [*GOOD[name]]
     for _ in range(rng.choice([1, 1, 2, 3])):
         what, place = rng.random(), rng.randint(0, len(words))
@@ -114,16 +123,32 @@ def small(words: list[str]) -> bool:
 
 
 def test_every_command_is_tried():
-    assert options().keys() == GOOD.keys()
+    assert options().keys() == GOOD.keys(), "say in GOOD a command line of it that does little"
 
 
-def test_odd_command_lines(cases, around):
+@pytest.mark.parametrize("name", GOOD)
+def test_the_whole_command_line_is_good(around, name):
+    assert attack([*name.split(), *GOOD[name]]).code == 0 or name in REFUSED
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_odd_words_of_each_command(cases, around, name):
     known = options()
 
     def case(rng):
-        words = odd(rng, known)
+        words = odd(rng, known, name)
         return attack(words) if small(words) else None
 
-    found = tried("command lines", cases(150), case)
+    tried(f"words of {name}", cases(4), case)
+
+
+def test_odd_words_of_any_command(cases, around):
+    known = options()
+
+    def case(rng):
+        words = odd(rng, known, rng.choice(["run", "run", "run", "compare", *GOOD]))
+        return attack(words) if small(words) else None
+
+    found = tried("command lines", cases(60), case)
     assert min(found["accepted"], found["refused"]) > 0
     assert not os.path.exists("locked/out")
