@@ -63,16 +63,7 @@ def requests(
     KvsimError
         No row that can be used.
     """
-    kept = np.ones(len(prompt_tokens), dtype=bool)
-    reasons = dict(left_out or {})
-    for reason, rows in unusable(prompt_tokens, output_tokens, arrival_s, no_output):
-        if count := int(np.count_nonzero(rows & kept)):
-            reasons[reason] = reasons.get(reason, 0) + count
-            kept &= ~rows
-    left = [
-        f"{count:,} row{'s' * (count > 1)} left out: {reason}" for reason, count in reasons.items() if count
-    ]
-    order = np.flatnonzero(kept)
+    order, left = _usable(unusable(prompt_tokens, output_tokens, arrival_s, no_output), left_out or {})
     if not len(order):
         why = "; ".join(left) or "no rows"
         raise KvsimError(f"trace {path} must have at least one request that can be used, got none ({why})")
@@ -92,6 +83,21 @@ def requests(
         texts=texts and texts.rows(order),
         labels={name: column[order] for name, column in (labels or {}).items()},
     )
+
+
+def _usable(
+    unusable: Sequence[tuple[str, npt.NDArray[np.bool_]]], left_out: Mapping[str, int]
+) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """The places of the rows that can be used, and how many cannot; a row counts for its first reason."""
+    kept = np.ones_like(unusable[0][1])
+    reasons = dict(left_out)
+    for reason, rows in unusable:
+        reasons[reason] = reasons.get(reason, 0) + int(np.count_nonzero(rows & kept))
+        kept &= ~rows
+    left = [
+        f"{count:,} row{'s' * (count > 1)} left out: {reason}" for reason, count in reasons.items() if count
+    ]
+    return np.flatnonzero(kept), left
 
 
 def unusable(
