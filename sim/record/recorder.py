@@ -17,17 +17,13 @@ from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Columns, Integrals, Row, Span
+from kvsim.sim.record.span import Columns, Integrals, Span
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
 SPANS_AT_ONCE: Final = 1024
-ENDS: Final = 0
-DECODING: Final = 1
-HELD_BY: Final = 6
-"""The places of these in a row of a span."""
 
 STEP_COLUMNS = (
     "step",
@@ -162,10 +158,10 @@ class Recorder:
         self.truncated = 0
         self.finished_count = 0
         self.first_tokens = 0  # tokens that had none before them
-        self._rows: list[Row] = []  # of spans that are not counted yet
+        self._spans: list[Span] = []  # that are not counted yet
         self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
-        self._uncounted = self._rows, self._late_gaps, 0  # and the tokens that were counted before them
+        self._uncounted = self._spans, self._late_gaps, 0  # and the tokens that were counted before them
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
         self._steps: list[tuple[int, ...]] = []
@@ -205,21 +201,9 @@ class Recorder:
             if self._counting.spans == SPANS_AT_ONCE:
                 self.flush()
             return
-        rows = self._rows
-        rows.append(
-            (
-                span.ends,
-                span.decoding,
-                span.running,
-                span.held,
-                span.used,
-                span.internal,
-                span.held_by,
-                span.rest,
-                span.grown,
-            )
-        )
-        if len(rows) == SPANS_AT_ONCE:
+        spans = self._spans
+        spans.append(span)
+        if len(spans) == SPANS_AT_ONCE:
             self.flush()
 
     def late(self, gap_ps: int, count: int) -> None:
@@ -230,12 +214,12 @@ class Recorder:
 
     def flush(self) -> None:
         """Count the spans and the late tokens collected so far; a few of these wait for the last spans."""
-        rows, self._rows = self._rows, []
-        counts_late = len(rows) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
+        spans, self._spans = self._spans, []
+        counts_late = len(spans) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
         if self._counting is not None:
             self._take_counted(self._counting)
-        waited = [row for row in rows if row[HELD_BY]]
-        others = rows if not waited else [row for row in rows if not row[HELD_BY]]
+        waited = [span for span in spans if span.held_by]
+        others = spans if not waited else [span for span in spans if not span.held_by]
         self._count(waited, self.saturated)
         self._count(others, self.unsaturated)
         if self._late_gaps and counts_late:
@@ -243,26 +227,27 @@ class Recorder:
             self.token_gaps.add_spans([[gap] for gap in gaps], counts)
             self._late_gaps = []
         counted = self.token_gaps.count - (0 if self._counting is None else int(self._counting.tokens))
-        self._uncounted = self._rows, self._late_gaps, counted
+        self._uncounted = self._spans, self._late_gaps, counted
 
     def tokens(self) -> int:
         """Tokens generated so far, the last step carried out included; may be asked from another thread."""
-        rows, late, tokens = self._uncounted
-        tokens += sum([len(row[ENDS]) * row[DECODING] for row in rows[:]])
+        spans, late, tokens = self._uncounted
+        tokens += sum([len(span.ends) * span.decoding for span in spans[:]])
         tokens += sum([count for _, count in late[:]])
         return self.first_tokens + tokens + (0 if self._counting is None else int(self._counting.tokens))
 
-    def _count(self, rows: list[Row], sums: Integrals) -> None:
+    def _count(self, spans: list[Span], sums: Integrals) -> None:
         """Count spans that all go to the same sums."""
-        if not rows:
+        if not spans:
             return
-        spans = Columns(rows, self.slots_per_token)
-        for held_by, duration_ps in zip(spans.held_by, spans.totals, strict=True) if spans.held_by[0] else ():
-            self.held_ps[held_by] += duration_ps
-        self.token_gaps.add_spans(spans.ends, spans.decoding)
-        self.max_running = max(self.max_running, *spans.running)
-        self.peak_used_slots = spans.peak_slots(self.peak_used_slots)
-        sums.add_spans(spans)
+        columns = Columns(spans, self.slots_per_token)
+        if columns.held_by[0]:
+            for held_by, duration_ps in zip(columns.held_by, columns.totals, strict=True):
+                self.held_ps[held_by] += duration_ps
+        self.token_gaps.add_spans(columns.ends, columns.decoding)
+        self.max_running = max(self.max_running, *columns.running)
+        self.peak_used_slots = columns.peak_slots(self.peak_used_slots)
+        sums.add_spans(columns)
 
     def _take_counted(self, counting: Counting) -> None:
         """The same of spans that were counted one by one, compiled."""

@@ -6,22 +6,19 @@ in slot-picoseconds, or requests times picoseconds.
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from operator import add, mul, sub
+from operator import add, attrgetter, mul, sub
 
 from kvsim.sim.serving.growth import Grown
 
 Rest = tuple[int, int, int, int]
 """External, cached and idle slots, and tokens saved by sharing."""
 
-Row = tuple[list[int], int, int, int, int, int, str, Rest | None, Grown | None]
-"""What a `Span` says, in the order of its attributes."""
-
 
 class Span:
     """Steps without a decision, and what the memory held: planned, perhaps cut, then carried out.
 
     `held` slots hold a token in the first step, those of `decoding` tokens more in each later one; `used`
-    and `internal` are those before any growth in the span. A replica has one, which it plans again and again.
+    and `internal` are those before any growth in the span.
 
     Attributes
     ----------
@@ -39,10 +36,7 @@ class Span:
 
     __slots__ = ("decoding", "ends", "grown", "held", "held_by", "internal", "rest", "running", "used")
 
-    def __init__(self) -> None:
-        self.plan([], 0, 0, 0, 0, 0, "", None)
-
-    def plan(  # noqa: PLR0917 - for every span, and by position it is quick
+    def __init__(  # noqa: PLR0917 - for every span, and by position it is quick
         self,
         ends: list[int],
         decoding: int,
@@ -52,8 +46,7 @@ class Span:
         internal: int,
         held_by: str,
         rest: Rest | None,
-    ) -> "Span":
-        """Say what is to come; returns itself."""
+    ) -> None:
         self.ends = ends
         self.decoding = decoding
         self.running = running
@@ -63,7 +56,9 @@ class Span:
         self.held_by = held_by
         self.rest = rest
         self.grown: Grown | None = None
-        return self
+
+
+FACTS = attrgetter("ends", "decoding", "running", "held", "used", "internal", "held_by", "rest", "grown")
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
@@ -90,8 +85,8 @@ class Columns:
         Slots that every step after the first adds.
     """
 
-    def __init__(self, rows: list[Row], slots_per_token: int) -> None:
-        columns = zip(*rows, strict=True)
+    def __init__(self, spans: list[Span], slots_per_token: int) -> None:
+        columns = zip(*map(FACTS, spans), strict=True)
         self.ends: Sequence[list[int]] = next(columns)
         self.decoding: Sequence[int] = next(columns)
         self.running: Sequence[int] = next(columns)

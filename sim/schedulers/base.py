@@ -19,7 +19,7 @@ from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import Decision, undecided
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Beam
@@ -125,7 +125,7 @@ class Scheduler:
         """Decide the step that starts now: a record of all that `schedule` asked the server to do."""
         allocator = server.allocator
         copied, cow_copies = allocator.copied_slots, allocator.cow_copies
-        server.step = step = Decision()
+        server.step = step = undecided()
         self.schedule(server)
         if not step.paused:
             step.decodes = server.progress.size

@@ -45,7 +45,14 @@ class Door(Protocol):
         """A request can never be served."""
 
 
-class Arrivals:
+class Promise:
+    """A time before which nobody comes, by default never."""
+
+    def __init__(self, next_ps: int = NEVER_PS) -> None:
+        self.next_ps = next_ps
+
+
+class Arrivals(Promise):
     """Puts the requests of a workload into queues, each in its time; counts those that cannot be served.
 
     Parameters
@@ -64,11 +71,11 @@ class Arrivals:
     """
 
     def __init__(self, env: simpy.Environment, log: RequestLog, longest: int) -> None:
+        super().__init__()
         self.env = env
         self.log = log
         self.workload = log.workload
         self.longest = longest
-        self.next_ps = NEVER_PS
         self.now_ps = 0
         self.wait_for_answers = log.workload.waits is not None
         self._plain = False  # can requests be queued at once, as there is nothing to check?

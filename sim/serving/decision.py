@@ -11,6 +11,14 @@ log says. What fast-forward adds to it is a span of equal steps (sim/record/span
 from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.request import Request
 
+NAMES = (
+    *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
+    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats"),
+    *("evictions", "departures", "evicted_finished", "rejected"),
+    *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
+)
+"""What is printed, where there is anything to say."""
+
 
 class Decision:
     """One step, as decided.
@@ -52,12 +60,18 @@ class Decision:
         The head of the queue, if it found no room; kept only where events are written down.
     """
 
+    decodes: int = 0
+    chunks: list[Request]
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     recomputed_tokens: int = 0
     hit_tokens: int = 0
     charged_hit_tokens: int = 0
+    changed: bool = False
     copies: bool = False
+    paused: bool = False
+    repeats: int = 0
+    evictions: int = 0
     departures: int = 0
     evicted_finished: tuple[int, ...] = ()
     rejected: tuple[tuple[int, str, int], ...] = ()
@@ -65,12 +79,9 @@ class Decision:
     swapped_out_blocks: int = 0
     copied_slots: int = 0
     cow_copies: int = 0
+    no_room: bool = False
+    asks_by_cached: bool = False
     refusal: Refusal | None = None
-
-    def __init__(self) -> None:  # what is read of every step; of the rest most steps have nothing
-        self.decodes = self.evictions = self.repeats = 0
-        self.changed = self.paused = self.no_room = self.asks_by_cached = False
-        self.chunks: list[Request] = []
 
     def __repr__(self) -> str:
         said = {name: getattr(self, name) for name in NAMES}
@@ -109,10 +120,10 @@ class Decision:
         self.rejected += ((row, reason, preemptions),)
 
 
-NAMES = (
-    *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
-    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats"),
-    *("evictions", "departures", "evicted_finished", "rejected"),
-    *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
-)
-"""What is printed, where there is anything to say."""
+def undecided() -> Decision:
+    """The record of a step of which nothing is decided yet."""
+    step = Decision()
+    step.chunks = []
+    step.changed = step.paused = step.copies = step.asks_by_cached = False  # read of every step: quicker so
+    step.repeats = 0
+    return step

@@ -14,7 +14,7 @@ from operator import sub
 from mypy_extensions import i64, mypyc_attr
 
 from kvsim.allocators.base import Allocator, InvariantError
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import Decision, undecided
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown, GrowthCalendar
 from kvsim.sim.serving.progress import Progress
 from kvsim.sim.serving.request import Request, State
@@ -32,6 +32,8 @@ class Own:
     external_slots: bool
     windows: bool
     knows_prompts: bool
+    rests: bool
+    """slots that are external, cached, idle or shared"""
     works_in_spans: bool
 
 
@@ -50,11 +52,14 @@ class Decoding:
     may_work_in_spans: bool = True
     """Whether an allocator may work after each step of a span (`grow_mapped`, `pass_steps`)."""
 
+    shares: bool = False
+    """Whether sequences share blocks beyond what is cached."""
+
     def __init__(self, allocator: Allocator, progress: Progress) -> None:
         self.allocator = allocator
         self.progress = progress
         self.running: dict[int, Request] = {}
-        self.step = Decision()
+        self.step: Decision = undecided()
         self.now_ps = 0
         self.internal = 0  # slots lent that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
@@ -64,12 +69,14 @@ class Decoding:
             unit = 0  # it lends more than its tokens take: what is left over is known growth by growth
         self._growth = GrowthCalendar(unit if progress.linear else 0)
         kind = type(allocator)
+        external = kind.external_slots is not Allocator.external_slots
         self.own = Own(
             leaves_at=kind.leaves_at is not Allocator.leaves_at,
             surplus=kind.surplus is not Allocator.surplus,
-            external_slots=kind.external_slots is not Allocator.external_slots,
+            external_slots=external,
             windows=allocator.windows,
             knows_prompts=allocator.knows_prompts,
+            rests=external or allocator.idles or allocator.caches or self.shares,
             works_in_spans=works_in_spans,
         )
         self._granted_clock = -1  # of the last decode step whose memory was given
@@ -185,9 +192,11 @@ class Decoding:
     def grow_within(self, ends: list[int]) -> Grown:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
 
-        The first step has its memory already.
+        The first step has its memory already. Allocators that work after steps may strike some from `ends`.
         """
         allocator = self.allocator
+        if self.own.works_in_spans:
+            return self._work_within(ends)
         if self._growth.leaving:
             return self._grow_and_leave_within(ends)
         lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None
@@ -203,7 +212,7 @@ class Decoding:
             used *= per_token
         return used, internal, evicted, None, 0, 0
 
-    def work_within(self, ends: list[int]) -> Grown:
+    def _work_within(self, ends: list[int]) -> Grown:
         """As `grow_within`, with the allocator's work behind each step but the last.
 
         What could not be hidden behind a step is not begun: the steps from there on are struck from `ends`.

@@ -32,6 +32,7 @@ class GroupServer(Server):
     """
 
     may_work_in_spans = False
+    shares = True
 
     def __init__(
         self,

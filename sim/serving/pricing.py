@@ -21,6 +21,8 @@ class Pricing:
     ----------
     cost : CostModel
         What it asks.
+    hears : bool
+        Whether it wants to know what became of a plan: see `carried_out`.
     beside : bool
         Whether a step may take more, or other, time than its batch says.
     """
@@ -35,6 +37,7 @@ class Pricing:
         self._works_in_spans = server.own.works_in_spans
         self._linear = server.progress.linear
         self._hears = cost.flags
+        self.hears = self._hears or self._works_in_spans
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
 
     @property
@@ -157,19 +160,16 @@ class Pricing:
     # -- what became of them ------------------------------------------------------------------
 
     def carried_out(self, ends: list[int]) -> None:
-        """Tell a cost that asks how much of the span it priced came to pass."""
+        """Tell a cost that asks how much of the span it priced came to pass; it hid what was done beside."""
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None
-
-    def pass_steps(self) -> None:
-        """Steps have passed that hid all that was done beside them."""
-        if self._upkeep:
+        if self._upkeep and self._works_in_spans:
             self._upkeep.pass_steps()
 
     def after_step(self) -> None:
         """Let the allocator work while the next step computes."""
-        if self._upkeep and self._server.allocator.works_after_steps:
+        if self._upkeep:
             self._upkeep.after_step()
 
     def rest(self) -> None:

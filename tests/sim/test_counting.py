@@ -9,19 +9,13 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.span import Columns, Integrals, Span
 
 PER_TOKEN = 3
-FACTS = ("ends", "decoding", "running", "held", "used", "internal", "held_by", "rest", "grown")
 
 
 def planned(*facts, grown=None):
     """A span of these facts."""
-    span = Span().plan(*facts)
+    span = Span(*facts)
     span.grown = grown
     return span
-
-
-def row(span):
-    """The same as a recorder keeps it."""
-    return tuple(getattr(span, name) for name in FACTS)
 
 
 def drawn(random, longest_ps, most_slots):
@@ -44,7 +38,7 @@ def in_bulk(spans):
     """The sums, the histogram and the extremes as an interpreted recorder counts them."""
     sums, gaps, held_ps, running, peak = [], Histogram(), 0, 0, 0
     for held_by in ("kv_memory", ""):
-        columns = Columns([row(span) for span in spans if span.held_by == held_by], PER_TOKEN)
+        columns = Columns([span for span in spans if span.held_by == held_by], PER_TOKEN)
         sums.append(Integrals())
         sums[-1].add_spans(columns)
         gaps.add_spans(columns.ends, columns.decoding)

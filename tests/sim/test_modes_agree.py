@@ -20,6 +20,7 @@ from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.schedulers.static import Static
 from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.serving.observers import Checks
 from kvsim.sim.serving.request import State
 
 SUMS = ("time_ps", "token", "used", "internal", "cached", "shared", "running")
@@ -62,7 +63,8 @@ class Books:
         self.sums = {True: Counter(), False: Counter()}
         self.most_running = self.most_tokens = 0
         self._open: tuple[int, dict[str, int], bool, bool] | None = None
-        self._check, engine.replica.check = engine.replica.check, self.check
+        (checks,) = [each for each in engine.replica.observers if isinstance(each, Checks)]
+        self._check, checks.check = checks.check, self.check
         engine.replica.pricing.cost = self.cost = Timed(engine.replica.pricing.cost)
 
     def close(self, now_ps: int | None) -> None:

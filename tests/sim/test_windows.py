@@ -25,6 +25,7 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.models.kv_groups import KvGroups, blocks_held
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.run import prepare
+from kvsim.sim.serving.observers import Checks
 from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -213,8 +214,8 @@ class Books:
     def __init__(self, engine, groups):
         self.server, self.groups = engine.replica.server, groups
         self.before, self.decoded = {}, Counter()
-        self._check = engine.replica.check
-        engine.replica.check = self.check
+        (checks,) = [each for each in engine.replica.observers if isinstance(each, Checks)]
+        self._check, checks.check = checks.check, self.check
         self.steps = 0
 
     def check(self):

@@ -1,0 +1,30 @@
+"""A row of the timeline: what the memory holds at an instant, and who runs and waits."""
+
+from kvsim.allocators.base import InvariantError
+from kvsim.sim.record.recorder import Instant
+from kvsim.sim.serving.server import Server
+
+
+def instant_of(server: Server, held: int) -> Instant:
+    """The row for now, when so many slots hold a token; InvariantError where a kind of slot is negative."""
+    allocator = server.allocator
+    used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
+    internal = server.internal_slots()
+    free = allocator.free_slots - cached - external - allocator.idle_slots
+    found = Instant(
+        server.now_ps,
+        held,
+        used - held - internal,
+        internal,
+        cached,
+        external,
+        free,
+        len(server.running),
+        len(server.waiting),
+        allocator.largest_free_extent(),
+        server.totals.preemptions + server.totals.swap_outs,
+        allocator.idle_slots,
+    )
+    if min(found) < 0:
+        raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
+    return found

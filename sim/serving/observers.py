@@ -1,0 +1,163 @@
+"""Who looks on while a replica serves: checks, events, the map of the memory, the step log, a pace.
+
+    deciding    the scheduler is about to decide
+    decided     it has, and the server shows it; no time has passed
+    planned     how long that takes, and for how many steps it holds
+    passed      these steps are over; nothing of them is committed
+    after       all of them is
+
+They change nothing: with and without them a run gives the same integers. A replica has them in one list, most
+often an empty one. Each may ask for spans of at most so many steps (`most_steps`).
+"""
+
+from collections.abc import Callable
+
+from mypy_extensions import mypyc_attr
+
+from kvsim.sim.record.events import NO_ROOM, Events
+from kvsim.sim.record.memory_map import MemoryMap
+from kvsim.sim.record.recorder import Recorder
+from kvsim.sim.record.span import Span
+from kvsim.sim.record.step_row import end_of_step, start_of_step
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Observer:
+    """Sees what happens; a kind of its own does something where it wants to."""
+
+    def __init__(self) -> None:
+        self.most_steps = 1 << 62
+
+    def deciding(self) -> None:
+        """A step is to be decided."""
+
+    def decided(self, step: Decision) -> None:
+        """A step is decided."""
+
+    def planned(self, step: Decision, plan: Span) -> None:
+        """It will take so long, as will those like it."""
+
+    def passed(self, step: Decision, plan: Span) -> None:
+        """They are over."""
+
+    def after(self) -> None:
+        """They are committed: tokens are there, who has finished has left."""
+
+    def idle(self) -> None:
+        """There is nothing to do."""
+
+    def end(self) -> None:
+        """The run is over."""
+
+    def prompt_done(self, request: Request) -> None:
+        """A prompt, or a recomputation, is computed."""
+
+    def finished(self, request: Request) -> None:
+        """A request has its last token."""
+
+    def rejected(self, row: int, now_ps: int, step: int, reason: str) -> None:
+        """A request can never be served."""
+
+
+class Checks(Observer):
+    """Recounts the memory from scratch at every decision (slow; for tests)."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__()
+        self.check = check
+
+    def decided(self, step: Decision) -> None:
+        self.check()
+
+    def idle(self) -> None:
+        self.check()
+
+
+class Pace(Observer):
+    """Calls `wait` with the time in ps before each decision, which holds for `most_steps` at most."""
+
+    def __init__(self, server: Server, wait: Callable[[int], None], most_steps: int) -> None:
+        super().__init__()
+        self.most_steps = most_steps
+        self._server, self._wait = server, wait
+
+    def deciding(self) -> None:
+        self._wait(self._server.now_ps)
+
+
+class EventLog(Observer):
+    """Writes down what becomes of each request; admissions and preemptions the server tells itself."""
+
+    def __init__(self, events: Events, server: Server, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._events, self._server, self._scheduler = events, server, scheduler
+
+    def decided(self, step: Decision) -> None:
+        """Tell why the head of the queue is still there."""
+        server, events = self._server, self._events
+        happened, events.changed = events.changed or step.changed, step.changed
+        if not server.waiting:
+            return
+        head = server.waiting[0]
+        if step.refusal and step.refusal.request is head:
+            reason, need = NO_ROOM, step.refusal.need_slots
+        else:
+            reason = self._scheduler.held_back(server)
+            need = server.allocator.slots_needed(head.known_tokens, server.bound(head))
+        events.refused(head, server.now_ps, server.steps, reason, need, server.allocator, happened)
+
+    def prompt_done(self, request: Request) -> None:
+        self._events.decodes(request, self._server.now_ps, self._server.steps - 1)
+
+    def finished(self, request: Request) -> None:
+        self._events.finished(request, self._server.now_ps, self._server.steps - 1)
+
+    def rejected(self, row: int, now_ps: int, step: int, reason: str) -> None:
+        self._events.rejected(row, now_ps, step, reason)
+
+
+class MapDrawer(Observer):
+    """Draws the map of the memory where an instant is due; a span ends at the next."""
+
+    def __init__(self, memory_map: MemoryMap, server: Server) -> None:
+        super().__init__()
+        self._map, self._server = memory_map, server
+
+    def decided(self, step: Decision) -> None:
+        server = self._server
+        if self._map.due:
+            self._map.draw(server.now_ps, server.allocator, server.running, server.lengths())
+        self.most_steps = self._map.steps(server.progress.size)
+
+    def passed(self, step: Decision, plan: Span) -> None:
+        decoded = 0 if step.paused else self._server.progress.added(len(plan.ends))
+        self._map.passed(decoded + step.prefill_tokens)
+
+    def end(self) -> None:
+        """The last picture: nobody is there."""
+        self._map.draw(self._server.now_ps, self._server.allocator, {}, {})
+
+
+class StepLog(Observer):
+    """Writes a row per step, with who runs and waits as the engine itself counts them."""
+
+    def __init__(self, recorder: Recorder, server: Server, scheduler: Scheduler) -> None:
+        super().__init__()
+        self.most_steps = 1
+        self._recorder, self._server, self._scheduler = recorder, server, scheduler
+
+    def planned(self, step: Decision, plan: Span) -> None:
+        server = self._server
+        as_waiting = self._scheduler.counted_as_waiting(server)
+        running = len(server.running) - as_waiting
+        waiting = len(server.waiting) + as_waiting + len(step.evicted_finished)
+        row = start_of_step(server, step, plan.held, plan.ends[-1], running, waiting)
+        self._recorder.log_start(row, waiting)
+
+    def after(self) -> None:
+        running = len(self._server.running) - self._scheduler.counted_as_waiting(self._server)
+        self._recorder.log_end(*end_of_step(self._server, running))

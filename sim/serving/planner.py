@@ -1,0 +1,134 @@
+"""What a decision comes to: a span of equal steps, as many as need no new decision, and when each ends.
+
+    decided    |==|                      one step, by the scheduler
+    planned    |==|==|==|==|==|          those that follow from it, too; nothing of them is carried out
+
+A span ends at the next finish, before the first step whose memory is not guaranteed, where a row of the
+timeline is due, where an observer wants to look, and at the first boundary at or after the next time of which
+it is known that somebody comes. What it says of its beginning (who waits, what is external) is noted now, as
+others may come before it is carried out.
+"""
+
+from kvsim.sim.record.limits import limit
+from kvsim.sim.record.recorder import Recorder
+from kvsim.sim.record.span import Rest, Span
+from kvsim.sim.record.timeline import instant_of
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.arrivals import Promise
+from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.observers import Observer
+from kvsim.sim.serving.pricing import Pricing
+from kvsim.sim.serving.server import Server
+
+
+class Planner:
+    """Makes the plans of one replica.
+
+    Parameters
+    ----------
+    observers : list of Observer
+        Those of the replica, which may get more.
+    most_steps : int
+        Of a span; 1 is step mode.
+
+    Attributes
+    ----------
+    coming : Promise
+        Nobody comes before its `next_ps`, as far as spans have to care.
+    stands : bool
+        Whether the plan made last goes on whoever comes: they would only join the queue.
+    late : list of (int, int)
+        (last token, how many) of those who decode in it, and got no token in the step before.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of a replica
+        self,
+        server: Server,
+        scheduler: Scheduler,
+        pricing: Pricing,
+        recorder: Recorder,
+        observers: list[Observer],
+        most_steps: int,
+    ) -> None:
+        self._server, self._scheduler, self._pricing = server, scheduler, pricing
+        self._recorder, self._observers = recorder, observers
+        self.most_steps = most_steps
+        self.coming = Promise()
+        self.stands = False
+        self.late: list[tuple[int, int]] = []
+        self._in_turn = scheduler.in_turn
+
+    def plan(self, step: Decision) -> Span | None:
+        """How long a decision holds; None: there is nothing to compute."""
+        server, pricing, progress = self._server, self._pricing, self._server.progress
+        held, contexts = server.tokens()
+        if server.now_ps >= self._recorder.next_sample_ps:
+            self._recorder.sample(instant_of(server, held))
+        if self._observers:
+            self._tell_decided(step)
+        decodes, due, alone = step.decodes, False, step.changed
+        if decodes and progress.late:
+            self.late = progress.late_tokens(server.now_ps)
+            if self.late:  # these tokens are counted one by one
+                alone, decodes = True, 0
+        if pricing.beside:
+            due = pricing.due()
+            alone = alone or pricing.is_unlike(due)
+            contexts = pricing.read(contexts)
+        if alone:
+            if not step.computes:
+                return None
+            ends = [pricing.step_ps(step, contexts, due)]
+        elif decodes:
+            ends = self._ends(step, contexts, due)
+        else:
+            return None
+        allocator, internal = server.allocator, server.internal
+        rest: Rest | None = None
+        if server.own.rests and (
+            allocator.shared_tokens or allocator.cached_slots or allocator.idles or server.own.external_slots
+        ):
+            rest, internal = server.rest(), server.internal_slots()
+        used = allocator.used_slots
+        if held + internal > used:
+            instant_of(server, held)  # raises, with all numbers
+        running = len(server.running) - server.seats.count
+        held_by = limit(server, self._scheduler) if server.waiting or server.swapped else ""
+        plan = Span(ends, decodes, running, held, used, internal, held_by, rest)
+        if self._observers:
+            self._tell_planned(step, plan)
+        return plan
+
+    def _tell_decided(self, step: Decision) -> None:
+        for observer in self._observers:
+            observer.decided(step)
+
+    def _tell_planned(self, step: Decision, plan: Span) -> None:
+        for observer in self._observers:
+            observer.planned(step, plan)
+
+    def _ends(self, step: Decision, contexts: int, due: bool) -> list[int]:
+        """When the steps end, counted from now, that need no new decision; at least one.
+
+        The first has to pay for what the allocator did beside, where that is `due`.
+        """
+        server, at_most = self._server, self.most_steps
+        if self._observers:
+            at_most = min(at_most, *[observer.most_steps for observer in self._observers])
+        limit_ps = self._recorder.next_sample_ps
+        self.stands = self._in_turn and len(server.waiting) > 0
+        if not self.stands and self.coming.next_ps < limit_ps:
+            limit_ps = self.coming.next_ps
+        foreseen = at_most if not step.repeats else min(at_most, step.repeats)
+        steps = server.guaranteed_steps(foreseen, step.asks_by_cached)
+        ends = self._pricing.ends(step, steps, limit_ps - server.now_ps, contexts, due)
+        if step.repeats:
+            self._go_on(step, ends, contexts, at_most)
+        return ends
+
+    def _go_on(self, step: Decision, ends: list[int], contexts: int, at_most: int) -> None:
+        """Add to a span what is foreseen of the steps behind those for which the decision holds."""
+        server, progress = self._server, self._server.progress
+        until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps)
+        at_most = min(at_most, progress.next_finish - progress.clock)
+        self._pricing.go_on(step, ends, contexts, until_ps - server.now_ps, at_most)
