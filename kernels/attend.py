@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvsim.kernels.launch import INTERPRETED, Launch, Tiling, next_power_of_2
+from kvsim.kernels.launch import INTERPRETED, LEAST_ROWS, Launch, Tiling, next_power_of_2
 from kvsim.kernels.pieces import Pieces
 from kvsim.kernels.tiles import capped, fold, load_rows, scores_of, slots_of, weight_of
 
@@ -185,9 +185,9 @@ def reduce_kernel(
 def attending(
     arguments: dict[str, Any], sinks: torch.Tensor | None, pieces: Pieces, tiling: Tiling
 ) -> list[Launch]:
-    """The launches of both kernels; arguments that follow from others are added here."""
+    """The launches of both kernels; what no argument says is 0, and what follows from others is added."""
     query, out, lengths, homes = (arguments[name] for name in ("q", "out", "lengths", "homes"))
-    head_dim, (_, heads, _) = arguments["HEAD_DIM"], query.shape
+    head_dim, (_, heads, _), paged = arguments["HEAD_DIM"], query.shape, homes.dim() == 2
     shared, head_pad = pieces.starts is not None, next_power_of_2(head_dim)
     partial, logsum = out, out
     if shared:
@@ -201,14 +201,18 @@ def attending(
         "HEAD_PAD": head_pad,
         "SINKS": sinks is not None,
     }
-    arguments = arguments | common | {
-        "home_stride": homes.shape[1] if arguments["PAGED"] else 0,
+    arguments = {"softcap": 0.0, "window": 0, "ROPE": 0} | arguments | common
+    arguments |= {
+        "home_stride": homes.shape[1] if paged else 0,
+        "ROWS": max(LEAST_ROWS, next_power_of_2(arguments["GROUP"])),
         "TILE": tiling.tile,
+        "BLOCK_SIZE": arguments["BLOCK_SIZE"] if paged else 1,
+        "PAGED": paged,
         "WINDOW": arguments["window"] > 0,
         "SHARED": shared,
-        "SOFTCAP": arguments["softcap"] > 0,
         "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # whose products are wrong there
-    }  # fmt: skip
+        "SOFTCAP": arguments["softcap"] > 0,
+    }
     grid = (arguments["kv_heads"] * pieces.shares, 1, 1)
     found = [Launch(decode_kernel, grid, arguments, tiling.warps, tiling.stages, tiling.registers)]
     if shared and pieces.shares > 1:

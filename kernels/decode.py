@@ -27,16 +27,7 @@ from kvsim.kernels.checks import (
     expect_runnable,
     expect_tensor,
 )
-from kvsim.kernels.launch import (
-    INTERPRETED,
-    LEAST_ROWS,
-    Gpu,
-    Launch,
-    Tiling,
-    decode_tiling,
-    gpu_of,
-    next_power_of_2,
-)
+from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, decode_tiling, gpu_of
 from kvsim.kernels.pieces import Pieces, cut_or_given
 
 LOG2_E = 1.4426950408889634
@@ -190,9 +181,6 @@ def plan_decode(
         "window": window or 0,
         "GROUP": group,
         "HEAD_DIM": head_dim,
-        "ROWS": max(LEAST_ROWS, next_power_of_2(group)),
-        "BLOCK_SIZE": block_size if paged else 1,
-        "PAGED": paged,
-        "ROPE": 0,
+        "BLOCK_SIZE": block_size,
     }
     return [*launches, *attending(arguments, sinks, pieces, tiling)]

@@ -26,16 +26,7 @@ from kvsim.kernels.checks import (
     expect_tensor,
 )
 from kvsim.kernels.decode import LOG2_E
-from kvsim.kernels.launch import (
-    INTERPRETED,
-    LATENT,
-    LEAST_ROWS,
-    Gpu,
-    Launch,
-    Tiling,
-    gpu_of,
-    next_power_of_2,
-)
+from kvsim.kernels.launch import INTERPRETED, LATENT, Gpu, Launch, Tiling, gpu_of
 from kvsim.kernels.pieces import Pieces, cut_or_given
 
 
@@ -152,15 +143,11 @@ def plan_latent(
         "out": out,
         "scale_log2": scale * cache_scale * LOG2_E,
         "value_scale": cache_scale,
-        "softcap": 0.0,
         "row": width,
         "kv_heads": blocks,
-        "window": 0,
         "GROUP": group,
         "HEAD_DIM": latent,
-        "ROWS": max(LEAST_ROWS, next_power_of_2(group)),
-        "BLOCK_SIZE": cache.shape[1] if paged else 1,
-        "PAGED": paged,
+        "BLOCK_SIZE": cache.shape[1],
         "ROPE": width - latent,
     }
     return [*launches, *attending(arguments, None, pieces, tiling)]

@@ -42,11 +42,11 @@ def reading(
 
 
 def drift_of(readings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sentinel -> how much longer its slowest reading is than its fastest; of medians."""
+    """Sentinel -> how much longer its slowest reading is than its fastest; of medians above 0."""
     found = {}
     for point in sentinels(rehearsal=False):
         medians = [median(one[point.part]) for one in readings if one.get(point.part)]
-        if medians:
+        if medians := [each for each in medians if each > 0]:
             found[point.part] = max(medians) / min(medians) - 1
     return found
 

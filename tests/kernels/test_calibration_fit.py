@@ -15,6 +15,7 @@ from support.synthetic_gpu import H200, SyntheticGpu, programs_of, true_s
 
 from kvsim.kernels.calibration import form
 from kvsim.kernels.calibration.calibrate import calibrate
+from kvsim.kernels.calibration.drift import SENTINEL, drift_of
 from kvsim.kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.least_squares import residuals
@@ -464,6 +465,23 @@ def test_refused_points_are_listed_and_never_fitted(plan):
     assert not [point for point in wanted if dict(point.x) in fitted]
     assert wanted[0].cell in decode["unmeasured"]
     assert decode["error"]["held_out"]["mean"] < 0.05
+
+
+def test_a_time_of_zero_is_refused_and_divides_nothing(plan):
+    """Of a point, and of a sentinel: a clock that is too coarse once."""
+    wanted = next(point for point in plan.points if point.part == "decode" and point.role == "grid")
+
+    class Still(SyntheticGpu):
+        def sample(self, point):
+            found = super().sample(point)
+            still = point.key == wanted.key or (point.role == SENTINEL and self.readings < 3)
+            return replace(found, seconds=(0.0,) * len(found.seconds)) if still else found
+
+    found = calibrate(plan, stopwatch=Still(), read_clocks=dict)
+    (refused,) = found["refused"]
+    assert refused["x"] == dict(wanted.x) and refused["reason"].startswith("no time at all")
+    assert 0 < found["measured"]["drift"]["decode"] < 0.03
+    assert drift_of([{"decode": [0.0]}]) == {}
 
 
 def test_a_cell_that_was_not_measured_has_its_neighbours_ratio(profile):

@@ -102,7 +102,7 @@ def test_random_cases(seed):
     )  # fmt: skip
     assert_right(
         batch, batch.queries(len(lengths)), latent, splits=draw.choice([1, 2, 5, 9]), tiling=tiling,
-        index=draw.choice([torch.int32, torch.int64]), tokens=draw.choice([None, sum(lengths)]),
+        index=draw.choice([torch.int32, torch.int64]), tokens=draw.choice([None, 0, sum(lengths)]),
     )  # fmt: skip
 
 
