@@ -423,6 +423,7 @@ def validate(
             show_default="none",
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Hold the clock against servers that really ran."""
     from kvsim.reports.figures.style import style_named
@@ -437,7 +438,8 @@ def validate(
     if table is not None:
         write_errors(errors_of(found, cost), table)
     if out is not None:
-        for path in write_figures(out, lambda part: draw_truth(found, part, style_named("screen"), "png")):
+        style = style_named("screen")
+        for path in write_figures(out, lambda part: draw_truth(found, part, style, "png"), force):
             print(path)
 
 

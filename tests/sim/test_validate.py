@@ -1,6 +1,7 @@
 """Measured servers beside simulated ones: what ships is read and held to, what cannot be is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -182,3 +183,26 @@ def test_a_table_that_is_cut_off_is_told_in_one_line(text):
     head, row = points_module._shipped("points").splitlines()[:2]
     with pytest.raises(KvsimError):
         points_module.points(text.format(head=head, row=row))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "version", "seats", "tokens", "shares", "memory"),
+    [
+        ("meta-llama/Llama-3.1-70B", "h100_sxm", "", 16, 8192, False, 0.9),
+        ("openai/gpt-oss-120b", "h200_sxm", "0.18.0", 16, 8192, False, 0.9),
+        ("openai/gpt-oss-120b", "b200_sxm", "0.15.1", 512, 8192, False, 0.9),
+        ("MiniMaxAI/MiniMax-M2.5", "h100_sxm", "0.18.0", 256, 8192, False, 0.9),
+        ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.17.0", 1024, 8192, True, 0.95),
+        ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", "0.19.0", 1024, 2048, False, 0.9),
+        ("Qwen/Qwen3-32B", "h100_sxm", "0.12.0", 1024, 8192, False, 0.9),
+    ],
+)
+def test_a_server_has_the_flags_of_the_script_that_launched_it(
+    model, gpu, version, seats, tokens, shares, memory
+):
+    some = [each for each in points() if (each.model, each.gpu) == (model, gpu)]
+    point = replace(some[0], version=version, clients=16, ep=1, dp=1, input_tokens=1024, output_tokens=1024)
+    server = deployment_of(point)
+    engine = server.engine
+    assert (engine.max_num_seqs, engine.max_num_batched_tokens) == (seats, tokens)
+    assert (server.enable_expert_parallel, server.gpu_memory_utilization) == (shares, memory)
