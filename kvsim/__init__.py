@@ -87,7 +87,12 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
     from importlib import import_module
 
     if name in _WHERE:
-        return getattr(import_module(f"kvsim.{_WHERE[name]}"), name)
+        found = getattr(import_module(f"kvsim.{_WHERE[name]}"), name)
+        if isinstance(found, type) and not found.__doc__:  # a compiled class
+            from kvsim.sim.sources import class_doc
+
+            found.__doc__ = class_doc(found)
+        return found
     from difflib import get_close_matches
 
     near = get_close_matches(name, _WHERE, n=1)

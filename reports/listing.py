@@ -1,10 +1,8 @@
 """What there is to choose from, as tables: models, GPUs, and whatever a registry names."""
 
-import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -18,6 +16,7 @@ from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, mod
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.option import options_of
 from kvsim.sim.parts import KINDS, is_own
+from kvsim.sim.sources import module_doc
 
 
 def models_table() -> FittingTable:
@@ -99,7 +98,7 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
 
 def names_table(registry: Mapping[str, str]) -> FittingTable:
     """Each name of a registry (name -> `module:attribute`) with the first line of its module."""
-    said = {name: _doc_of(where.partition(":")[0]) for name, where in registry.items()}
+    said = {name: module_doc(where.partition(":")[0]) for name, where in registry.items()}
     return table_of(("name", "what it is"), ((name, _first_line(text)) for name, text in said.items()))
 
 
@@ -110,7 +109,7 @@ def part_card(kind: str, name: str) -> str:
     found: Any = class_named(kind, text if is_own(text, registry) else text.partition(":")[0], registry, base)
     versions = getattr(found, "VERSIONS", ())
     told = [f"releases {', '.join(versions)}"] if versions else []
-    return "\n".join([name, *told, *own_options(found.declares), "", _doc_of(found.__module__)])
+    return "\n".join([name, *told, *own_options(found.declares), "", module_doc(found.__module__)])
 
 
 def own_options(declared: type) -> list[str]:
@@ -137,16 +136,6 @@ def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
     said = {rule.__name__.replace("_", " "): (rule.__doc__ or "").strip() for rule in rules}
     numbers = re.compile(r"( \([\d, ]+\))?\.$")
     return table_of(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
-
-
-def _doc_of(name: str) -> str:
-    """What a module says of itself; a compiled one has no docstring, but its source lies beside it."""
-    module = import_module(name)
-    text, file = module.__doc__, module.__file__
-    if text is None and file is not None:
-        source = Path(file).with_name(f"{name.rpartition('.')[2]}.py")
-        text = ast.get_docstring(ast.parse(source.read_bytes()), clean=False) if source.is_file() else None
-    return (text or "").strip()
 
 
 def _first_line(text: str) -> str:

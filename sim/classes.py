@@ -6,11 +6,11 @@ as one in a function, works too.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TypeVar
 
 from kvsim.sim.errors import KvsimError, listed, unknown
 from kvsim.sim.plugins import imported, named_object
+from kvsim.sim.sources import left_open
 
 T = TypeVar("T")
 
@@ -57,7 +57,8 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
     return found
 
 
-@lru_cache(maxsize=128)
 def _missing(found: type) -> list[str]:
     """The methods that a class leaves to its subclasses."""
-    return [each for each in dir(found) if getattr(getattr(found, each, None), "__isabstractmethod__", False)]
+    names = sorted({name for base in found.__mro__ for name in left_open(base)})
+    said_by = {name: next(base for base in found.__mro__ if name in vars(base)) for name in names}
+    return [name for name in names if name in left_open(said_by[name])]

@@ -192,3 +192,22 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
     for chosen in (["-m", "golden or not slow"], ["-m", "slow and not golden", "-k", SLOW_TOO]):
         said = run(target, *options, *chosen, *TRIED, folder=tmp_path, KVSIM_GOLDENS=goldens, COLUMNS="80")
         assert re.search(r"\d+ passed|\[100%\]", said), said[-1000:]
+
+
+OWN = """
+import kvsim
+
+class Half(kvsim.Allocator):
+    def from_options(cls, *_): ...
+
+try:
+    kvsim.simulate(allocator=Half, num_prompts=2)
+except kvsim.KvsimError as told:
+    print(kvsim.Allocator.__doc__, kvsim.Scheduler.__doc__, told)
+"""
+
+
+def test_a_class_that_lacks_a_method_is_refused_and_help_is_that_of_pure_python(target, tmp_path):
+    compiled, pure = (run(path, "-c", OWN, folder=tmp_path) for path in (target, ROOT))
+    assert compiled == pure
+    assert "allocator '__main__:Half' does not say admit, " in pure

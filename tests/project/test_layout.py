@@ -60,7 +60,7 @@ OTHERS = {
 """Top-level package -> what it may import of others, beside the standard library."""
 
 ROOMS = (
-    ("sim", "errors", "counted"),
+    ("sim", "errors", "counted", "sources"),
     ("checks", "files", "measured", "option", "profiles"),
     ("models", "workload", "complaints"),
     ("kv",),
