@@ -228,11 +228,6 @@ def hybrid_groups(deployment: Deployment, scheduler: Scheduler) -> "HybridMemory
     return hybrid_memory(deployment, scheduler.asynchronous)
 
 
-def capacity_of(deployment: Deployment) -> KvCapacity:
-    """The KV memory of a run."""
-    return resolve(deployment).kept.capacity
-
-
 def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Scheduler) -> Groups:
     """The groups as an allocator knows them; refuses what does not go with windows."""
     advice = "; or use --disable-hybrid-kv-cache-manager" if groups.full_groups else ""

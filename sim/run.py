@@ -41,7 +41,7 @@ from kvsim.sim.deployment.vllm_defaults import (
     rules_of,
 )
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import json_in, understood
+from kvsim.sim.files.reading import understood
 from kvsim.sim.files.records import record_of
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
@@ -445,11 +445,6 @@ def _capacity_json(found: Resolved) -> Json:
     parts, kept = gpu_memory(found.deployment), found.kept
     memory: Json = asdict(kept.capacity) | ({} if parts is None else {"gpu_memory_bytes": parts})
     return memory if kept.hybrid is None else memory | {"groups": kept.hybrid.as_json()}
-
-
-def read_config(text: str, what: str = "config") -> tuple[Deployment, Json]:
-    """The deployment and the traffic in the text of a `config.json`, see `deployment_of`."""
-    return deployment_of(json_in(text, what), what)
 
 
 def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Json]:

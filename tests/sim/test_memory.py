@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvsim.sim.build import capacity_of
+from kvsim.sim.build import resolve
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import gpu_memory, kv_capacity
@@ -33,7 +33,7 @@ def test_opt_13b_on_an_a100_holds_what_the_paper_reports():
 @pytest.mark.parametrize("allocator", ["paged", "contiguous", "hybrid", "jenga", "split"])
 def test_every_allocator_has_what_the_paper_reported(allocator):
     engine = EngineConfig(allocator=allocator)
-    capacity = capacity_of(scenario("opt-13b", "a100-40gb", engine=engine))
+    capacity = resolve(scenario("opt-13b", "a100-40gb", engine=engine)).kept.capacity
     assert capacity.tokens == 15_744
     assert "reported by the PagedAttention paper" in capacity.reason
 
@@ -130,7 +130,7 @@ def test_the_capacity_is_the_formula():
 def test_a_run_has_the_blocks_that_fit_says_but_the_null_block(model, gpu, tp, release):
     asked = Scenario(model=model, gpu=gpu, tensor_parallel_size=tp, scheduler=f"vllm-v1@{release}")
     found = fit(model, gpu, tensor_parallel_size=tp, engine=f"vllm-v1@{release}")
-    assert capacity_of(asked.deployed()).tokens // 16 == found.capacity.num_blocks - 1
+    assert resolve(asked.deployed()).kept.capacity.tokens // 16 == found.capacity.num_blocks - 1
     assert gpu_memory(asked.deployed()) == {
         **dict.fromkeys(("CUDA graphs",), 0),
         **{line.name: line.bytes for line in found.lines},

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from kvsim import cli
 from kvsim.sim.build import build_engine
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import read_config
+from kvsim.sim.run import deployment_of
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support.shared_data import goldens
@@ -208,7 +208,7 @@ def _answered(name, step_log):
     """The same, and the scenario and the workload of its `config.json`."""
     with TemporaryDirectory() as directory:
         run = _run(golden(name), Path(directory), step_log)
-        scenario, traffic = read_config((run / "config.json").read_text())
+        scenario, traffic = deployment_of(json.loads((run / "config.json").read_text()))
         return Answer.read(run), scenario, opened(Traffic.from_json(traffic)).workload()
 
 

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from kvsim import cli
 from kvsim.sim.build import build_engine
 from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import read_config
+from kvsim.sim.run import deployment_of
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support.zoo import rows_at
@@ -123,7 +123,7 @@ def _answer(name, step_log):
         run = _run(name, Path(folder), *(["--step-log"] if step_log else []))
         files = [run / f"{table}.parquet" for table in ("steps", "requests")]
         tables = [parquet.read_table(file).to_pydict() if file.exists() else {} for file in files]
-        scenario, traffic = read_config((run / "config.json").read_text())
+        scenario, traffic = deployment_of(json.loads((run / "config.json").read_text()))
         return *tables, build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
 
 
