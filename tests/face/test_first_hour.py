@@ -6,6 +6,7 @@ import pytest
 from support.summaries import plain
 
 import kvsim
+from kvsim.cli import main
 from kvsim.reports.fit.tables import fit_report
 from kvsim.reports.headline import headline
 from kvsim.reports.terminal import run_table
@@ -109,3 +110,9 @@ def test_one_is_no_plural_and_nothing_has_no_sign():
     ]
     shares = (-0.0004, 0.0, 0.0004, -0.012)
     assert [signed_percent(share) for share in shares] == ["+0.0 %", "+0.0 %", "+0.0 %", "-1.2 %"]
+
+
+def test_several_gpus_for_a_command_of_one_are_sent_to_those_of_several(capsys):
+    assert main(["compare", "--allocator", "paged", "--gpu", "a100-40gb,a100-80gb"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "gpu must be one, got 'a100-40gb,a100-80gb'" in said and "sim sweep" in said
