@@ -16,7 +16,7 @@ from support.synthetic_gpu import H200, SyntheticGpu, programs_of, true_s
 from kvsim.kernels.calibration import form
 from kvsim.kernels.calibration.calibrate import calibrate
 from kvsim.kernels.calibration.drift import SENTINEL, drift_of
-from kvsim.kernels.calibration.fit import Bounds, Measured, fit_form, fit_part
+from kvsim.kernels.calibration.fit import Bounds, Measured, error_of, fit_form, fit_part
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.least_squares import residuals
 from kvsim.kernels.calibration.plan import Plan
@@ -417,6 +417,33 @@ def test_a_synthetic_gpu_is_found_quickly():
     found = calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)
     assert found["composed"]["error"]["mean"] < 0.03
     assert found["measured"]["quick"]
+
+
+def test_the_errors_on_a_synthetic_gpu_are_those_of_the_documents(profile):
+    """Mean and worst of what entered no fit, in full and quick."""
+    quick = Plan(H200, True, tuple(points(H200, True)))
+    found = {}
+    for one in (profile, calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)):
+        apart = {
+            name: [point for point in part["points"] if point["role"] == "held_out"]
+            for name, part in one["parts"].items()
+        }
+        moving = set(apart) - {"decode", "prefill", "product", "lm_head"}
+        rows = {
+            "whole layers and heads": one["composed"]["points"],
+            "decode attention": apart["decode"],
+            "of it, skewed batches": [point for point in apart["decode"] if point["x"]["skew"] != "even"],
+            "prefill attention": apart["prefill"],
+            "matrix products": apart["product"],
+            "output matrix": apart["lm_head"],
+            "all that only moves bytes": [point for name in sorted(moving) for point in apart[name]],
+        }
+        for name, some in rows.items():
+            error = error_of(some)
+            found.setdefault(name, []).append(f"{error['mean']:.1%}, {error['worst']:.1%}".replace("%", " %"))
+    page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
+    for name, (full, short) in found.items():
+        assert f"| {name} | {full} | {short} |" in page, (name, full, short)
 
 
 def test_cells_of_the_tables_are_predicted_exactly(profile):
