@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 
+from kvsim.sim.cost import COSTS
 from kvsim.sim.cost.logged import LOGGED, StepTimes
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.cost.trust import Trust, read_errors
@@ -119,7 +120,7 @@ def _name(deployment: Deployment) -> str:
     """The clock's name."""
     cost, _, rest = deployment.cost.partition(":")
     kinds = {"measured-elsewhere": "measured elsewhere", "roofline": cost, "calibrated": cost}
-    name = kinds.get(cost, f"published {cost}")
+    name = kinds.get(cost, f"published {cost}") if cost in COSTS else deployment.cost
     if cost == "constant":
         name = f"constant {rest} s"
     if cost == LOGGED:

@@ -129,7 +129,7 @@ def test_a_class_of_ones_own_is_a_cost_by_its_name_or_itself():
     for cost in (f"{__name__}:Paced", Paced):
         run = kvsim.simulate(cost=cost, pace_ms=25.0, num_prompts=5)
         assert run.summary.cost["source"] == "paced 25 ms"
-        assert run.config["scenario"]["cost"] == f"{__name__}:Paced"
+        assert run.config["scenario"]["cost"] == run.summary.cost["clock"] == f"{__name__}:Paced"
 
 
 def test_what_a_cost_does_not_know_is_refused():
