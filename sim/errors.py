@@ -48,6 +48,8 @@ def unknown(field: str, value: str, known: list[str]) -> KvsimError:
     """An error that suggests the nearest known name, and lists them, or the first of many."""
     from difflib import get_close_matches
 
+    if "," in value and all(name in known for name in value.split(",")):
+        return KvsimError(f"{field} must be one, got {value!r}; sim sweep and sim capacity take several")
     wanted = value.lower()
     alike = [name for name in known if wanted and name.startswith(wanted)]
     if not alike and _letters(wanted):

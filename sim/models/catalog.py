@@ -60,8 +60,6 @@ def gpu_named(name: str) -> GpuSpec:
     """The built-in GPU of that name."""
     found = _gpus().get(_normal(name))
     if found is None:
-        if "," in name:
-            raise KvsimError(f"gpu must be one, got {name!r}; sim sweep and sim capacity compare several")
         raise unknown("gpu", name, gpu_names())
     return found
 
