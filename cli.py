@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.cli_calibrate import calibrate_app
-from kvsim.cli_lists import lists_app
-from kvsim.cli_parts import AllowCode, Force, Format, Front, Style, show
-from kvsim.cli_traces import traces_app
-from kvsim.flags import called, flat, given, names_of, of_parts, shortened
-from kvsim.light import collect_seldom, take_plain_values
+from kvsim.command_line.calibrate import calibrate_app
+from kvsim.command_line.common import AllowCode, Force, Format, Front, Style, show
+from kvsim.command_line.flags import called, flat, given, names_of, of_parts, shortened
+from kvsim.command_line.light import collect_seldom, take_plain_values
+from kvsim.command_line.lists import lists_app
+from kvsim.command_line.traces import traces_app
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
@@ -47,7 +47,7 @@ from kvsim.sim.files.stopping import Stopped, Stopping
 from kvsim.sim.plugins import trusting
 
 if TYPE_CHECKING:
-    from kvsim.option_groups import (
+    from kvsim.command_line.option_groups import (
         FitOptions,
         Goals,
         Output,
@@ -95,7 +95,7 @@ def run(
     allow_code: AllowCode = False,
 ) -> None:
     """Simulate one server: where its KV memory goes, how fast it is."""
-    from kvsim.jobs import carry_out
+    from kvsim.commands.run import carry_out
 
     if config is None:
         deployment = server.deployed()
@@ -124,7 +124,7 @@ def compare(
     output: Output,
 ) -> None:
     """Simulate several allocators under the same workload."""
-    from kvsim.jobs import carry_out, compared_with
+    from kvsim.commands.run import carry_out, compared_with
 
     deployments = compared_with(server.deployed(), allocator.split(","))
     carry_out(deployments, traffic, seeds, output, goals, compared=True)
@@ -145,7 +145,7 @@ def sweep(
     allow_code: AllowCode = False,
 ) -> None:
     """Simulate all combinations of options: lists (1,2,4), ranges (1:8:0.5, 1:64:x2, 1:64:log7)."""
-    from kvsim import sweeping
+    from kvsim.commands import sweep as sweeping
 
     code = sweeping.swept(file, {**vars(traffic), **vars(server)}, goals, swept, where)
     raise typer.Exit(code)
@@ -166,7 +166,7 @@ def capacity(
     allow_code: AllowCode = False,
 ) -> None:
     """Find the largest load within an SLO, for each combination of options, and say why not more."""
-    from kvsim import sizing
+    from kvsim.commands import capacity as sizing
 
     code = sizing.sized(file, {**vars(traffic), **vars(server)}, goals, sought, where)
     raise typer.Exit(code)
@@ -182,7 +182,7 @@ def table(
     force: Force = False,
 ) -> None:
     """Make one table of runs: the settings that differ, and every number of the summary."""
-    from kvsim.tabling import tabled
+    from kvsim.commands.table import tabled
 
     tabled(directories, out, force=force)
 
@@ -261,7 +261,7 @@ def explain(
     allow_code: AllowCode = False,
 ) -> None:
     """Tell the life of one request: what happened when, and why it waited."""
-    from kvsim.lives import explained
+    from kvsim.commands.explain import explained
 
     explained(run, request, as_json=as_json)
 
@@ -296,7 +296,7 @@ def trace_events(
     allow_code: AllowCode = False,
 ) -> None:
     """Write a timeline for Perfetto or chrome://tracing."""
-    from kvsim.lives import written_timeline
+    from kvsim.commands.explain import written_timeline
 
     written_timeline(run, out, requests, steps, force=force)
 
@@ -326,8 +326,8 @@ def reproduce(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier reproduction there.")] = False,
 ) -> None:
     """Simulate the figures of a paper, and put what was published beside them."""
-    from kvsim.option_groups import Output
-    from kvsim.reproducing import reproduced
+    from kvsim.command_line.option_groups import Output
+    from kvsim.commands.reproduce import reproduced
 
     reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force))
 
@@ -383,7 +383,7 @@ def replay(
     server: Scenario,
 ) -> None:
     """Send a benchmark's requests into the simulator, and put measured beside simulated."""
-    from kvsim.replaying import replayed
+    from kvsim.commands.replay import replayed
 
     replayed(result, replace(server, model=model, gpu=gpu), replace(asked, fit=fit))
 
@@ -472,7 +472,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
             name = called(words)
             if name:  # the list of commands needs no options
-                from kvsim.words import completed
+                from kvsim.command_line.words import completed
 
                 words = completed(words)
             with trusting(None if "--allow-code" in words else " ".join(words)):
@@ -516,8 +516,8 @@ def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
 
 def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic, Goals]:
     """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
-    from kvsim.jobs import choices
-    from kvsim.option_groups import Output, Seeds
+    from kvsim.command_line.option_groups import Output, Seeds
+    from kvsim.commands.run import choices
 
     free = {"config", "allow_code", *names_of((Output, Seeds))}
     extra = given(ctx, free | {name for name, value in ctx.params.items() if ":" in str(value)})

@@ -24,7 +24,7 @@ BUILDS = {"build", "build_ext", "bdist_wheel", "install"}
 TYPES = """
 [mypy]
 ignore_missing_imports = true
-[mypy-kvsim,kvsim.api,kvsim.jobs,kvsim.repeat,kvsim.results,kvsim.reports.*,kvsim.workloads.*]
+[mypy-kvsim,kvsim.api,kvsim.commands.run,kvsim.commands.repeat,kvsim.results,kvsim.reports.*,kvsim.workloads.*]
 follow_imports = skip
 """
 """How mypy reads the modules before they are compiled: without the parts above them."""

@@ -21,10 +21,10 @@ from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kvsim.capacity_runs import Sought, searched
+from kvsim.commands.capacity_runs import Sought, searched
+from kvsim.commands.sweep_runs import prepared
 from kvsim.reports.sweeps.capacity import capacities
 from kvsim.sim.options.goals import Goals
-from kvsim.sweep_runs import prepared
 
 ENGINE = {"scheduler": "vllm-v1@0.11.0", "host_time": "none", "frontend_latency": 0.0}
 ONE_TOKEN = {"trace": "synthetic", "input_len": "1", "output_len": "1"}

@@ -21,7 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kvsim import sweep_runs, sweeping
+from kvsim.commands import sweep as sweeping
+from kvsim.commands import sweep_runs
 from kvsim.reports.sweeps.place import sweep_directory
 from kvsim.reports.sweeps.table import write_table
 from kvsim.sim.options.sweeps import Where

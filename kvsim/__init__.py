@@ -23,8 +23,10 @@ from kvsim.sim import __version__
 if TYPE_CHECKING:
     from kvsim.allocators.base import Allocator
     from kvsim.api import check_allocator, check_scheduler, compare, load, simulate
-    from kvsim.fits import fit
-    from kvsim.replaying import Replay, replay
+    from kvsim.commands.capacity import capacity
+    from kvsim.commands.fit import fit
+    from kvsim.commands.replay import Replay, replay
+    from kvsim.commands.sweep import sweep
     from kvsim.results import Comparison, Run
     from kvsim.sim.errors import KvsimError
     from kvsim.sim.models.spec import GpuSpec, ModelSpec
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from kvsim.sim.options.traffic import Traffic
     from kvsim.sim.record.summary import Summary
     from kvsim.sim.schedulers.base import Scheduler
-    from kvsim.sizing import capacity
-    from kvsim.sweeping import sweep
 
 _WHERE = {
     "Allocator": "allocators.base",
@@ -41,21 +41,21 @@ _WHERE = {
     "GpuSpec": "sim.models.spec",
     "KvsimError": "sim.errors",
     "ModelSpec": "sim.models.spec",
-    "Replay": "replaying",
+    "Replay": "commands.replay",
     "Run": "results",
     "Scenario": "sim.options.scenario",
     "Scheduler": "sim.schedulers.base",
     "Summary": "sim.record.summary",
     "Traffic": "sim.options.traffic",
-    "capacity": "sizing",
+    "capacity": "commands.capacity",
     "check_allocator": "api",
     "check_scheduler": "api",
     "compare": "api",
-    "fit": "fits",
+    "fit": "commands.fit",
     "load": "api",
-    "replay": "replaying",
+    "replay": "commands.replay",
     "simulate": "api",
-    "sweep": "sweeping",
+    "sweep": "commands.sweep",
 }
 
 __all__ = [

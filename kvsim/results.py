@@ -198,7 +198,7 @@ class Run(Stored):
         Told
             Its lines and where its time went; `print` shows it as `sim explain` does.
         """
-        from kvsim.repeat import event_log_of
+        from kvsim.commands.repeat import event_log_of
         from kvsim.reports.lives.spans import lives
         from kvsim.reports.lives.story import chosen, story
         from kvsim.reports.lives.view import Told

@@ -1,6 +1,6 @@
 """The capacity of systems: what searches with several seeds say together. The table: capacity_table.py.
 
-rows of searches (kvsim/capacity_runs.py) --> Capacity of each system: mean, interval, limit, per GPU
+rows of searches (kvsim/commands) --> Capacity of each system: mean, interval, limit, per GPU
 """
 
 from collections import Counter

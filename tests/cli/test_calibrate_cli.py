@@ -144,7 +144,7 @@ def gpu(monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
     from support.synthetic_gpu import H200, SyntheticGpu
 
-    from kvsim import calibrating
+    from kvsim.commands import calibrate as calibrating
     from kvsim.kernels.calibration import bench, calibrate, plan
 
     state = SimpleNamespace(

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import kvsim
-from kvsim.capacity_runs import Sought, searched
 from kvsim.cli import main
+from kvsim.commands.capacity_runs import Sought, searched
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.capacity import capacity
 from kvsim.reports.sweeps.capacity_words import beside

@@ -5,7 +5,7 @@ import pytest
 
 import kvsim
 from kvsim.cli import main
-from kvsim.deploying import every_deployment, to_confirm
+from kvsim.commands.deployments import every_deployment, to_confirm
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.fleet import fleet
 from kvsim.sim.options.goals import Goals

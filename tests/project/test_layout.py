@@ -19,12 +19,17 @@ ROOT = Path(cli.__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TOPS = ("allocators", "sim", "workloads", "kernels", "reports")
 PACKAGES = [name for name in TOPS if (ROOT / name).is_dir()]
-FACE = [path for path in sorted((ROOT / "kvsim").glob("*.py")) if not path.is_symlink()]
+FACE = [
+    path
+    for folder in ("", "commands", "command_line")
+    for path in sorted((ROOT / "kvsim" / folder).glob("*.py"))
+    if not path.is_symlink()
+]
 """What `import kvsim` offers, beside the links to the packages."""
 MODULES = [ROOT / "cli.py", *(path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))]
 
 OURS = {
-    "cli": {path.stem for path in FACE} | {"sim", "allocators", "workloads", "kernels", "reports"},
+    "cli": {"commands", "command_line", *TOPS} | {path.stem for path in FACE},
     "reports": {"sim", "allocators"},
     "workloads": {"sim"},
     "sim": {"allocators"},
@@ -214,7 +219,7 @@ def test_the_rooms_of_sim_import_one_way():
 
 
 def test_nobody_below_imports_the_face():
-    faces = {each.stem for each in FACE}
+    faces = {"commands", "command_line", *(path.stem for path in FACE if path.parent.name == "kvsim")}
     assert [relative(path) for path in MODULES if faces & dict(imports(imports_of(path))).keys()] == [
         "cli.py"
     ]
@@ -258,6 +263,7 @@ def test_the_tests_have_a_folder_for_each_package():
 def test_the_wheel_has_every_package_and_the_command():
     found = {relative(path.parent).replace("/", ".") for path in MODULES if path.name == "__init__.py"}
     assert {relative(path.parent).replace("/", ".") for path in MODULES} - {"."} == found
+    found |= {path.parent.name for path in FACE if path.parent.name != "kvsim"}
     packages = find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
     assert sorted(packages) == sorted(["kvsim", *(f"kvsim.{name}" for name in found)])
     assert PROJECT["project"]["scripts"] == {"sim": "kvsim.__main__:main"}

@@ -12,7 +12,7 @@ import pytest
 from support.tasks import Crashes, always_dies, dies_on, dies_once, double, refuses
 
 import kvsim
-from kvsim import sweeping
+from kvsim.commands import sweep as sweeping
 from kvsim.reports import backends
 from kvsim.reports.backends import MOST_LOSSES, results
 from kvsim.reports.processes import unordered

@@ -12,7 +12,8 @@ from support.lives import run_of, served
 from support.stories import workload
 from support.trace_format import check_trace
 
-from kvsim import cli, jobs
+from kvsim import cli
+from kvsim.commands import run as jobs
 from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.words import STATES
 from kvsim.reports.timeline.events import MOST_REQUESTS, Traced, chosen_requests, write_trace

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from kvsim import sweep_runs
+from kvsim.commands import sweep_runs
 from kvsim.reports.backends import results
 from kvsim.reports.progress import progress
 from kvsim.reports.sweeps.journal import Journal

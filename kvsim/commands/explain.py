@@ -6,7 +6,7 @@ What was not recorded is found by carrying the run out once more, while somebody
 import json
 from pathlib import Path
 
-from kvsim.jobs import repeated, traced
+from kvsim.commands.run import repeated, traced
 from kvsim.reports.listing import show
 from kvsim.reports.lives.event_log import event_log, read_events
 from kvsim.reports.lives.spans import lives

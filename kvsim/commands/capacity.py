@@ -13,23 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim import capacity_runs
-from kvsim.capacity_runs import LOADS
-from kvsim.deploying import every_deployment, to_confirm, wants_all
-from kvsim.reports.sweeps.capacity import MET, capacities
-from kvsim.reports.sweeps.capacity_table import UNITS, table_rows
-from kvsim.reports.sweeps.journal import Journal
-from kvsim.reports.sweeps.place import sweep_directory
-from kvsim.reports.sweeps.plan import setting, shown
-from kvsim.reports.sweeps.systems import name_of
-from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table
-from kvsim.reports.sweeps.words import duration
-from kvsim.sim.errors import KvsimError
-from kvsim.sim.options.goals import Goals
-from kvsim.sim.options.sweeps import UNMET, Sought, Where
-from kvsim.sim.plugins import trusting
-from kvsim.sweep_runs import defaults, first_seed, seeds_differ
-from kvsim.sweeping import (
+from kvsim.commands import capacity_runs
+from kvsim.commands.capacity_runs import LOADS
+from kvsim.commands.deployments import every_deployment, to_confirm, wants_all
+from kvsim.commands.sweep import (
     Sweep,
     described,
     estimated_s,
@@ -43,6 +30,19 @@ from kvsim.sweeping import (
     with_file,
     write_tables,
 )
+from kvsim.commands.sweep_runs import defaults, first_seed, seeds_differ
+from kvsim.reports.sweeps.capacity import MET, capacities
+from kvsim.reports.sweeps.capacity_table import UNITS, table_rows
+from kvsim.reports.sweeps.journal import Journal
+from kvsim.reports.sweeps.place import sweep_directory
+from kvsim.reports.sweeps.plan import setting, shown
+from kvsim.reports.sweeps.systems import name_of
+from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table
+from kvsim.reports.sweeps.words import duration
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.sweeps import UNMET, Sought, Where
+from kvsim.sim.plugins import trusting
 
 if TYPE_CHECKING:
     import pandas as pd

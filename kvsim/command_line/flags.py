@@ -83,7 +83,7 @@ class _Groups(dict[str, Any]):
         self._parts = parts
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 - a dataclass
-        from kvsim import option_groups
+        from kvsim.command_line import option_groups
 
         if name not in option_groups.__all__:
             raise KeyError(name)  # a name of cli.py's own, or Python's

@@ -5,7 +5,7 @@ import os
 from rich.console import Console
 
 from kvsim import workloads
-from kvsim.jobs import place
+from kvsim.commands.run import place
 from kvsim.reports.papers import checks, declared, report, running, terminal
 from kvsim.reports.papers.cells import cache_directory
 from kvsim.sim.files.stopping import Stopped

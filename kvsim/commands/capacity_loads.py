@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvsim.commands.sweep_runs import prepared
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.assumed import assumed
 from kvsim.reports.sweeps.search import Tried
@@ -20,7 +21,6 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.attainment import judged
 from kvsim.sim.record.slo import Slo
 from kvsim.sim.run import Simulation
-from kvsim.sweep_runs import prepared
 from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
 CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share", "validated")

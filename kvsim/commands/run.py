@@ -134,7 +134,7 @@ def choices(config: Path) -> tuple[Deployment, Traffic, Goals]:
 
 def repeated(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
     """An earlier run once more, for what was not recorded, while somebody may watch."""
-    from kvsim import repeat
+    from kvsim.commands import repeat
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
     simulation = repeat.prepared(run, lacking, step_log=step_log)

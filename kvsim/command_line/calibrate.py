@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kvsim.cli_parts import Force, Format, Front, Style, show
-from kvsim.flags import given
+from kvsim.command_line.common import Force, Format, Front, Style, show
+from kvsim.command_line.flags import given
 from kvsim.sim.errors import KvsimError
 
 calibrate_app = typer.Typer(cls=Front, help="Measure this machine's GPU: a profile for --gpu.")
@@ -36,7 +36,7 @@ def calibrate(
         if extra := given(ctx):
             raise KvsimError(f"{', '.join(extra)} must be left out with calibrate {ctx.invoked_subcommand}")
         return
-    from kvsim.calibrating import calibrated
+    from kvsim.commands.calibrate import calibrated
 
     calibrated(out, name, quick=quick, interpret=interpret, fresh=fresh)
 
@@ -88,6 +88,6 @@ def calibrate_log(
     force: Force = False,
 ) -> None:
     """Fit step times to a running server's log: a profile for --cost."""
-    from kvsim.logged_steps import fitted_to_log
+    from kvsim.commands.calibrate_log import fitted_to_log
 
     fitted_to_log(log, out, force=force)

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvsim.commands.sweep import Sweep, planned
 from kvsim.reports.sweeps.capacity_table import clock_of
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_names
 from kvsim.sim.options.goals import LISTED, Goals
-from kvsim.sweeping import Sweep, planned
 
 ALL = "all"
 TENSOR, PIPELINE = (1, 2, 4, 8), (2, 4)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from kvsim.capacity_loads import Load, tried
+from kvsim.commands.capacity_loads import Load, tried
+from kvsim.commands.sweep_runs import drawn_anew, prepared, replays
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.search import FACTOR, Found, Tried, search
 from kvsim.reports.sweeps.table import FAILED, FINISHED
@@ -24,7 +25,6 @@ from kvsim.sim.models.catalog import GIB
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.run import Simulation
 from kvsim.sim.workload import PS_PER_S
-from kvsim.sweep_runs import drawn_anew, prepared, replays
 
 USUAL_REQUESTS = 1000
 MOST_REPLAYED = 64_000

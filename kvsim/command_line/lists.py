@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvsim.cli_parts import Front, show
+from kvsim.command_line.common import Front, show
 
 lists_app = typer.Typer(cls=Front)
 

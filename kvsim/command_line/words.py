@@ -6,8 +6,8 @@ sweep --enable-prefix-caching         -> sweep --enable-prefix-caching=on
 
 from collections.abc import Sequence
 
-from kvsim.flags import of_parts
-from kvsim.option_groups import Scenario, Traffic
+from kvsim.command_line.flags import of_parts
+from kvsim.command_line.option_groups import Scenario, Traffic
 from kvsim.sim.option import options_of
 from kvsim.sim.options.outputs import MAP_INSTANTS
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from kvsim.jobs import opened
+from kvsim.commands.run import opened
 from kvsim.reports.listing import show
 from kvsim.reports.rundir.writing import write_figures
 from kvsim.reports.traces import draw, draw_miss_ratio, miss_ratio_table, show_table

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvsim.cli_parts import Force, Front, show
+from kvsim.command_line.common import Force, Front, show
 
 traces_app = typer.Typer(cls=Front, help="List the traces, look at one, convert it, fetch a public one.")
 
@@ -61,7 +61,7 @@ def show_trace(
     ] = None,
 ) -> None:
     """Show a trace in numbers, and draw it."""
-    from kvsim.showing import trace_shown
+    from kvsim.commands.traces import trace_shown
     from kvsim.sim.options.traffic import Traffic
 
     described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
@@ -79,7 +79,7 @@ def convert_trace(
     columns: _Columns = None,
 ) -> None:
     """Write a trace in kvsim's own format."""
-    from kvsim.jobs import opened
+    from kvsim.commands.run import opened
     from kvsim.reports.progress import progress
     from kvsim.sim.options.traffic import Traffic
     from kvsim.workloads.convert import convert

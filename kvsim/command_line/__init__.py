@@ -1,0 +1,1 @@
+"""How a command line becomes calls: options out of dataclasses, groups of commands, a quick start."""
