@@ -136,7 +136,7 @@ class Replica:
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
-        server, arrivals = self.server, self._arrivals
+        server, arrivals, plan_of = self.server, self._arrivals, self._planner.plan
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
@@ -148,7 +148,10 @@ class Replica:
                 continue
             if self.observers:
                 self._tell_deciding()
-            plan = self._plan()
+            self.decision = step = self.decide(server)
+            plan = plan_of(step)
+            if step.changed and (step.rejected or step.evicted_finished):
+                self._write_facts()
             if plan is None:
                 yield from self._stall()
                 continue
@@ -157,15 +160,6 @@ class Replica:
                 yield self._alarm.at(server.now_ps + plan.ends[-1])
                 plan = self._awake()
             self._commit(plan)
-
-    def _plan(self) -> Span | None:
-        """Let the scheduler decide, and say how long that holds; None: there is nothing to compute."""
-        decide = self.decide
-        self.decision = step = decide(self.server)
-        plan = self._planner.plan(step)
-        if step.changed and (step.rejected or step.evicted_finished):
-            self._write_facts()
-        return plan
 
     def _awake(self) -> Span:
         """What has become of the plan meanwhile."""
@@ -242,7 +236,10 @@ class Replica:
         if over:
             del ends[over:]
             self._commit(self._current)
-            plan = self._plan()
+            self.decision = step = self.decide(self.server)
+            plan = self._planner.plan(step)
+            if step.changed and (step.rejected or step.evicted_finished):
+                self._write_facts()
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
