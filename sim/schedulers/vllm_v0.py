@@ -183,7 +183,10 @@ class VllmV0(Scheduler):
         return ""
 
     def held_back(self, server: Server) -> str:
-        """Who is swapped out comes first; a group needs seats for all its sequences."""
+        """Who is swapped out comes first; a group needs seats for all its sequences.
+
+        Where both are short, it is the token budget: that stays so while decodes take more memory.
+        """
         assert isinstance(server, GroupServer)
         head = server.waiting[0]
         if server.swapped_groups and not self._chunked:
@@ -194,9 +197,11 @@ class VllmV0(Scheduler):
         if seats > self.config.max_num_seqs:
             return "seats"
         allocator, known = server.allocator, head.known_tokens
-        room = allocator.free_slots - allocator.slots_needed(known, known)
-        if room >= self.watermark_slots:
+        apart = not self._chunked and self.version != "0.1.0"  # decodes take none of the prompts' budget
+        spent = server.step.budget_spent + (0 if apart else server.decoding)
+        if spent + (1 if self._chunked else known) > self.config.max_num_batched_tokens:
             return "token budget"
+        room = allocator.free_slots - allocator.slots_needed(known, known)
         return "watermark" if room >= 0 else NO_ROOM
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:

@@ -79,7 +79,7 @@ class Decoding:
             rests=external or allocator.idles or allocator.caches or self.shares,
             works_in_spans=works_in_spans,
         )
-        self._granted_clock = -1  # of the last decode step whose memory was given
+        self._granted: Decision | None = None  # the last that gave the decoding sequences their memory
 
     @property
     def decoding(self) -> int:
@@ -123,7 +123,7 @@ class Decoding:
 
     def grow_due(self) -> None:
         """Give every decoding sequence room for this step's tokens, evicting the last where none is."""
-        self._granted_clock = clock = self.progress.clock
+        self._granted, clock = self.step, self.progress.clock
         growth, leaving = self._growth, NOBODY
         due = growth.residues[clock % growth.unit] if growth.unit else growth.due(clock)
         if growth.leaving and clock in growth.leaving:

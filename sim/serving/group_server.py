@@ -192,7 +192,7 @@ class GroupServer(Server):
     def written(self) -> None:
         """All decoding sequences have the slots of this step."""
         self.step.changed = True
-        self._granted_clock = self.progress.clock
+        self._granted = self.step
         for seq in self._growth.pop_full(self.progress.clock):
             request = self.running[seq]
             self._set_internal(request, self.allocator.capacity(seq) - request.final_tokens)

@@ -33,7 +33,7 @@ class PieceServer(Server):
             self.grow_due()
             return most - self.progress.size
         budget, clock = most, self.progress.clock
-        self._granted_clock = clock
+        self._granted = self.step
         due, grown = set(self._growth.due(clock)), []
         for request in list(self.running.values()):
             if request.seq not in self.running or request.state is State.FINISHED:

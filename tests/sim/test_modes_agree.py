@@ -251,6 +251,16 @@ def test_a_request_with_several_answers_is_rejected_once():
     assert sum(result.rejected.values()) == 2
 
 
+def test_what_holds_the_queue_back_is_one_limit_for_a_whole_span():
+    """The token budget, as decodes go on; memory is short, too, only from its third step on."""
+    check_case(draw_case(Random(10354), "vllm-v0@0.1.0"))
+
+
+def test_a_token_granted_in_a_step_that_computed_nothing_is_not_found():
+    """Whoever decoded evicted itself; the clock of decode steps stands still until others decode."""
+    check_case(draw_case(Random(10033), "vllm-v0"))
+
+
 @pytest.mark.parametrize("seed", [397, 579])
 def test_a_head_that_asks_by_what_is_cached_is_asked_again_when_growth_evicts_that(seed):
     """With 397, in step 91 it asks for 58 slots, 57 of them cached; a step later for 31, 23 of them cached.
