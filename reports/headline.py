@@ -30,7 +30,7 @@ def headline(seeds: Sequence[Summary]) -> str:
     if all(map(all_at_once, seeds)) and submitted != "1":
         served += ", which came all at once,"
     return (
-        f"{served} in {_told(seeds, _duration, 'duration_s')} s: "
+        f"{served} in {_told(seeds, figures if len(seeds) > 1 else _duration, 'duration_s')} s: "
         f"{_told(seeds, figures, 'throughput', 'requests_per_s')} requests/s, "
         f"{_told(seeds, figures, 'throughput', 'output_tokens_per_s')} output tokens/s; {memory(seeds)}.{of}"
     )

@@ -246,7 +246,12 @@ class Story:
             found = {block for block, _ in self.known}
             assert found == memory.prefixes.known_blocks().keys()
             assert memory.cached_slots == sum(block in found for block in free) * BLOCK
-            cached = [region.start // BLOCK for region in memory.regions() if region.cached]
+            cached = [
+                block
+                for region in memory.regions()
+                if region.cached
+                for block in range(region.start // BLOCK, (region.start + region.size) // BLOCK)
+            ]
             assert cached == sorted(block for block in free if block in found)
 
 

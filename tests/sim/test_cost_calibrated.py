@@ -12,7 +12,7 @@ from support.profiles import of_an_earlier_kernel, settings
 from support.settings import deployed
 
 from kvsim.kernels.calibration import form
-from kvsim.sim.build import build_engine
+from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.cost.calibrated.model import FIRST_STRETCH, GRAPH_SEQS, STRETCH
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.scaled import Scaled
@@ -309,7 +309,7 @@ def test_without_graphs_a_small_step_takes_what_launching_its_kernels_takes():
     assert eager.step_ps(small) == int(419 * launch_s * 1e12) > graphs.step_ps(small)
     assert eager.step_ps(large) == pytest.approx(graphs.step_ps(large) - replay_s * 1e12, abs=2)
     with pytest.raises(KvsimError, match="enforce_eager must be left out for cost roofline"):
-        replace(scenario(enforce_eager=True), cost="roofline")
+        resolve(replace(scenario(enforce_eager=True), cost="roofline"))
 
 
 def test_swaps_copy_each_block_of_each_layer_by_itself_and_know_their_direction():

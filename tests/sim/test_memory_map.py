@@ -17,6 +17,7 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record import memory_map
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.metrics import event_table, map_table
+from kvsim.sim.serving.observers import MapDrawer
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,9 @@ def run(case, max_span, recorded):
     engine.replica.pricing.cost = COSTS[case.cost]()
     engine.replica.recorder.timeline_rows = case.timeline_rows
     if recorded:
-        engine.replica.memory_map = Watched(case.work.tokens, 12, engine.replica.server)
+        replica = engine.replica
+        replica.memory_map = Watched(case.work.tokens, 12, replica.server)
+        replica.observers.append(MapDrawer(replica.memory_map, replica.server))
     return told(engine.run()), engine
 
 

@@ -98,8 +98,11 @@ def test_an_option_of_a_cost_or_a_router_is_wherever_options_are(
     assert cli.main(["run", *FEW, *words, "--out", str(plain)]) == 0
     assert json.loads((plain / "config.json").read_text())["scenario"]["engine"]["options"][name] == usual
 
-    named, whole = owner.partition(" ")[2], {"cost paced": "mine:Paced", "router by-one": "mine:ByOne"}[owner]
-    (tmp_path / "mine.py").write_text(MINE)
+    named, whole = (
+        owner.partition(" ")[2],
+        {"cost paced": "ownparts:Paced", "router by-one": "ownparts:ByOne"}[owner],
+    )
+    (tmp_path / "ownparts.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)  # a sweep's processes import it from here
     own = [whole if word == named else word for word in words]
     assert cli.main(["sweep", *FEW[:4], *own, flag[0], f"{value},{usual}", *ALONE]) == 0

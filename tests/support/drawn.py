@@ -17,7 +17,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
 PARTS = [(kind, name) for kind, registry in KINDS.items() for name in registry]
 """Every part that is registered."""
 
-LETTERS = {"N": "160", "P%": "20%"}
+LETTERS = {"N": "160", "P%": "20%", "MS+US": "0.8+41"}
 """What stands for the value of an option that is a text -> a value of that form."""
 
 
@@ -34,7 +34,7 @@ def option_words(rng: Random, named: Named) -> list[str]:
     if about.allowed:
         return [named.flag, str(rng.choice(about.allowed))]
     if named.type is str:
-        return [named.flag, rng.choice([LETTERS[letter] for letter in about.value.split("|")])]
+        return [named.flag, rng.choice([LETTERS.get(letter, letter) for letter in about.value.split("|")])]
     low = max(about.least or 0, about.above or 0)
     if named.type is int:
         found = int(low) + rng.choice([1, 2, 30, 400] if about.above is not None else [0, 1, 2, 30, 400])
