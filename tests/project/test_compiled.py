@@ -194,7 +194,7 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
         assert re.search(r"\d+ passed|\[100%\]", said), said[-1000:]
 
 
-OWN = """
+LACKING = """
 import kvsim
 
 class Half(kvsim.Allocator):
@@ -208,6 +208,6 @@ except kvsim.KvsimError as told:
 
 
 def test_a_class_that_lacks_a_method_is_refused_and_help_is_that_of_pure_python(target, tmp_path):
-    compiled, pure = (run(path, "-c", OWN, folder=tmp_path) for path in (target, ROOT))
+    compiled, pure = (run(path, "-c", LACKING, folder=tmp_path) for path in (target, ROOT))
     assert compiled == pure
     assert "allocator '__main__:Half' does not say admit, " in pure
