@@ -57,6 +57,10 @@ class Panel(Axes):
         return Bbox.from_extents(own.x0 - left, own.y0 - below, own.x1 + right, own.y1 + above)
 
 
+ROUND = 9
+"""Decimal places of a position in its figure: what the solver adds behind them differs from run to run."""
+
+
 class Layout(ConstrainedLayoutEngine):
     """Matplotlib's, which measures everything in each of two rounds and so takes a third of the drawing."""
 
@@ -65,7 +69,15 @@ class Layout(ConstrainedLayoutEngine):
         for panel in fig.axes:
             if isinstance(panel, Panel):
                 panel.around = None
-        return super().execute(fig)
+        sized = super().execute(fig)
+        for part in fig.subfigs:
+            part.bbox_relative.set_points(part.bbox_relative.get_points().round(ROUND))
+        for panel in fig.axes:
+            counted = panel.get_in_layout()
+            place = Bbox(panel.get_position(original=True).get_points().round(ROUND))
+            panel.set_position(place)
+            panel.set_in_layout(counted)
+        return sized
 
 
 class Sheet(Figure):

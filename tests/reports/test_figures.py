@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from PIL import Image
 from support.fake_run import CAPACITY, fake_run
 
@@ -308,6 +310,23 @@ def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
     dates = re.compile(rb"CreationDate|dc:date")
     assert not [path.name for path, data in zip(paths, first, strict=True) if dates.search(data)]
     assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, fmt, names, Choices(style))]
+
+
+def test_what_the_layout_solver_adds_behind_nine_digits_changes_no_byte(tmp_path, three, monkeypatch):
+    solved, made = ConstrainedLayoutEngine.execute, []
+    for nudge in (0, 1e-14, -1e-14):
+
+        def execute(self, fig, nudge=nudge):
+            sized = solved(self, fig)
+            for axes in fig.axes:
+                axes.set_position(Bbox(axes.get_position(original=True).get_points() + nudge))
+                axes.set_in_layout(True)
+            return sized
+
+        monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
+        (path,) = figures.draw(three, tmp_path, "svg", ["memory"])
+        made.append(path.read_bytes())
+    assert made[0] == made[1] == made[2]
 
 
 def test_paper_is_a_vector_as_wide_as_a_column_unless_something_else_is_asked_for(tmp_path):
