@@ -105,7 +105,7 @@ class BeamServer(GroupServer):
         residues, unit, last = growth.residues, growth.unit, growth.last
         grown: list[int] = []  # who grows before the next drop
         saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
-        lent = used = internal = shared = step = 0
+        held = used = internal = shared = step = 0
         at = drops[0][0]
         for start in ends[:-1]:
             step += 1
@@ -128,14 +128,14 @@ class BeamServer(GroupServer):
                     saved.append((step, more))
             elif due:
                 grown += due
-                lent += len(due) * (total - start)
+                held += len(due) * (total - start)
             else:
                 continue
             if clock in last:
                 internal += self._full([(seq, clock, total - start) for seq in growth.pop_full(clock)])
         if grown:
             allocator.grow_many(grown)
-        return used + lent * unit * allocator.slots_per_token, internal, 0, saved, 0, shared
+        return used + held * unit * allocator.slots_per_token, internal, 0, saved, 0, shared
 
     def _branch(self, drops: list[Drop], due: list[int], clock: int) -> None:
         """Some candidates give way to copies of others; these and all that are due write at this clock."""

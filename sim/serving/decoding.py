@@ -61,12 +61,12 @@ class Decoding:
         self.running: dict[int, Request] = {}
         self.step: Decision = undecided()
         self.now_ps = 0
-        self.internal = 0  # slots lent that will never be written
+        self.internal = 0  # allocated slots that will never be written
         self.prefill_held = 0  # tokens held by sequences that do not decode
         unit = allocator.growth_unit or allocator.grows_by
         works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
         if not works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
-            unit = 0  # it lends more than its tokens take: what is left over is known growth by growth
+            unit = 0  # it allocates more than its tokens take: what is left over is known growth by growth
         self._growth = GrowthCalendar(unit if progress.linear else 0)
         kind = type(allocator)
         external = kind.external_slots is not Allocator.external_slots
@@ -218,7 +218,7 @@ class Decoding:
         What could not be hidden behind a step is not begun: the steps from there on are struck from `ends`.
         """
         growth, allocator, clock = self._growth, self.allocator, self.progress.clock
-        lent, idle_before = allocator.used_slots, allocator.idle_slots
+        used_before, idle_before = allocator.used_slots, allocator.idle_slots
         counts: list[int] = []
         most_ns = min(map(sub, ends[1:], ends)) // PS_PER_NS
         idles = allocator.pass_steps(growth.growths(clock, len(ends) - 1, counts), most_ns)
@@ -230,12 +230,13 @@ class Decoding:
             idle += (idles[step] - idle_before) * (end - start)
             if clock + step + 1 in growth.unwritten:
                 internal += self._leave_unwritten(clock + step + 1) * (total - start)
-        if allocator.used_slots - lent != sum(counts[: len(idles)]) * slots:
-            raise InvariantError(f"{allocator.used_slots - lent} slots were lent in {len(idles)} steps")
+        grown = allocator.used_slots - used_before
+        if grown != sum(counts[: len(idles)]) * slots:
+            raise InvariantError(f"{grown} slots were allocated in {len(idles)} steps")
         return used, internal, 0, None, idle, 0
 
     def _leave_unwritten(self, clock: int) -> int:
-        """Some growths of this clock lend slots that will never be written: returns how many more."""
+        """Some growths of this clock allocate slots that will never be written: returns how many more."""
         before = self.internal
         for seq, slots in self._growth.unwritten.pop(clock):
             request = self.running.get(seq)
@@ -272,10 +273,10 @@ class Decoding:
             clock += 1
             due = growth.residues[clock % unit]
             if clock in growth.leaving:
-                lent, expired = allocator.used_slots + len(grown) * slots, allocator.expired_slots
+                held, expired = allocator.used_slots + len(grown) * slots, allocator.expired_slots
                 self._grow_and_leave(grown, due, growth.pop_leaving(clock), clock)
                 grown = []
-                used += (allocator.used_slots - lent) * (total - start)
+                used += (allocator.used_slots - held) * (total - start)
                 left.append((step, allocator.expired_slots - expired))
             else:
                 grown += due
@@ -321,7 +322,7 @@ class Decoding:
             self._growth.add(request.seq, clock, finish)
             if self.own.works_in_spans:
                 surplus = allocator.surplus(request.seq, request.final_tokens)
-                self._growth.lend_more(request.seq, clock, finish, surplus, allocator.growth_slots)
+                self._growth.allocate_more(request.seq, clock, finish, surplus, allocator.growth_slots)
             if unit:
                 return
         self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))

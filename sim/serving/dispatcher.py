@@ -37,7 +37,7 @@ class View:
 
     @property
     def used_share(self) -> float:
-        """Share of its KV memory that is lent in the step that it computes now."""
+        """Share of its KV memory that is allocated in the step that it computes now."""
         self._replica.catch_up()
         allocator = self._server.allocator
         return allocator.used_slots / allocator.capacity_slots

@@ -18,9 +18,12 @@ from mypy_extensions import i64
 from kvsim.allocators.records import Id
 
 Grown = tuple[int, int, int, list[tuple[int, int]] | None, int, int]
-"""What growth within a span changed: the integrals, from then to the end of the span, of the slots lent, of
-those never to be written, of those that were cached before; (step, slots) of what was left behind, or came to
-be shared; and the integrals of the slots that came to be idle, and of the tokens that came to be shared."""
+"""What growth within a span changed.
+
+The integrals, from then to the end of the span, of the slots allocated, of those never to be written, of
+those that were cached before; (step, slots) of what was left behind, or came to be shared; and the integrals
+of the slots that came to be idle, and of the tokens that came to be shared.
+"""
 
 
 SOON_PS: Final = 1 << 42
@@ -40,8 +43,8 @@ class GrowthCalendar:
     leaving : dict of lists of int
         Clock -> sequences that leave slots then, in no order.
     unwritten : dict of lists of (int, int)
-        Clock -> (sequence, slots of it that will never be written from then on), where a growth lends more
-        slots than its tokens take. Who is gone by then still stands there.
+        Clock -> (sequence, slots of it that will never be written from then on), where a growth allocates
+        more slots than its tokens take. Who is gone by then still stands there.
     margin : int
         Growths for which there must be room in every step, beside those that are due.
     """
@@ -110,8 +113,8 @@ class GrowthCalendar:
         last: list[Id] = self.last[finish_clock - 1 - (finish_clock - 1 - clock) % unit]
         last[last.index(seq)] = later
 
-    def lend_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:
-        """Each growth from `clock` on lends so many slots: write down when more than 0 will be left over.
+    def allocate_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:
+        """Each growth from `clock` on allocates so many slots: write down when more than 0 will be left over.
 
         `surplus` is what a sequence has before, less what it will need.
         """

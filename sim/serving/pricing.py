@@ -42,7 +42,7 @@ class Pricing:
 
     @property
     def totals(self) -> UpkeepTotals | None:
-        """What the allocator did beside lending; None: nothing ever."""
+        """What the allocator did beside allocating; None: nothing ever."""
         return self._upkeep.totals if self._upkeep else None
 
     # -- one step -----------------------------------------------------------------------------

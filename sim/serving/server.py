@@ -164,7 +164,7 @@ class Server(Decoding):
         return iter(())
 
     def internal_slots(self) -> int:
-        """Slots lent that will never be written, or not before somebody owns them alone."""
+        """Allocated slots that will never be written, or not before somebody owns them alone."""
         if self.allocator.shared_tokens:
             return self.internal + self.allocator.shared_tail_slots()
         return self.internal
@@ -181,10 +181,10 @@ class Server(Decoding):
         return self.allocator.external_slots(need)
 
     def after_step(self) -> None:
-        """The allocator works after a step; what it lent ahead may never be written."""
+        """The allocator works after a step; what it allocated ahead may never be written."""
         allocator, used = self.allocator, self.allocator.used_slots
         allocator.after_step(self.lengths(new=False))
-        if allocator.used_slots == used:  # it lent nothing
+        if allocator.used_slots == used:  # it allocated nothing
             return
         for request in self.running.values():
             if request.state is not State.FINISHED:

@@ -23,7 +23,7 @@ class Totals:
 
 @dataclass
 class UpkeepTotals:
-    """What an allocator did beside lending since the start (sim/serving/upkeep.py)."""
+    """What an allocator did beside allocating since the start (sim/serving/upkeep.py)."""
 
     maps: int = 0
     unmaps: int = 0

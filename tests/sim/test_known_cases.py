@@ -96,14 +96,14 @@ def test_a_slot_is_its_block_times_the_block_size_plus_the_offset():
     paged.release(1)
     assert paged.admit(9, 150, 150)
     table = paged.block_table(9)
-    assert table[:3] == (9, 8, 7)  # the last block freed is lent first
+    assert table[:3] == (9, 8, 7)  # the last block freed is allocated first
     assert [paged.slot(9, i) for i in range(150)] == [table[i // 16] * 16 + i % 16 for i in range(150)]
 
 
 def test_token_257_of_a_sequence_with_table_47_12_83_is_in_slot_3073():
     paged = Paged(256 * 84, 256)
     filled(paged, [1] * 84)  # sequence i holds block i
-    for seq in (83, 12, 47):  # what is freed last is lent first
+    for seq in (83, 12, 47):  # what is freed last is allocated first
         paged.release(seq)
     assert paged.admit(100, 600, 600)
     assert paged.block_table(100) == (47, 12, 83)

@@ -124,7 +124,7 @@ class Books:
         self.most_tokens = max(self.most_tokens, token)
 
     def count_blocks(self, lengths: dict[int, int], owners: Counter[int]) -> tuple[int, int, int]:
-        """(lent, holding a token, cached) slots."""
+        """(allocated, holding a token, cached) slots."""
         allocator = self.allocator
         size, tables = allocator.block_size, allocator._tables
         assert set(tables) == set(self.server.running)

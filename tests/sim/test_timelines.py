@@ -1,7 +1,7 @@
 """Small stories worked out by hand: what every step computes, who waits, and what the memory holds.
 
 A step takes one second. "3: A5 B12 | CD | 24" reads: at 3 s A computes up to its token 5 and B up to its
-token 12, C and then D wait, and 24 slots are lent. "(A)" is a finished member of a static batch.
+token 12, C and then D wait, and 24 slots are allocated. "(A)" is a finished member of a static batch.
 """
 
 import pytest

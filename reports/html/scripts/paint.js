@@ -167,14 +167,14 @@ class Painter {
       }
       const found = state[(slot / unit) | 0];
       if (found !== row) {
-        const set = owner[found], broad = size[found] * unit * perSlot, lent = set > 0;
-        edge = (start[found] + size[found]) * unit - (lent ? empty[found] : 0);
-        full = lent ? this.solid[set] : cached[found] ? this.cached : idle[found] ? this.idle : this.solid[0];
-        hollow = lent ? this.empty[set] : full;
-        stripe = lent ? this.solid[set] : full;
+        const set = owner[found], broad = size[found] * unit * perSlot, owned = set > 0;
+        edge = (start[found] + size[found]) * unit - (owned ? empty[found] : 0);
+        full = owned ? this.solid[set] : cached[found] ? this.cached : idle[found] ? this.idle : this.solid[0];
+        hollow = owned ? this.empty[set] : full;
+        stripe = owned ? this.solid[set] : full;
         under = this.many[set] ? this.shared : 0;
         if (under) marks.shared = true;
-        if (lent && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, ink: (edge - slot) * perSlot });
+        if (owned && broad >= LABEL_PX * this.ratio && high >= 13 * this.ratio && names.length < 600) names.push({ x, y, high, row: found, ink: (edge - slot) * perSlot });
         const divided = row >= 0 && broad >= wide && x > 0;
         row = found;
         if (divided) {

@@ -221,7 +221,7 @@ function legend(palette) {
   const own = palette.owner(3);
   const items = [
     ["holds tokens, a colour per request", own],
-    ["lent, but empty", own, "hatched"],
+    ["allocated, but empty", own, "hatched"],
     ["shared by several", own, "shared"],
     ["cached prefix, nobody's", palette.cached],
     ...(data.kinds.idle ? [["idle: empty, kept mapped", palette.idle]] : []),
