@@ -4,7 +4,7 @@ Ranked are those on one clock that served the most requests: who rejects what is
 and is fast. A system is its summaries, one of each seed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvsim.reports import clocks
 from kvsim.reports.palette import Summary, count
@@ -78,12 +78,18 @@ def schedulers(systems: Sequence[System]) -> list[str]:
 
 
 def by_scheduler(systems: Sequence[System]) -> str:
-    """`Schedulers: orca (contiguous, buddy), vllm-v1 (paged)`, where they differ."""
-    found: dict[str, list[str]] = {}
-    for name, system in zip(schedulers(systems), systems, strict=False):
-        found.setdefault(name, []).append(str(system[0]["label"]))
-    said = ", ".join(f"{name} ({_listed(labels)})" for name, labels in found.items())
+    """`Schedulers differ: orca (contiguous, buddy), vllm-v1 (paged).`; of many systems their allocators."""
+    found: dict[str, dict[str, str]] = {}
+    for name, (first, *_) in zip(schedulers(systems), systems, strict=False):
+        label = str(first["label"])
+        found.setdefault(name, {})[label] = str(first["engine"].get("allocator") or label)
+    said = ", ".join(f"{name} ({_listed(_names(labels))})" for name, labels in found.items())
     return f"Schedulers differ: {said}." if said else ""
+
+
+def _names(allocators: Mapping[str, str]) -> list[str]:
+    """Those of the systems, or of their allocators where that is shorter."""
+    return list(allocators if len(allocators) <= _MOST else dict.fromkeys(allocators.values()))
 
 
 def _reasons(summaries: Sequence[Summary]) -> str:

@@ -8,7 +8,7 @@ from kvsim.reports.figures.systems import first_words, last_words, rankable, sys
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.words import answer
-from kvsim.reports.ranked import rejections
+from kvsim.reports.ranked import by_scheduler, rejections
 from kvsim.reports.seeds.words import difference_lines
 from kvsim.reports.terminal import report_table
 
@@ -102,6 +102,18 @@ def test_figures_and_pages_say_so_too(unlike):
         assert not told["ranked"] and marked <= {"Requests finished", "Requests rejected"}
     page = answer([run.stored() for run in unlike[1]])
     assert page.startswith("Served: paged 7 of 100") and "Schedulers differ: orca (contiguous)" in page
+
+
+def test_of_many_systems_the_allocators_are_named_beside_their_schedulers():
+    rates = [
+        [{**summary, "label": f"{summary['label']} at {rate}/s", "engine": {**summary["engine"], **engine}}]
+        for rate in range(6)
+        for summary, engine in (
+            (BUDDY, {"scheduler": "orca", "allocator": "buddy-pow2"}),
+            (PAGED, {"scheduler": "vllm-v1", "allocator": "paged"}),
+        )
+    ]
+    assert by_scheduler(rates) == "Schedulers differ: orca (buddy-pow2), vllm-v1 (paged)."
 
 
 def test_a_comparison_names_the_schedulers_that_came_with_the_allocators(unlike):
