@@ -100,11 +100,11 @@ class ExtentArena:
 
     def smaller_than(self, need: int) -> int:
         """Free slots in extents smaller than `need`."""
-        return sum(length for _, length in self.free if length < need)
+        return sum([length for _, length in self.free if length < need])
 
     def largest(self) -> int:
         """Size of the largest free extent."""
-        return max((length for _, length in self.free), default=0)
+        return max([length for _, length in self.free], default=0)
 
     def regions(self) -> Iterator[Region]:
         """All extents in ascending order."""

@@ -11,7 +11,7 @@ def instant_of(server: Server, held: int) -> Instant:
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
     internal = server.internal_slots()
     free = allocator.free_slots - cached - external - allocator.idle_slots
-    found = Instant(
+    fields = (
         server.now_ps,
         held,
         used - held - internal,
@@ -25,6 +25,7 @@ def instant_of(server: Server, held: int) -> Instant:
         server.totals.preemptions + server.totals.swap_outs,
         allocator.idle_slots,
     )
-    if min(found) < 0:
+    found: Instant = tuple.__new__(Instant, fields)  # what Instant(*fields) does, at half its price
+    if min(fields) < 0:
         raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
     return found

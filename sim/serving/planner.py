@@ -56,7 +56,7 @@ class Planner:
         self.coming = Promise()
         self.stands = False
         self.late: list[tuple[int, int]] = []
-        self._in_turn = scheduler.in_turn
+        self._in_turn, self._rests = scheduler.in_turn, server.own.rests
 
     def plan(self, step: Decision) -> Span | None:
         """How long a decision holds; None: there is nothing to compute."""
@@ -85,7 +85,7 @@ class Planner:
             return None
         allocator, internal = server.allocator, server.internal
         rest: Rest | None = None
-        if server.own.rests and (
+        if self._rests and (
             allocator.shared_tokens or allocator.cached_slots or allocator.idles or server.own.external_slots
         ):
             rest, internal = server.rest(), server.internal_slots()
