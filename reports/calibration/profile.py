@@ -269,7 +269,8 @@ def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
     """A point; of a composed step without a place."""
     predicted_s = _number(row["predicted_s"])
     moved, work = (_number(row[key], least=0.0) if form else 0.0 for key in ("bytes", "work"))
-    merging_ps = form.merge_ps * _number(row["place"].get("merged", 0), least=0.0) if form else 0.0
+    place = {str(name): _number(value, least=0.0) for name, value in row["place"].items()} if form else {}
+    merging_ps = form.merge_ps * place.pop("merged", 0.0) if form else 0.0  # it is no axis
     return Timed(
         x={str(name): value for name, value in row["x"].items()},
         role=str(row["role"]),
@@ -277,7 +278,7 @@ def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
         p10_s=_number(row["p10_s"]),
         p90_s=_number(row["p90_s"]),
         predicted_s=predicted_s,
-        place={name: _number(value, least=0.0) for name, value in row["place"].items()} if form else {},
+        place=place,
         form_s=(form.form_ps(moved, work) + merging_ps) / PS_PER_S if form else predicted_s,
         moved=moved,
     )

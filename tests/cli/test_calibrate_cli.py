@@ -532,6 +532,8 @@ def test_dots_are_what_was_measured_lines_the_form_and_errors_those_of_the_profi
     points = sorted(sampling.main, key=lambda one: one.place["bytes"])
     assert list(line.get_ydata()) == [one.form_s for one in points]
     assert list(dots.get_ydata()) == [one.median_s for one in points]
+    named = [text.get_text() for text in panels["decode attention"].get_legend().get_texts()]
+    assert named == ["1", "512", "32,768"], "a line for each number of sequences, along all contexts"
     shown = [
         y
         for container in panels["composed steps: predicted / measured"].containers
