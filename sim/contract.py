@@ -250,7 +250,7 @@ def _memory_is_given_back(replica: Replica) -> str:
         "allocated": allocator.used_slots,
         "in the host pool": allocator.host_used_slots,
         "held by prompts": server.prefill_held,
-        "never to be written": server.internal,
+        "never to be written": server.memory.internal,
     }
     kept = ", ".join(f"{slots} slots {where}" for where, slots in left.items() if slots)
     return f"memory_is_given_back: at the end there are {kept}" if kept else ""

@@ -9,7 +9,7 @@ def instant_of(server: Server, held: int) -> Instant:
     """The row for now, when so many slots hold a token; InvariantError where a kind of slot is negative."""
     allocator = server.allocator
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
-    internal = server.internal_slots()
+    internal = server.memory.internal_slots()
     free = allocator.free_slots - cached - external - allocator.idle_slots
     fields = (
         server.now_ps,

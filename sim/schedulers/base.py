@@ -1,10 +1,10 @@
 """What a scheduler must do: decide the step that starts now, and say what happens at a finish.
 
-It decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`, `evict`,
-`release`. Each is carried out at once, or says that there is no room, and is entered in the record that
-`decide` returns (sim/serving/decision.py); all that follows, the cost of copies and swaps too, is derived
-from there. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler`
-tries it.
+It decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`,
+`preempt`, `release`. Each is carried out at once, or says that there is no room, and is entered in the record
+that `decide` returns (sim/serving/decision.py); all that follows, the cost of copies and swaps too, is
+derived from there. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md;
+`sim check-scheduler` tries it.
 """
 
 from abc import abstractmethod
@@ -19,9 +19,11 @@ from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
+from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import Decision, undecided
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import Beam
 
 T = TypeVar("T")
@@ -119,7 +121,7 @@ class Scheduler:
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server that it schedules."""
-        return Server(allocator, bound, self.config.policy, self.publishes_late)
+        return Server(Batch(KvMemory(allocator)), Rules(bound, self.config.policy, self.publishes_late))
 
     def decide(self, server: Server) -> Decision:
         """Decide the step that starts now: a record of all that `schedule` asked the server to do."""
@@ -136,7 +138,7 @@ class Scheduler:
 
     @abstractmethod
     def schedule(self, server: Server) -> None:
-        """Evict, grow and admit for the step that starts now."""
+        """Preempt, grow and admit for the step that starts now."""
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """Why a request with so many samples, or candidates, can never be served, or ""."""
@@ -151,7 +153,7 @@ class Scheduler:
 
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, although it was not refused room."""
-        if server.step.evictions:
+        if server.step.preemptions:
             return "eviction"
         if len(server.running) >= self.config.max_num_seqs:
             return "seats"

@@ -102,7 +102,7 @@ class LightLLM(Scheduler):
             self._turn = server.steps + 1 + self.wait
             return
         server.grow_due()
-        if server.step.evictions:
+        if server.step.preemptions:
             self._turn = server.steps + self._period
         if server.waiting:
             late = server.steps - self._turn
@@ -138,12 +138,12 @@ class LightLLM(Scheduler):
 
     def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
         """Tokens of the answer to expect, of which so many are there."""
-        most = max(server.bound(request) - request.prompt_tokens, generated)
+        most = max(server.rules.bound(request) - request.prompt_tokens, generated)
         return most if busy else longest_answer(most, generated, self.usual_answer)
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """As in the base; nor does anybody enter who might exceed the memory alone."""
-        longest = max(1, server.bound(request) - request.prompt_tokens)
+        longest = max(1, server.rules.bound(request) - request.prompt_tokens)
         alone = Peak([expected(request.prompt_tokens, 0, 0, longest)]).tokens()
         if alone >= self._capacity(server):
             return f"may need {alone:,} tokens, as many as the memory holds, or more"

@@ -47,7 +47,7 @@ class Orca(Scheduler):
     def schedule(self, server: Server) -> None:
         """Admit whole requests while they fit."""
         server.grow_due()
-        if server.step.evictions:
+        if server.step.preemptions:
             return
         seats = self.config.max_num_seqs - len(server.running)
         while server.waiting and seats > 0:
@@ -69,4 +69,4 @@ class Orca(Scheduler):
 
     def held_back(self, server: Server) -> str:
         """There is no token budget: somebody was evicted, or seats are short."""
-        return "eviction" if server.step.evictions else "seats"
+        return "eviction" if server.step.preemptions else "seats"

@@ -46,7 +46,7 @@ class PastFuture(LightLLM):
 
     def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
         """At the request's quantile of the past answers that are longer than it is by now."""
-        most = max(server.bound(request) - request.prompt_tokens, generated)
+        most = max(server.rules.bound(request) - request.prompt_tokens, generated)
         start = bisect_right(self._sorted, generated)
         longer = len(self._sorted) - start
         if not longer:

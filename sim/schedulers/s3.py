@@ -83,7 +83,7 @@ class S3(Scheduler):
     def schedule(self, server: Server) -> None:
         """Admit, from the largest to the smallest, who fits."""
         server.grow_due()
-        if server.step.evictions:
+        if server.step.preemptions:
             return
         pool, allocator = server.waiting, server.allocator
         assert isinstance(pool, Pool)
@@ -98,6 +98,6 @@ class S3(Scheduler):
 
     def held_back(self, server: Server) -> str:
         """There is no token budget: somebody was evicted, or seats are short, or memory is."""
-        if server.step.evictions:
+        if server.step.preemptions:
             return "eviction"
         return "seats" if len(server.running) >= self.config.max_num_seqs else NO_ROOM

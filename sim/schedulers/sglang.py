@@ -19,14 +19,12 @@ preempts those that are less urgent by more than that. Without overlap schedulin
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
-from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.rows import SglangMatch
-from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
@@ -39,10 +37,10 @@ from kvsim.sim.schedulers.sglang_budget import (
     NewTokenRatio,
     WindowBudget,
 )
-from kvsim.sim.schedulers.sglang_order import Orders, look, woken
+from kvsim.sim.schedulers.sglang_order import Orders, woken
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.sglang_server import SglangServer
+from kvsim.sim.serving.server import Rules, Server
+from kvsim.sim.serving.sglang_parts import SglangBatch, SglangMemory, WaitingList
 
 CHUNK = 8192
 Admission = tuple[Request, Match | None, int]
@@ -134,18 +132,22 @@ class Sglang(Scheduler):
         self._held = "seats"
         self._looked: dict[Request, int] = {}  # tokens to compute, when it was looked at last
         self._decoded_at = -1  # step of the last decision to decode without retraction
+        self._waits = -1  # of the server, when the ratio was reset last
         self._capacity = 0
         self._answers: FixedAnswers | None = None  # known in this step, where nobody ends early
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose queue it sorts."""
-        if self.config.policy == "dfs-weight" and not isinstance(allocator, SglangCached):
+        self._memory, self._waiting = SglangMemory(allocator), WaitingList()
+        self._batch = SglangBatch(self._memory)
+        self._cached, self._windowed = self._memory.cached, self._memory.windowed
+        if self.config.policy == "dfs-weight" and self._cached is None:
             raise KvsimError(f"policy dfs-weight needs allocator sglang, got {self.config.allocator}")
         self._capacity, self._page = allocator.capacity_slots, allocator.block_slots
-        if isinstance(allocator, SglangCached):
-            self._capacity = allocator.pool.pages * self._page
-        self._retries = self._preempts or isinstance(allocator, SglangWindowed)
-        return SglangServer(allocator, bound)
+        if self._cached is not None:
+            self._capacity = self._cached.pool.pages * self._page
+        self._retries = self._preempts or self._windowed is not None
+        return Server(self._batch, Rules(bound, publishes_late=True), self._waiting)
 
     # -- lengths ------------------------------------------------------------------------------
 
@@ -157,10 +159,10 @@ class Sglang(Scheduler):
         """As in the base; a prompt must leave room for more than a page."""
         if request.prompt_tokens + self._page >= self._capacity:
             return f"does not fit an empty arena of {self._capacity:,} slots"
-        memory = server.allocator
-        if isinstance(memory, SglangWindowed):
+        memory = self._windowed
+        if memory is not None:
             empty = memory.pool.pages * self._page, memory.pairs.windowed.pages * self._page
-            budget, most_new = self._budget(memory, empty, 0, 0), self.most_new(request)
+            budget, most_new = self._budget(empty, 0, 0), self.most_new(request)
             after = max(most_new - request.output_tokens, 0)  # when it is retracted at its end
             lengths = ((request.prompt_tokens, most_new), (request.final_tokens, after))
             if not all(budget.admit(0, known, min(left, MOST_ESTIMATED)) for known, left in lengths):
@@ -177,42 +179,41 @@ class Sglang(Scheduler):
         paged = -(-prompt // self._page) * self._page
         return self._capacity - paged - self._page - 1
 
-    def _set_aside(self, server: SglangServer, request: Request) -> float:
+    def _set_aside(self, server: Server, request: Request) -> float:
         """What is set aside for a running request's answer."""
-        left = min(self.most_new(request) - server.generated(request), MOST_ESTIMATED)
+        left = min(self.most_new(request) - self._batch.generated(request), MOST_ESTIMATED)
         return left if self.options.ignore_eos else left * self.ratio.now
 
     # -- a step -------------------------------------------------------------------------------
 
     def schedule(self, server: Server) -> None:
         """Prefill whoever fits, else decode."""
-        server = cast(SglangServer, server)
         self._catch_up(server)
         if self.cut is not None and self._entered != (self.cut, self.cut.computed):
-            server.enter(self.cut)
+            self._memory.enter(self.cut)
             self._entered = self.cut, self.cut.computed
-        if server.waiting or self.cut is not None:
+        if self._waiting or self.cut is not None:
             if self._prefill(server):
                 return
-            if server.waiting and (self._retries or not self.full):
+            if self._waiting and (self._retries or not self.full):
                 server.ask_again()
         self._decode(server)
 
-    def _catch_up(self, server: SglangServer) -> None:
+    def _catch_up(self, server: Server) -> None:
         """Do what steps did that needed no decision."""
         if self._decoded_at >= 0:
             self.ratio.decode(server.steps - self._decoded_at - 1)
             self._decoded_at = -1
-        if server.was_idle:
+        if self._waits != server.waits:
             self.ratio.reset()
-            server.was_idle = False
+            self._waits = server.waits
         if self._retries or self._left or self._began or not server.decoding:
             self.full = self._left = self._began = False
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free, and the batch no longer full."""
         self._left = True
-        cast(SglangServer, server).waiting.forget(request)
+        self._waiting.forget(request)
         self._looked.pop(request, None)
         super().finish(server, request)
 
@@ -220,90 +221,91 @@ class Sglang(Scheduler):
         """Why the batch counts as full."""
         return self._held
 
-    def _decode(self, server: SglangServer) -> None:
+    def _decode(self, server: Server) -> None:
         if not server.decoding:
             return
-        if self._fits(server, server.growing()):
+        if self._fits(server, self._batch.growing()):
             self.ratio.decode()
             self._decoded_at = server.steps
         else:
             self._retract(server)
         self._grow(server)
 
-    def _fits(self, server: SglangServer, units: int) -> bool:
+    def _fits(self, server: Server, units: int) -> bool:
         """Whether so many sequences find another page, if need be one that was cached."""
         slots = units * self._page
-        if server.memory is not None:
-            return server.memory.make_room(slots)
+        if self._cached is not None:
+            return self._cached.make_room(slots)
         return slots <= server.allocator.free_slots
 
-    def _grow(self, server: SglangServer) -> None:
+    def _grow(self, server: Server) -> None:
         """Give those who decode their slots; with pages of several tokens, as if each needed one."""
-        server.slide()
-        if server.memory is not None and self._page > 1:
-            server.memory.make_room(server.decoding * self._page)
-            server.margin = server.decoding
+        self._batch.slide()
+        if self._cached is not None and self._page > 1:
+            self._cached.make_room(server.decoding * self._page)
+            self._batch.growth.margin = server.decoding
         server.grow_due()
 
-    def _retract(self, server: SglangServer) -> None:
+    def _retract(self, server: Server) -> None:
         """Send requests back to the queue until the others can go on."""
-        kept = server.retraction_order()
+        kept = self._batch.retraction_order()
         out: list[Request] = []
-        while not out or not self._fits(server, server.growing()):
+        while not out or not self._fits(server, self._batch.growing()):
             if len(kept) == 1:
                 break
             out.append(kept.pop())
             self._send_back(server, out[-1])
-            if server.memory is not None:
-                server.memory.make_room(len(kept) * RETRACT_STEPS)
-        self.ratio.retracted((server.generated(request), self.most_new(request)) for request in kept)
-        server.arrange(kept)
+            if self._cached is not None:
+                self._cached.make_room(len(kept) * RETRACT_STEPS)
+        self.ratio.retracted((self._batch.generated(request), self.most_new(request)) for request in kept)
+        self._batch.arrange(kept)
         for request in out:
-            server.waiting.append(request)
+            self._waiting.append(request)
         self.full = False
 
-    def _send_back(self, server: SglangServer, request: Request) -> None:
+    def _send_back(self, server: Server, request: Request) -> None:
         self._looked[request] = request.known_tokens
-        server.evict(request, requeue=False)
+        server.preempt(request, requeue=False)
 
     # -- prompts ------------------------------------------------------------------------------
 
-    def _prefill(self, server: SglangServer) -> bool:
+    def _prefill(self, server: Server) -> bool:
         """Compute prompts in this step; False: nobody can enter."""
         config, running = self.config, server.decoding
         if self.cut is None:
-            if self.full or not server.waiting:
+            if self.full or not self._waiting:
                 return False
             if running >= config.max_num_seqs and not self._preempts:
                 self.full, self._held = True, "seats"
                 return False
-        self.orders.sort(server)
+        self.orders.sort(self._waiting, self._memory)
         mixed = running if self.options.enable_mixed_chunk else 0
-        decoding = sum([self._set_aside(server, r) for r in server.batch()])
-        budget = self._budget(server.allocator, server.free(), decoding, mixed)
+        decoding = sum([self._set_aside(server, r) for r in self._batch.requests()])
+        budget = self._budget(self._memory.free_tokens(), decoding, mixed)
         chosen, went_on = self._choose(server, budget)
         if not chosen and not went_on:
             return False
         self._began = not server.decoding or self.options.enable_mixed_chunk
-        pages = server.memory is not None or server.allocator.growth_unit
+        pages = self._cached is not None or server.allocator.growth_unit
         mixes = self.options.enable_mixed_chunk and server.decoding and pages
-        if mixes and self._fits(server, server.growing()):
+        if mixes and self._fits(server, self._batch.growing()):
             self._grow(server)
-            server.arrange([*server.step.chunks, *server.batch()])
+            self._batch.arrange([*server.step.chunks, *self._batch.requests()])
         else:
             server.pause()
         return True
 
-    def _budget(self, memory: Allocator, free: tuple[int, int], decoding: float, mixed: int) -> Budget:
+    def _budget(self, free: tuple[int, int], decoding: float, mixed: int) -> Budget:
         config = self.config
         tokens, chunked = config.max_num_batched_tokens, config.enable_chunked_prefill
         settings = free[0], self._page, decoding, tokens, chunked, mixed
-        if isinstance(memory, SglangWindowed):
+        memory = self._windowed
+        if memory is not None:
             pool = memory.pairs.windowed.pages * self._page
             return WindowBudget(settings, free[1], pool, memory.groups.window)
         return Budget(*settings)
 
-    def _choose(self, server: SglangServer, budget: Budget) -> tuple[list[Admission], int]:
+    def _choose(self, server: Server, budget: Budget) -> tuple[list[Admission], int]:
         """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
         cut = self.cut
         went_on = self._go_on(server, budget, cut) if cut is not None else 0
@@ -311,7 +313,7 @@ class Sglang(Scheduler):
             self._answers = FixedAnswers(self._to_come(server, cut if went_on else None))
         chosen: list[Admission] = []
         preempted: list[Request] = []
-        for request in list(server.waiting):
+        for request in list(self._waiting):
             if budget.spent:
                 self._held = "token budget"
                 break
@@ -321,17 +323,17 @@ class Sglang(Scheduler):
                 break
             if not self._admit(server, budget, request, chosen):
                 break
-        if server.memory is not None:
+        if self._cached is not None:
             self._make_room(server, cut, went_on, chosen)
             if cut is not None and went_on:
                 server.continue_prefill(cut, went_on)
             for _, match, tokens in chosen:
                 server.admit_head((match.tokens if match else 0) + tokens, match)
         for request in preempted:
-            server.waiting.append(request)
+            self._waiting.append(request)
         return chosen, went_on
 
-    def _go_on(self, server: SglangServer, budget: Budget, cut: Request) -> int:
+    def _go_on(self, server: Server, budget: Budget, cut: Request) -> int:
         """The next piece of the prompt that was cut; 0: it waits."""
         missing = cut.known_tokens - cut.computed
         piece = budget.next_piece(missing)
@@ -343,14 +345,14 @@ class Sglang(Scheduler):
             self.cut = None
         else:
             self._left = True
-        if server.memory is None and not server.continue_prefill(cut, piece):
+        if self._cached is None and not server.continue_prefill(cut, piece):
             self.cut = None
             return 0
         return piece
 
-    def _admit(self, server: SglangServer, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
+    def _admit(self, server: Server, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
         """Admit the next of the queue, if it fits; False: nobody after it is looked at."""
-        match = look(server, request, request.known_tokens - 1) if server.allocator.caches else None
+        match = self._memory.look(request, request.known_tokens - 1) if server.allocator.caches else None
         cached = match.tokens if match else 0
         missing = self._looked[request] = request.known_tokens - cached
         still = min(max(self.most_new(request) - request.generated, 0), MOST_ESTIMATED)
@@ -366,10 +368,10 @@ class Sglang(Scheduler):
         if tokens < 1:
             self._held = "token budget"
             return False
-        if server.memory is not None:
+        if self._cached is not None:
             if match is not None:
                 assert isinstance(match, SglangMatch)
-                server.memory.hold(match)
+                self._cached.hold(match)
         elif not server.admit_head(cached + tokens, match):
             return False
         chosen.append((request, match, tokens))
@@ -385,43 +387,41 @@ class Sglang(Scheduler):
             return False
         return True
 
-    def _to_come(self, server: SglangServer, cut: Request | None) -> Iterator[tuple[int, int]]:
+    def _to_come(self, server: Server, cut: Request | None) -> Iterator[tuple[int, int]]:
         """Of those who run, and of a prompt that goes on: tokens of the answer to come, and those held."""
-        for request in [*server.batch(), *([cut] if cut is not None else [])]:
-            done = server.generated(request)
+        for request in [*self._batch.requests(), *([cut] if cut is not None else [])]:
+            done = self._batch.generated(request)
             yield self.most_new(request) - done, request.prompt_tokens + done
 
-    def _no_room(self, server: SglangServer, budget: Budget, request: Request) -> None:
+    def _no_room(self, server: Server, budget: Budget, request: Request) -> None:
         """Memory is short: the batch is full as long as anybody runs; nobody does, if it cannot be had."""
-        if server.windowed is not None and not (server.running or budget.admitted):
+        if self._windowed is not None and not (server.running or budget.admitted):
             raise KvsimError(
                 f"request {request.index} would wait for ever, as in SGLang: the pool of windowed layers "
-                f"({server.free()[1]:,} tokens) is too small beside what the request finds cached; "
-                "use a higher swa_full_tokens_ratio"
+                f"({self._windowed.free_windowed:,} tokens) is too small beside what the request finds "
+                "cached; use a higher swa_full_tokens_ratio"
             )
         self.full = budget.admitted > 0 or server.decoding > 0
         self._held = NO_ROOM
-        if server.waiting and server.waiting[0] is request:
+        if self._waiting and self._waiting[0] is request:
             server.refuse_head(request.known_tokens)
 
     def _make_room(
-        self, server: SglangServer, cut: Request | None, went_on: int, chosen: Sequence[Admission]
+        self, server: Server, cut: Request | None, went_on: int, chosen: Sequence[Admission]
     ) -> None:
         """Evict what all of them need; with pages of several tokens, as if each needed one more."""
-        assert server.memory is not None
+        assert self._cached is not None
         tokens = went_on + sum([tokens for *_, tokens in chosen])
         if self._page > 1:
             tokens += self._page * (len(chosen) + (went_on > 0))
-        server.memory.make_room(tokens)
+        self._cached.make_room(tokens)
 
-    def _preempt(
-        self, server: SglangServer, budget: Budget, request: Request, preempted: list[Request]
-    ) -> bool:
+    def _preempt(self, server: Server, budget: Budget, request: Request, preempted: list[Request]) -> bool:
         """Make room for an urgent request by the least urgent ones; False: there are none, or too few."""
         threshold = self.options.preemption_threshold
         assert threshold is not None
-        came = server.waiting.came
-        running = server.batch()
+        came = self._waiting.came
+        running = self._batch.requests()
         needed = self._looked.get(request, 0) + min(self.most_new(request), MOST_ESTIMATED) - budget.left
         victims: list[Request] = []
         for other in sorted(running, key=lambda r: (-r.priority, -came(r))):
@@ -435,8 +435,8 @@ class Sglang(Scheduler):
             return False
         for other in [r for r in running if r in victims]:
             budget.give(self._set_aside(server, other))
-            before = server.free()
+            before = self._memory.free_tokens()
             self._send_back(server, other)
-            budget.hold(*(a - b for a, b in zip(before, server.free(), strict=True)))
+            budget.hold(*(a - b for a, b in zip(before, self._memory.free_tokens(), strict=True)))
             preempted.append(other)
         return True

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from kvsim.allocators.base import Match
+from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.rows import SglangMatch, WindowMatch
 from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.sglang_server import SglangServer
+from kvsim.sim.serving.sglang_parts import SglangMemory, WaitingList
 
 MOST_MATCHED = 128
 REFRESH_EVERY = 32
@@ -35,19 +36,19 @@ class Orders:
         self.most_new = most_new
         self._refreshes = 0
 
-    def sort(self, server: SglangServer) -> None:
+    def sort(self, waiting: WaitingList, memory: SglangMemory) -> None:
         """Bring what waits into order; what is looked up for it counts as used."""
-        waiting, policy = server.waiting, self.policy
-        if policy in ("lpm", "dfs-weight") and not server.allocator.caches:
+        policy = self.policy
+        if policy in ("lpm", "dfs-weight") and not memory.allocator.caches:
             policy = "fcfs"
         if policy == "lpm" and len(waiting) > MOST_MATCHED:
             return
         if policy == "lpm":
-            places = self._places(server, list(waiting))
+            places = self._places(memory, list(waiting))
             waiting.arrange(sorted(waiting, key=lambda r: places[r]))
             return
         if policy == "dfs-weight":
-            waiting.arrange(_along_the_tree(server, list(waiting)))
+            waiting.arrange(_along_the_tree(memory, list(waiting)))
             return
         if policy == "priority":
             waiting.arrange(sorted(waiting, key=lambda r: (r.priority, waiting.came(r))))
@@ -55,22 +56,21 @@ class Orders:
             waiting.arrange(sorted(waiting, key=lambda r: r.output_tokens))
         elif policy == "lof":
             waiting.arrange(sorted(waiting, key=lambda r: -self.most_new(r)))
-        self._refresh(server)
+        self._refresh(waiting, memory.cached)
 
-    def _refresh(self, server: SglangServer) -> None:
-        memory = server.memory
-        if memory is None or not (memory.caches and memory.eviction == "lru" and server.waiting):
+    def _refresh(self, waiting: WaitingList, cached: SglangCached | None) -> None:
+        if cached is None or not (cached.caches and cached.eviction == "lru" and waiting):
             return
         self._refreshes += 1
         if self._refreshes % REFRESH_EVERY == 1:
-            for request in reversed(list(islice(server.waiting, MOST_MATCHED))):
-                memory.touch(request.content, request.own, request.known_tokens)
+            for request in reversed(list(islice(waiting, MOST_MATCHED))):
+                cached.touch(request.content, request.own, request.known_tokens)
 
-    def _places(self, server: SglangServer, waiting: Sequence[Request]) -> dict[Request, int]:
+    def _places(self, memory: SglangMemory, waiting: Sequence[Request]) -> dict[Request, int]:
         """The hits of each, negative; last are those whose common beginning somebody before will compute."""
         others, places = SglangTree(1), {}
         for request in waiting:
-            hits = look(server, request, request.known_tokens).tokens
+            hits = memory.look(request, request.known_tokens).tokens
             places[request] = -min(hits, request.known_tokens - 1)
             if hits > SHORT_HIT:
                 continue
@@ -80,13 +80,6 @@ class Orders:
             else:
                 others.insert(text, range(request.known_tokens))
         return places
-
-
-def look(server: SglangServer, request: Request, most: int) -> Match:
-    """What of the first `most` tokens of a request is cached; it counts as used, where memory is SGLang's."""
-    if server.memory is not None:
-        return server.memory.look(request.content, request.own, most)
-    return server.allocator.match(request.content, request.own, most)
 
 
 def woken(match: Match | None) -> tuple[int, int]:
@@ -110,22 +103,22 @@ def text_of(request: Request) -> list[tuple[int, int, int]]:
     return text
 
 
-def _along_the_tree(server: SglangServer, waiting: Sequence[Request]) -> list[Request]:
+def _along_the_tree(memory: SglangMemory, waiting: Sequence[Request]) -> list[Request]:
     """Depth first, the child first below which most requests end; those of a node after what is below."""
-    memory = server.memory
-    assert memory is not None
+    cached = memory.cached
+    assert cached is not None
     ends: dict[Node, list[Request]] = {}
     for request in waiting:
-        match = look(server, request, request.known_tokens)
+        match = memory.look(request, request.known_tokens)
         assert isinstance(match, SglangMatch)
         ends.setdefault(match.node, []).append(request)
     # a text is split where a later one ends inside of it: an end stays the end of its node
     weights: dict[Node, int] = {}
-    nodes = [memory.tree.root, *memory.tree.nodes()]
+    nodes = [cached.tree.root, *cached.tree.nodes()]
     for node in reversed(nodes):
         weights[node] = len(ends.get(node, ())) + sum([weights[child] for child in node.children.values()])
     order: list[Request] = []
-    stack = [(memory.tree.root, False)]
+    stack = [(cached.tree.root, False)]
     while stack:
         node, below = stack.pop()
         if below:

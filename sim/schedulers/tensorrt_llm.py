@@ -84,7 +84,7 @@ class TensorRTLLM(Scheduler):
                     budget -= chunk
                     computing |= self._next_block(server, request.content, request.computed - chunk)
         self._skipped = False
-        if server.waiting and not server.step.evictions:
+        if server.waiting and not server.step.preemptions:
             self._admit(server, budget, computing)
 
     def _admit(self, server: Server, budget: int, computing: set[Content]) -> None:
@@ -128,7 +128,7 @@ class TensorRTLLM(Scheduler):
 
     def _needed(self, server: Server, request: Request) -> int:
         """Slots of a request with the longest answer that it may have."""
-        longest = max(server.bound(request), request.known_tokens)
+        longest = max(server.rules.bound(request), request.known_tokens)
         return server.allocator.slots_needed(longest, longest)
 
     def _chunk(self, missing: int, budget: int) -> int:
@@ -159,7 +159,7 @@ class TensorRTLLM(Scheduler):
 
     def held_back(self, server: Server) -> str:
         """The capacity policy, or what it shares with another's prompt, or the budget."""
-        if server.step.evictions:
+        if server.step.preemptions:
             return "eviction"
         if self.capacity == STATIC_BATCH and server.running and not server.step.chunks:
             return "batch"

@@ -33,10 +33,14 @@ from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV0Options
 from kvsim.sim.serving.beam import Survivors
-from kvsim.sim.serving.beam_server import BeamServer
-from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.serving.beam_batch import BeamBatch
+from kvsim.sim.serving.beam_search import Search
+from kvsim.sim.serving.beams import Beams
+from kvsim.sim.serving.group_batch import GroupBatch
+from kvsim.sim.serving.groups import Groups, urgency_of
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Group, Request, State
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import Beam
 
 EARLY = ("0.1.0", "0.1.7")
@@ -89,9 +93,15 @@ class VllmV0(Scheduler):
         self.unit = allocator.growth_unit
         blocks = allocator.capacity_slots // self.unit
         self.watermark_slots = int(self.watermark * blocks) * self.unit
+        memory, policy = KvMemory(allocator), self.config.policy
+        beams = None
         if self._survivors:
-            return BeamServer(allocator, bound, self.config.policy, self.publishes_late, self._survivors)
-        return GroupServer(allocator, bound, self.config.policy, self.publishes_late)
+            beams = BeamBatch(memory, Search(self._survivors), urgency_of(policy))
+        batch = beams or GroupBatch(memory)
+        server = Server(batch, Rules(bound, policy, self.publishes_late))
+        self._groups = Groups(server, batch)
+        self._beams = Beams(self._groups, beams) if beams else None
+        return server
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""
@@ -101,44 +111,43 @@ class VllmV0(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Prompts, or else decodes and who comes back."""
-        assert isinstance(server, GroupServer)
         if self._chunked:
             self._schedule_chunked(server)
         elif self.version == "0.1.0":
             self._schedule_together(server)
         else:
             self._schedule_apart(server)
-        if isinstance(server, BeamServer):
-            server.look_ahead()
+        if self._beams:
+            self._beams.look_ahead()
 
-    def _schedule_apart(self, server: GroupServer) -> None:
+    def _schedule_apart(self, server: Server) -> None:
         budget = self.config.max_num_batched_tokens
-        if not server.swapped_groups:
+        if not self._groups.swapped:
             self._admit(server, budget)
             if server.step.chunks:
                 server.pause()
                 return
         self._decode(server, budget)
-        if server.swapped_groups and not server.step.evictions:
+        if self._groups.swapped and not server.step.preemptions:
             self._swap_in(server, budget - server.decoding)
 
-    def _schedule_together(self, server: GroupServer) -> None:
+    def _schedule_together(self, server: Server) -> None:
         budget = self._decode(server, self.config.max_num_batched_tokens)
-        if server.swapped_groups and not server.step.evictions:
+        if self._groups.swapped and not server.step.preemptions:
             budget -= self._swap_in(server, budget)
-        if not server.swapped_groups and not server.step.evictions:
+        if not self._groups.swapped and not server.step.preemptions:
             self._admit(server, budget)
 
-    def _schedule_chunked(self, server: GroupServer) -> None:
+    def _schedule_chunked(self, server: Server) -> None:
         budget = self._decode(server, self.config.max_num_batched_tokens)
-        if server.swapped_groups and not server.step.evictions:
+        if self._groups.swapped and not server.step.preemptions:
             budget -= self._swap_in(server, budget)
         self._admit(server, budget)
         for request in self._evicted:
             server.waiting.appendleft(request)
         self._evicted.clear()
 
-    def _admit(self, server: GroupServer, budget: int) -> None:
+    def _admit(self, server: Server, budget: int) -> None:
         waiting, allocator = server.waiting, server.allocator
         seats = None
         while waiting:
@@ -152,15 +161,15 @@ class VllmV0(Scheduler):
             if allocator.free_slots - allocator.slots_needed(known, known) < self.watermark_slots:
                 return
             if seats is None:
-                seats = self.config.max_num_seqs - sum(group.seats for group in server.groups)
-            needed = server.group_of(head).seats
+                seats = self.config.max_num_seqs - sum(group.seats for group in self._groups.running)
+            needed = head.its_group.seats
             if not 0 < tokens <= budget or needed > seats:
                 return
             self._enter(server, head, tokens)
             budget -= tokens
             seats -= needed
 
-    def _enter(self, server: GroupServer, head: Request, tokens: int) -> None:
+    def _enter(self, server: Server, head: Request, tokens: int) -> None:
         match = server.match_head(whole=True)
         if match is None:
             server.admit_head(head.known_tokens, None, tokens)
@@ -168,7 +177,7 @@ class VllmV0(Scheduler):
             last = head.known_tokens - 1 - (head.known_tokens - 1) % self.unit  # its block is computed anew
             cached = min(match.tokens, last, tokens - 1)
             server.admit_head(head.known_tokens, match, tokens - cached, cached, charged=cached)
-        server.enter(head)
+        self._groups.enter(head)
 
     def _never(self, server: Server, known: int, tokens: int) -> str:
         """Why a prompt, or a recomputation, of `known` tokens can never be computed, or ""."""
@@ -187,13 +196,12 @@ class VllmV0(Scheduler):
 
         Where both are short, it is the token budget: that stays so while decodes take more memory.
         """
-        assert isinstance(server, GroupServer)
         head = server.waiting[0]
-        if server.swapped_groups and not self._chunked:
+        if self._groups.swapped and not self._chunked:
             return "swapped"
-        if server.step.evictions:
+        if server.step.preemptions:
             return "eviction"
-        seats = sum(group.seats for group in server.groups) + server.group_of(head).seats
+        seats = sum(group.seats for group in self._groups.running) + head.its_group.seats
         if seats > self.config.max_num_seqs:
             return "seats"
         allocator, known = server.allocator, head.known_tokens
@@ -215,13 +223,13 @@ class VllmV0(Scheduler):
 
     # -- decoding -----------------------------------------------------------------------------
 
-    def _decode(self, server: GroupServer, budget: int) -> int:
+    def _decode(self, server: Server, budget: int) -> int:
         """Give everybody who runs the memory of this step; returns the token budget left."""
-        if not server.grow_freely():
+        if not self._groups.grow_freely():
             self._decode_by_group(server)
         budget -= server.decoding
         if self._chunked and server.prefill_held:
-            for group in list(server.groups):
+            for group in list(self._groups.running):
                 request = group.sequences[0]
                 chunk = min(request.known_tokens - request.computed, budget)
                 if request.state == State.PREFILL and chunk > 0:
@@ -229,9 +237,9 @@ class VllmV0(Scheduler):
                     budget -= chunk
         return budget
 
-    def _decode_by_group(self, server: GroupServer) -> None:
+    def _decode_by_group(self, server: Server) -> None:
         allocator = server.allocator
-        groups = sorted(server.groups, key=server.urgency)
+        groups = sorted(self._groups.running, key=self._groups.urgency)
         while groups:
             group = groups.pop(0)
             while allocator.free_slots < len(group.sequences) * self.unit:
@@ -242,39 +250,39 @@ class VllmV0(Scheduler):
             else:
                 for request in group.sequences:
                     if request.state == State.DECODE:
-                        server.write(request)
-        server.written()
+                        self._groups.write(request)
+        self._groups.batch.written(server.step)
 
-    def _preempt(self, server: GroupServer, group: Group, by: Request) -> None:
+    def _preempt(self, server: Server, group: Group, by: Request) -> None:
         first = group.sequences[0]
         alone = group.seats == 1 and not self._swaps
         if alone or first.state == State.PREFILL:
-            server.evict(first, not self._chunked, by)
+            self._groups.preempt(first, not self._chunked, by)
             if self._chunked:
                 self._evicted.append(first)
-        elif not server.swap_out(group, by):
-            server.drop_running(
+        elif not self._groups.swap_out(group, by):
+            self._groups.drop_running(
                 group, f"no room in the host pool of {server.allocator.host_capacity_slots:,} slots"
             )
 
-    def _swap_in(self, server: GroupServer, budget: int) -> int:
+    def _swap_in(self, server: Server, budget: int) -> int:
         """Let swapped groups come back; returns the tokens that they decode in this step."""
         allocator, tokens = server.allocator, 0
-        seats = self.config.max_num_seqs - sum(group.seats for group in server.groups)
-        for group in sorted(server.swapped_groups, key=server.urgency):
+        seats = self.config.max_num_seqs - sum(group.seats for group in self._groups.running)
+        for group in sorted(self._groups.swapped, key=self._groups.urgency):
             seqs = [request.seq for request in group.sequences]
             needed = allocator.slots_held(seqs) + len(seqs) * self.unit
             never = allocator.capacity_slots < needed
             if never or (not server.running and allocator.capacity_slots - needed < self.watermark_slots):
-                server.drop_swapped(group, "does not fit an empty arena above the watermark")
+                self._groups.drop_swapped(group, "does not fit an empty arena above the watermark")
                 continue
             if allocator.free_slots - needed < self.watermark_slots:
                 break
             if tokens + len(seqs) > budget or group.seats > seats:
                 break
-            server.swap_in(group)
+            self._groups.swap_in(group)
             for request in group.sequences:
-                server.write(request)
+                self._groups.write(request)
             tokens += len(seqs)
             seats -= group.seats
         return tokens
@@ -283,20 +291,18 @@ class VllmV0(Scheduler):
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
         """The prompt is computed: the other samples fork off."""
-        assert isinstance(server, GroupServer)
-        group = server.group_of(request)
+        group = request.its_group
         if group.seats == 1 or not group.lengths:  # alone, or a recomputation
             group.lengths = []
             return super().start_decode(server, request)
-        server.start_group(request)
+        self._groups.start(request)
         return [sequence for sequence in group.sequences if sequence.state == State.PREFILL]
 
     def choose_beams(self, server: Server) -> None:
         """Draw the survivors of the groups that decoded."""
-        if isinstance(server, BeamServer):
-            server.drop_candidates()
+        if self._beams:
+            self._beams.drop_candidates()
 
     def finish(self, server: Server, request: Request) -> None:
         """A sequence has its last token."""
-        assert isinstance(server, GroupServer)
-        server.leave(request)
+        self._groups.leave(request)

@@ -1,9 +1,9 @@
 """vLLM V1: decodes and prefill chunks share each step's token budget.
 
 1. Running requests first, in order of admission: one token each, or the next chunk of a prompt. Who
-   finds no room evicts the *last* running request (by priority: the least urgent), which is recomputed
+   finds no room preempts the *last* running request (by priority: the least urgent), which is recomputed
    later, from the head of the queue.
-2. Then the queue, in its order, unless anybody was evicted in this step: a request enters with as large a
+2. Then the queue, in its order, unless anybody was preempted in this step: a request enters with as large a
    chunk as the budget has left, if it fits. The first that does not blocks those behind.
 
 With the prefix cache on, what is cached of a prompt counts as computed; blocks can be found as soon as the
@@ -14,8 +14,9 @@ is not done is the only one and the last of `running`.
 
 With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine
 knows how the one before ended. Who finished in it holds its memory and its seat for one decision longer, and
-may even be evicted meanwhile, without any effect but the count. A token that is not known yet cannot be found
-in the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the step.
+may even be preempted meanwhile, without any effect but the count. A token that is not known yet cannot be
+found in the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the
+step.
 
 Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 """
@@ -32,9 +33,11 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
-from kvsim.sim.serving.piece_server import PieceServer
+from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.memory import KvMemory
+from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.server import Rules, Server
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class VllmV1(Scheduler):
                 self._refuse("reserve_full_prompt", own.reserve_full_prompt)
             if config.async_scheduling:
                 self._refuse("async_scheduling", True)
+        self._pieces: Pieces | None = None
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
@@ -115,27 +119,29 @@ class VllmV1(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
-        kind = PieceServer if allocator.ends_pieces else Server
-        return kind(allocator, bound, self.config.policy, known_late=self.asynchronous)
+        rules = Rules(bound, self.config.policy, known_late=self.asynchronous)
+        server = Server(Batch(KvMemory(allocator)), rules)
+        self._pieces = Pieces(server) if allocator.ends_pieces else None
+        return server
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
-        told = server.own.knows_prompts
+        told = server.memory.abilities.knows_prompts
         if told:
             server.allocator.new_step()
-        if server.allocator.ends_pieces:
-            assert isinstance(server, PieceServer)
-            self._admit(server, server.continue_in_order(self._budget))
+        if self._pieces is not None:
+            self._admit(server, self._pieces.continue_in_order(self._budget))
         else:
             server.grow_due()
-            if server.prefill_held or server.waiting:
+            prefilling = server.memory.prefill_held
+            if prefilling or server.waiting:
                 budget = self._budget - server.progress.size
-                if server.prefill_held:
+                if prefilling:
                     budget -= self._continue_last(server, budget)
                 self._admit(server, budget)
         if told:
             server.allocator.decided()
-        if server.departed:
+        if server.batch.departed:
             server.release_departed()
 
     def _continue_last(self, server: Server, budget: int) -> int:
@@ -149,11 +155,11 @@ class VllmV1(Scheduler):
 
     def _admit(self, server: Server, budget: int) -> None:
         waiting = server.waiting
-        if budget <= 0 or not waiting or server.step.evictions:
+        if budget <= 0 or not waiting or server.step.preemptions:
             return
         room = self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
-        pieces = server.allocator.ends_pieces
+        pieces = self._pieces is not None
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
             if caches:

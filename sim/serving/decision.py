@@ -14,7 +14,7 @@ from kvsim.sim.serving.request import Request
 NAMES = (
     *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
     *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats"),
-    *("evictions", "departures", "evicted_finished", "rejected"),
+    *("preemptions", "departures", "preempted_finished", "rejected"),
     *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
 )
 """What is printed, where there is anything to say."""
@@ -42,9 +42,9 @@ class Decision:
         Whether the decoding sequences stand still.
     repeats : int
         Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
-    evictions, departures : int
+    preemptions, departures : int
         How many were preempted, by recomputation or swapping; how often memory came back otherwise.
-    evicted_finished : tuple of int
+    preempted_finished : tuple of int
         Rows of those preempted whose last token was under way, so that they finished all the same.
     rejected : tuple of (int, str, int)
         Rows of requests that were dropped, why, and how often they had been preempted.
@@ -71,9 +71,9 @@ class Decision:
     copies: bool = False
     paused: bool = False
     repeats: int = 0
-    evictions: int = 0
+    preemptions: int = 0
     departures: int = 0
-    evicted_finished: tuple[int, ...] = ()
+    preempted_finished: tuple[int, ...] = ()
     rejected: tuple[tuple[int, str, int], ...] = ()
     swapped_in_blocks: int = 0
     swapped_out_blocks: int = 0
@@ -108,10 +108,10 @@ class Decision:
         if start < request.reached:
             self.recomputed_tokens += min(start + tokens, request.reached) - start
 
-    def evict(self) -> None:
+    def preempt(self) -> None:
         """Somebody is preempted."""
         self.changed = True
-        self.evictions += 1
+        self.preemptions += 1
 
     def reject(self, row: int, reason: str, preemptions: int) -> None:
         """A request is dropped: it can never be served, and was preempted so often before that was seen."""

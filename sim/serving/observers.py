@@ -107,7 +107,7 @@ class EventLog(Observer):
             reason, need = NO_ROOM, step.refusal.need_slots
         else:
             reason = self._scheduler.held_back(server)
-            need = server.allocator.slots_needed(head.known_tokens, server.bound(head))
+            need = server.allocator.slots_needed(head.known_tokens, server.rules.bound(head))
         events.refused(head, server.now_ps, server.steps, reason, need, server.allocator, happened)
 
     def prompt_done(self, request: Request) -> None:
@@ -154,7 +154,7 @@ class StepLog(Observer):
         server = self._server
         as_waiting = self._scheduler.counted_as_waiting(server)
         running = len(server.running) - as_waiting
-        waiting = len(server.waiting) + as_waiting + len(step.evicted_finished)
+        waiting = len(server.waiting) + as_waiting + len(step.preempted_finished)
         row = start_of_step(server, step, plan.held, plan.ends[-1], running, waiting)
         self._recorder.log_start(row, waiting)
 

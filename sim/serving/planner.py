@@ -56,7 +56,7 @@ class Planner:
         self.coming = Promise()
         self.stands = False
         self.late: list[tuple[int, int]] = []
-        self._in_turn, self._rests = scheduler.in_turn, server.own.rests
+        self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
 
     def plan(self, step: Decision) -> Span | None:
         """How long a decision holds; None: there is nothing to compute."""
@@ -83,12 +83,15 @@ class Planner:
             ends = self._ends(step, contexts, due)
         else:
             return None
-        allocator, internal = server.allocator, server.internal
+        allocator, internal = server.allocator, server.memory.internal
         rest: Rest | None = None
         if self._rests and (
-            allocator.shared_tokens or allocator.cached_slots or allocator.idles or server.own.external_slots
+            allocator.shared_tokens
+            or allocator.cached_slots
+            or allocator.idles
+            or server.memory.abilities.external_slots
         ):
-            rest, internal = server.rest(), server.internal_slots()
+            rest, internal = server.rest(), server.memory.internal_slots()
         used = allocator.used_slots
         if held + internal > used:
             instant_of(server, held)  # raises, with all numbers
@@ -116,11 +119,13 @@ class Planner:
         if self._observers:
             at_most = min(at_most, *[observer.most_steps for observer in self._observers])
         limit_ps = self._recorder.next_sample_ps
-        self.stands = self._in_turn and len(server.waiting) > 0
+        anybody = len(server.waiting) > 0
+        self.stands = self._in_turn and anybody
         if not self.stands and self.coming.next_ps < limit_ps:
             limit_ps = self.coming.next_ps
         foreseen = at_most if not step.repeats else min(at_most, step.repeats)
-        steps = server.guaranteed_steps(foreseen, step.asks_by_cached)
+        anybody = anybody or server.swapped > 0
+        steps = server.batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody)
         ends = self._pricing.ends(step, steps, limit_ps - server.now_ps, contexts, due)
         if step.repeats:
             self._go_on(step, ends, contexts, at_most)

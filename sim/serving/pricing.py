@@ -34,7 +34,7 @@ class Pricing:
         self._upkeep = Upkeep(server) if Upkeep.needed(allocator) else None
         self._reads_holes = allocator.reads_holes
         self.beside = self._reads_holes or self._upkeep is not None
-        self._works_in_spans = server.own.works_in_spans
+        self._works_in_spans = server.batch.works_in_spans
         self._linear = server.progress.linear
         self._hears = cost.flags
         self.hears = self._hears or self._works_in_spans
@@ -122,7 +122,7 @@ class Pricing:
         seats, apart = progress.size, progress.spread
         if len(ends) < step.repeats or ends[-1] >= limit_ps or self._hears:
             return
-        for more in server.steps_behind(len(ends), at_most):
+        for more in server.batch.steps_behind(len(ends), at_most, server.anybody_waits):
             done, contexts_now = len(ends), contexts + len(ends) * seats
             if apart is None:
                 cost.go_on(ends, seats, contexts_now, more, limit_ps)

@@ -104,7 +104,7 @@ class Replica:
             self.observers.append(MapDrawer(memory_map, server))
         if step_log:
             self.observers.append(StepLog(self.recorder, server, scheduler))
-        if server.allocator.works_after_steps and not server.own.works_in_spans:
+        if server.allocator.works_after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self._turned_away = TurnedAway(self.recorder, self.observers)
@@ -124,7 +124,7 @@ class Replica:
         self._ahead = Promise() if takes else arrivals if alone else Promise(0)
         if alone:
             self._planner.coming = arrivals
-        if server.own.works_in_spans and not takes:
+        if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
         self._record = self.recorder.add if server.progress.linear else self._record_unlike
         self._after_steps = [observer.after for observer in self.observers]
@@ -150,7 +150,7 @@ class Replica:
                 self._tell_deciding()
             self.decision = step = self.decide(server)
             plan = plan_of(step)
-            if step.changed and (step.rejected or step.evicted_finished):
+            if step.changed and (step.rejected or step.preempted_finished):
                 self._write_facts()
             if plan is None:
                 yield from self._stall()
@@ -191,7 +191,7 @@ class Replica:
         Asynchronous engines find out one decision later that there is room, and the step is spent.
         """
         server, step = self.server, self.decision
-        if step.evictions or (server.rules.known_late and step.departures and server.waiting):
+        if step.preemptions or (server.rules.known_late and step.departures and server.waiting):
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
             self.recorder.idle(duration, held_by, server.rest())
@@ -238,7 +238,7 @@ class Replica:
             self._commit(self._current)
             self.decision = step = self.decide(self.server)
             plan = self._planner.plan(step)
-            if step.changed and (step.rejected or step.evicted_finished):
+            if step.changed and (step.rejected or step.preempted_finished):
                 self._write_facts()
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
@@ -253,7 +253,7 @@ class Replica:
     def _write_facts(self) -> None:
         """Write down whom the scheduler dropped, and evicted although they had finished."""
         server, step = self.server, self.decision
-        for row in step.evicted_finished:
+        for row in step.preempted_finished:
             self.recorder.log.preempted(row)
         for row, reason, preemptions in step.rejected:
             self.recorder.log.preempted(row, preemptions)
@@ -267,7 +267,7 @@ class Replica:
         server, ends, step = self.server, plan.ends, self.decision
         progress, record = server.progress, self._record
         if len(ends) > 1:
-            plan.grown = server.grow_within(ends)
+            plan.grown = server.batch.grow_within(ends)
         if self.observers:
             self._tell_passed(plan)
         record(plan)
@@ -282,7 +282,7 @@ class Replica:
         server.end_steps(len(ends), now_ps)
         self._turned_away.ends = ends
         if progress.clock == progress.next_finish:
-            for request in server.pop_finished():
+            for request in server.batch.finished(step):
                 self._finish(request)
         if step.chunks:
             self._give_tokens(step)
@@ -326,7 +326,7 @@ class Replica:
         server, now_ps = self.server, self.server.now_ps
         for request in step.chunks:
             if server.rules.publishes_late:
-                server.publish(request)
+                server.memory.publish(request, step)
             if request.computed < request.known_tokens:
                 continue
             for observer in self.observers:

@@ -104,6 +104,13 @@ class Request:
         self.state = state
 
     @property
+    def its_group(self) -> "Group":
+        """The group that it belongs to."""
+        if self.group is None:
+            raise InvariantError(f"request {self.index} belongs to no group")
+        return self.group
+
+    @property
     def is_decoding(self) -> bool:
         """Whether its prompt is computed and its answer is not."""
         return self.state is State.DECODE

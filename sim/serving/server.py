@@ -1,28 +1,32 @@
-"""What the server holds now: the queue, the running requests and their memory.
+"""What the server holds now: the queue, the batch and the KV memory.
+
+    waiting    who waits, in the order of the policy (queues.py)
+    batch      who runs, who decodes, and when each must grow (batch.py)
+    memory     the allocator, and what is counted of it (memory.py)
 
 A scheduler decides by calling the operations here. Each is carried out at once, or refused, and entered in
-`step`, the decision (decision.py); the replica keeps the time. What decodes is in decoding.py and
-progress.py; here are the queue, admission, prefill and eviction.
+`step`, the decision (decision.py); the replica keeps the time. Schedulers that need more bring a batch or a
+memory of their own kind, and keep what only they know: groups of samples (groups.py), beams (beam_batch.py),
+pieces of prompts (pieces.py), SGLang's order (sglang_parts.py).
 
 Sequence ids count admissions. So ascending id is the order of `running`, the id of a preempted
 request never comes back, and the last of `running` is the latest admission.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator, InvariantError, Match
+from kvsim.allocators.base import InvariantError, Match
 from kvsim.sim.record.events import Events, Refusal
-from kvsim.sim.serving.decoding import Decoding
-from kvsim.sim.serving.progress import Lockstep, Progress
+from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.decision import undecided
 from kvsim.sim.serving.queues import Queue, queue_named
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import Seats
-from kvsim.sim.serving.spread import Contexts
 from kvsim.sim.serving.totals import Totals
 
 
@@ -32,6 +36,8 @@ class Rules:
 
     Attributes
     ----------
+    bound : callable
+        Tokens to set aside for a request when it is admitted (the reservation policy).
     policy : str
         The order of the queue, see sim/serving/queues.py.
     publishes_late : bool
@@ -40,72 +46,84 @@ class Rules:
         Whether a step is decided before it is known what the one before generated (asynchronous scheduling).
     """
 
-    policy: str
-    publishes_late: bool
-    known_late: bool
+    bound: Callable[[Request], int]
+    policy: str = "fcfs"
+    publishes_late: bool = False
+    known_late: bool = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Server(Decoding):
+class Server:
     """The state of one simulated engine.
 
     Parameters
     ----------
-    allocator : Allocator
-        Lends the memory.
-    bound : callable
-        Tokens to set aside for a request when it is admitted (the reservation policy).
-    policy, publishes_late, known_late
-        Its `Rules`.
-    progress : Progress, optional
-        How many tokens a step adds to a sequence; one, if it is left out.
+    batch : Batch
+        Who runs, in its memory: `Batch(KvMemory(allocator))`.
+    rules : Rules
+        What holds as long as it runs.
+    waiting : Queue, optional
+        Who waits; the queue of the policy, if it is left out.
+
+    Attributes
+    ----------
+    step : Decision
+        The step that is being decided.
+    steps : int
+        Engine steps executed.
+    swapped : int
+        Sequences in the host pool.
+    waits : int
+        How often time passed without a step.
     """
 
-    def __init__(  # noqa: PLR0917 - its parts, then its manners
-        self,
-        allocator: Allocator,
-        bound: Callable[[Request], int],
-        policy: str = "fcfs",
-        publishes_late: bool = False,
-        progress: Progress | None = None,
-        known_late: bool = False,
-    ) -> None:
-        super().__init__(allocator, Lockstep() if progress is None else progress)
-        self.bound = bound
-        self.rules = Rules(policy, publishes_late, known_late)
-        self.waiting: Queue = queue_named(policy)
-        self.swapped = 0  # sequences in the host pool
+    def __init__(self, batch: Batch, rules: Rules, waiting: Queue | None = None) -> None:
+        self.batch, self.rules = batch, rules
+        self.memory, self.allocator = batch.memory, batch.allocator
+        self.running, self.progress = batch.running, batch.progress
+        self.waiting: Queue = queue_named(rules.policy) if waiting is None else waiting
+        self.swapped = 0
         self.seats = Seats()
-        self.steps = 0  # engine steps executed
+        self.step = undecided()
+        self.steps = self.waits = self.now_ps = 0
         self.totals = Totals()
         self.events: Events | None = None
-        self.departed: dict[int, Request] = {}  # who finished in the last step, if the engine cannot know
-        self._next_seq = 0
 
     def watch(self, events: Events | None, context_tile: int) -> None:
         """Write down events; and how contexts differ, in tiles of so many tokens, unless that is 0."""
         self.events = events
-        if context_tile and self.progress.linear:
-            self.progress.spread = Contexts(context_tile)
+        self.batch.watch(events is not None, context_tile)
+
+    @property
+    def decoding(self) -> int:
+        """Sequences that decode."""
+        return self.progress.size
+
+    @property
+    def prefill_held(self) -> int:
+        """Tokens held by sequences that do not decode."""
+        return self.memory.prefill_held
+
+    @property
+    def anybody_waits(self) -> bool:
+        """Whether anybody may enter when memory is free."""
+        return len(self.waiting) > 0 or self.swapped > 0
 
     # -- the step -----------------------------------------------------------------------------
-
-    def _anybody_waits(self) -> bool:
-        return len(self.waiting) > 0 or self.swapped > 0
 
     def wait(self, until_ps: int) -> None:
         """Time passes without a step."""
         self.now_ps = until_ps
+        self.waits += 1
 
     def end_steps(self, count: int, now_ps: int) -> None:
         """So many steps like the one that was decided are over; the last ended now."""
-        progress = self.progress
         self.now_ps = now_ps
         self.steps += count
         if self.step.paused:
-            progress.pause()
-        elif progress.size:
-            progress.advance(count, now_ps)
+            self.progress.pause()
+        elif self.progress.size:
+            self.progress.advance(count, now_ps)
 
     def pause(self) -> None:
         """Let the decoding sequences stand still in this step."""
@@ -131,8 +149,8 @@ class Server(Decoding):
             held = contexts = progress.contexts()
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
-        held += self.prefill_held
-        if self.own.windows or self.allocator.shared_tokens:
+        held += self.memory.prefill_held
+        if self.memory.abilities.windows or self.allocator.shared_tokens:
             allocator = self.allocator
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
@@ -140,44 +158,17 @@ class Server(Decoding):
 
     def lengths(self, new: bool = True) -> dict[int, int]:
         """The tokens of each living sequence in the step, its `new` ones included; from scratch."""
-        new = new and not self.step.paused
-        if self.progress.linear:
-            clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
-            return {
-                seq: r.base + clock if r.state == decode else r.computed
-                for seq, r in self.running.items()
-                if r.state != finished
-            }
-        of_decoding = self.progress.tokens if new else self.progress.stored
-        return {
-            seq: of_decoding(r) if r.state == State.DECODE else r.computed
-            for seq, r in self.running.items()
-            if r.state != State.FINISHED
-        }
-
-    def steps_behind(self, done: int, at_most: int) -> Iterator[tuple[int, int]]:
-        """What follows the `done` steps for which the decision holds (`step.repeats`), at most to so many.
-
-        That is (steps, tokens copied in the first of them), one after the other, as far as all of it is
-        foreseen; `grow_within` then carries it out, or as much of it as is in the span.
-        """
-        return iter(())
-
-    def internal_slots(self) -> int:
-        """Allocated slots that will never be written, or not before somebody owns them alone."""
-        if self.allocator.shared_tokens:
-            return self.internal + self.allocator.shared_tail_slots()
-        return self.internal
+        return self.batch.lengths(new and not self.step.paused)
 
     def external_slots(self) -> int:
         """Free slots that cannot serve the head of the queue, or a request of the mean size so far."""
-        if not self.own.external_slots:
+        if not self.memory.abilities.external_slots:
             return 0
         if self.waiting:
             head = self.waiting[0]
-            need = self.allocator.slots_needed(head.known_tokens, self.bound(head))
+            need = self.allocator.slots_needed(head.known_tokens, self.rules.bound(head))
         else:
-            need = self.totals.admitted_slots // max(self._next_seq, 1)
+            need = self.memory.admitted_slots // max(self.memory.admissions, 1)
         return self.allocator.external_slots(need)
 
     def after_step(self) -> None:
@@ -188,7 +179,9 @@ class Server(Decoding):
             return
         for request in self.running.values():
             if request.state is not State.FINISHED:
-                self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+                self.memory.set_internal(
+                    request, max(0, allocator.surplus(request.seq, request.final_tokens))
+                )
 
     def rest(self) -> tuple[int, int, int, int]:
         """External, cached and idle slots, and tokens saved by sharing: what most allocators never have."""
@@ -208,7 +201,7 @@ class Server(Decoding):
             return None
         request = self.waiting[0]
         self._fill_streams(request)
-        if self.own.knows_prompts:
+        if self.memory.abilities.knows_prompts:
             allocator.introduce(request.own, request.prompt_tokens)
         match = allocator.match(request.content, request.own, request.known_tokens - (not whole))
         self.step.asks_by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget
@@ -222,7 +215,7 @@ class Server(Decoding):
     def _fill_streams(self, request: Request) -> None:
         """Enter what others have generated by now of a text; a refusal may then end without a release."""
         progress = self.progress
-        granted = self._granted is self.step and not self.rules.known_late
+        granted = self.batch.granted(self.step) and not self.rules.known_late
         for stream, _, _ in request.content:
             for author in progress.authors(stream):
                 self.step.changed = True
@@ -242,8 +235,9 @@ class Server(Decoding):
         What `match_head` found is computed already, or only `cached` tokens of it; `charged` of these take up
         budget all the same. Of the rest, this step computes all, or `chunk`.
         """
-        request, seq, allocator = self.waiting[0], self._next_seq, self.allocator
-        bound, copied = self.bound(request), allocator.copied_slots
+        request, memory, allocator = self.waiting[0], self.memory, self.allocator
+        seq = memory.admissions
+        bound, copied = self.rules.bound(request), allocator.copied_slots
         if not (
             allocator.admit(seq, tokens, bound)
             if match is None
@@ -256,9 +250,9 @@ class Server(Decoding):
             self.events.admitted(request, self.now_ps, self.steps, tokens, hits)
             self.events.copied(request, self.now_ps, self.steps, allocator.copied_slots - copied)
         self.waiting.popleft()
-        self._next_seq += 1
-        if self.own.external_slots:
-            self.totals.admitted_slots += allocator.slots_needed(tokens, bound)
+        memory.admissions += 1
+        if memory.abilities.external_slots:
+            memory.admitted_slots += allocator.slots_needed(tokens, bound)
         request.move(State.PREFILL)
         request.seq = seq
         self.running[seq] = request
@@ -267,7 +261,7 @@ class Server(Decoding):
             request.first_scheduled_step = self.steps
         if match is not None and match.tokens:
             hits = request.computed = match.tokens if cached is None else cached
-            self.prefill_held += hits
+            self.memory.prefill_held += hits
             self.step.hit_tokens += hits
             self.step.charged_hit_tokens += charged
             self.totals.hit_tokens += hits
@@ -276,12 +270,16 @@ class Server(Decoding):
 
     def most_reserved(self, request: Request) -> int:
         """The largest reservation that a request may ever make."""
-        return self.bound.at_last(request) if isinstance(self.bound, Predicted) else self.bound(request)
+        return (
+            self.rules.bound.at_last(request)
+            if isinstance(self.rules.bound, Predicted)
+            else self.rules.bound(request)
+        )
 
     def head_fits(self, tokens: int, match: Match | None = None) -> bool:
         """Whether the head of the queue would fit all the way to `tokens`."""
         request = self.waiting[0]
-        bound = self.bound(request)
+        bound = self.rules.bound(request)
         if match is None:
             fits = self.allocator.can_hold(tokens, bound)
         else:
@@ -295,16 +293,17 @@ class Server(Decoding):
 
         Only of allocators that reserve: they are left exactly as they were.
         """
-        allocator, placed = self.allocator, self._next_seq
+        allocator, first = self.allocator, self.memory.admissions
+        placed = first
         for request in islice(self.waiting, count):
-            tokens, bound = request.known_tokens, self.bound(request)
+            tokens, bound = request.known_tokens, self.rules.bound(request)
             if not allocator.admit(placed, tokens, bound):
                 self._note_refusal(self.waiting[0], tokens, bound)
                 break
             placed += 1
-        for seq in reversed(range(self._next_seq, placed)):
+        for seq in reversed(range(first, placed)):
             allocator.release(seq)
-        return placed == self._next_seq + count
+        return placed == first + count
 
     def head_leaves(self, tokens: int, match: Match | None, watermark: float) -> bool:
         """Whether admitting the head with `tokens` leaves the watermark free; anything goes when nobody runs.
@@ -316,11 +315,11 @@ class Server(Decoding):
         allocator, request = self.allocator, self.waiting[0]
         unit = allocator.block_slots
         least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
-        return allocator.leaves(match, tokens, self.bound(request)) >= least
+        return allocator.leaves(match, tokens, self.rules.bound(request)) >= least
 
     def continue_prefill(self, request: Request, tokens: int) -> bool:
-        """Prefill `tokens` more; evicts the last running request while there is no room for them."""
-        if not self._make_room(request, request.computed + tokens, request.computed):
+        """Prefill `tokens` more; preempts the last running request while there is no room for them."""
+        if not self.make_room(request, request.computed + tokens, request.computed):
             return False
         self._prefill(request, tokens)
         return True
@@ -328,13 +327,13 @@ class Server(Decoding):
     def _prefill(self, request: Request, tokens: int) -> None:
         start, allocator = request.computed, self.allocator
         request.computed = start + tokens
-        self.prefill_held += tokens
+        self.memory.prefill_held += tokens
         self.step.compute(request, start, tokens)
         if allocator.caches and not self.rules.publishes_late:
             allocator.fill(request.seq, request.computed)
         surplus = allocator.surplus(request.seq, request.final_tokens)
         if surplus > 0 or request.internal:  # memory that is made anew each time may have been too much, once
-            self._set_internal(request, max(0, surplus))
+            self.memory.set_internal(request, max(0, surplus))
 
     def prompt_done(self, request: Request) -> int | None:
         """A chunk is computed and was the last: the request has a token. Returns when it had the last one."""
@@ -346,15 +345,11 @@ class Server(Decoding):
         request.last_token_ps = self.now_ps
         return last_ps
 
-    def publish(self, request: Request) -> None:
-        """A chunk is computed: from now on its prefix can be found."""
-        self.allocator.fill(request.seq, request.computed)
-
     def refuse_head(self, tokens: int | None = None) -> None:
         """There is no room for the head of the queue, as its scheduler reckons; for `tokens`: count it."""
         self.step.no_room = True
         if tokens is not None:
-            self._note_refusal(self.waiting[0], tokens, self.bound(self.waiting[0]))
+            self._note_refusal(self.waiting[0], tokens, self.rules.bound(self.waiting[0]))
 
     def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
         allocator = self.allocator
@@ -366,6 +361,35 @@ class Server(Decoding):
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
             request.fragmented = True
             self.totals.fragmented_refusals += 1
+
+    # -- decoding -----------------------------------------------------------------------------
+
+    def grow_due(self) -> None:
+        """Give every decoding sequence room for this step's tokens; where there is none, preempt the last."""
+        batch = self.batch
+        unpromised = batch.grow_promised(self.step)
+        if unpromised is None:
+            return
+        due, leaving = unpromised
+        self.step.changed = True
+        running, tokens, make_room = self.running, self.progress.tokens, self.make_room
+        grown = [
+            seq
+            for seq in (sorted({*due, *leaving}) if leaving else due[:])
+            if seq in running and make_room(running[seq], tokens(running[seq]))
+        ]
+        for seq in leaving:
+            if seq in running:
+                batch.plan_leaving(running[seq])
+        batch.grew(grown)
+
+    def start_decode(self, request: Request) -> None:
+        """The prefill is done and gave a token; more are to come in each decode step."""
+        self.batch.join(request, self.now_ps)
+
+    def end_prefill(self, request: Request) -> None:
+        """The prefill is done and gave the only token."""
+        self.memory.prefill_held -= request.computed
 
     # -- seats --------------------------------------------------------------------------------
 
@@ -391,57 +415,49 @@ class Server(Decoding):
     # -- leaving ------------------------------------------------------------------------------
 
     def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
-        """Take back a request's memory: it left the decode or prefill before.
+        """Free a request's memory: it left the decode or prefill before.
 
         Its prefix can be found again, but for the last `unknown` tokens.
         """
-        allocator = self.allocator
-        if allocator.caches:
-            allocator.fill(request.seq, request.computed - unknown)
-        if comes_back:
-            allocator.evict(request.seq)
-        else:
-            allocator.release(request.seq)
+        self.memory.free(request, comes_back, unknown)
         del self.running[request.seq]
-        self.internal -= request.internal
-        request.internal = 0
 
     def depart(self, request: Request) -> None:
         """A finished request keeps its memory, as dead weight, until it is released."""
-        self._set_internal(request, self.allocator.retire(request.seq))
+        self.memory.set_internal(request, self.allocator.retire(request.seq))
 
     def depart_late(self, request: Request) -> None:
         """A request is finished, as the engine will know after the next decision: until then it runs on."""
-        self.departed[request.seq] = request
+        self.batch.departed[request.seq] = request
         if self.allocator.caches:
             self.allocator.fill(request.seq, request.computed - self._unknown(request))
 
     def release_departed(self) -> None:
         """The step is decided; now it is known who finished before it."""
-        for request in self.departed.values():
+        for request in self.batch.departed.values():
             self.release(request)
         if self.waiting:  # may enter next time
             self.step.changed = True
-            self.step.departures += len(self.departed)
+            self.step.departures += len(self.batch.departed)
         elif not self.progress.size:
-            self.step.departures += len(self.departed)
-        self.departed.clear()
+            self.step.departures += len(self.batch.departed)
+        self.batch.departed.clear()
 
     def _unknown(self, request: Request) -> int:
         """Tokens stored by the last step, which fed a token that was not known yet: none or one."""
         return int(self.rules.known_late and request.computed > request.known_tokens)
 
-    def _make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
-        """Grow a sequence, evicting others until it fits; False: it evicted itself."""
+    def make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
+        """Grow a sequence, preempting others until it fits; False: it preempted itself."""
         allocator, seq, copied = self.allocator, request.seq, self.allocator.copied_slots
         while not (
             allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
         ):
-            victim = self._victim()
+            victim = self.batch.victim(self.rules.policy)
             if allocator.reserves:  # what the others hold would not help
                 victim = request
                 request.outgrown += 1
-            self.evict(victim, by=request)
+            self.preempt(victim, by=request)
             if victim is request:
                 if not self.running and self.waiting and self.waiting[0] is request:
                     self._drop_stuck(request, tokens)
@@ -466,32 +482,21 @@ class Server(Decoding):
             self.waiting.remove(request)
         self.step.reject(index, reason, sum(request.preemptions for request in answers))
 
-    def _victim(self) -> Request:
-        """The last running request; by priority, the least urgent."""
-        if self.rules.policy == "priority":
-            living = (r for r in self.running.values() if self._may_be_evicted(r))
-            return max(living, key=lambda r: (r.priority, r.index))
-        return next(r for r in reversed(self.running.values()) if self._may_be_evicted(r))
-
-    def _may_be_evicted(self, request: Request) -> bool:
-        """Finished seats of a static batch stay; who is not known to be finished is evicted like others."""
-        return request.state != State.FINISHED or request.seq in self.departed
-
-    def evict(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
+    def preempt(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
         """Preempt by recomputation, for the room that `by` needs: free everything.
 
         If `requeue`, put the request back at the head of the queue.
         """
         if request.state == State.FINISHED:
-            self._evict_departed(request)
+            self._preempt_departed(request)
             return
         unknown = 0
         if request.state == State.DECODE:
             known_before = request.known_tokens
-            self._leave_decode(request)
+            self.batch.leave(request)
             unknown = int(self.rules.known_late and request.computed > known_before)
         else:
-            self.prefill_held -= request.computed
+            self.memory.prefill_held -= request.computed
             request.known_tokens = request.prompt_tokens + request.generated
             self.seats.waiting.pop(request.seq, None)
         request.move(State.WAITING)
@@ -504,21 +509,21 @@ class Server(Decoding):
         if requeue:
             self.waiting.appendleft(request)
         self.totals.preemptions += 1
-        self.step.evict()
+        self.step.preempt()
 
-    def _evict_departed(self, request: Request) -> None:
-        """Evict a request whose last token is under way: it finishes all the same."""
-        del self.departed[request.seq]
+    def _preempt_departed(self, request: Request) -> None:
+        """Preempt a request whose last token is under way: it finishes all the same."""
+        del self.batch.departed[request.seq]
         self.release(request, unknown=self._unknown(request))
         self.totals.preemptions += 1
-        self.step.evict()
-        self.step.evicted_finished += (request.index,)
+        self.step.preempt()
+        self.step.preempted_finished += (request.index,)
 
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""
         lengths = self.lengths()
         finals = {seq: self.running[seq].final_tokens for seq in lengths}
         counted = self.allocator.ledger(lengths, finals)
-        held, internal = self.tokens()[0], self.internal_slots()
+        held, internal = self.tokens()[0], self.memory.internal_slots()
         if (counted.token, counted.internal) != (held, internal):
             raise InvariantError(f"step {self.steps}: tokens {held}, internal {internal}, but {counted}")

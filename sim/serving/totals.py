@@ -17,8 +17,6 @@ class Totals:
     """requests that were refused although enough was free in total"""
     hit_tokens: int = 0
     """prompt tokens of admissions that were cached"""
-    admitted_slots: int = 0
-    """that admissions took; counted where free slots may be useless"""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from support.settings import with_settings
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.serving.beam import DRAWS_AT_ONCE, Survivors, pairs_of
-from kvsim.sim.serving.beam_server import BeamServer
+from kvsim.sim.serving.beam_batch import BeamBatch
 from kvsim.sim.workload import Beam
 
 
@@ -79,13 +79,13 @@ def run(case, max_span: int, check: bool):
 )
 def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeypatch):
     behind = []
-    branch = BeamServer._branch
+    branch = BeamBatch._branch
 
-    def noted(server, drops, due, clock):
+    def noted(batch, drops, due, clock):
         behind.append(len(drops))
-        branch(server, drops, due, clock)
+        branch(batch, drops, due, clock)
 
-    monkeypatch.setattr(BeamServer, "_branch", noted)
+    monkeypatch.setattr(BeamBatch, "_branch", noted)
     for seed in range(12):
         case = draw_case(Random(seed), "vllm-v0")
         engine = with_settings(case.engine, enable_prefix_caching=False, watermark=0.01)

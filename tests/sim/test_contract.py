@@ -56,7 +56,7 @@ class ShortestFirst(Scheduler):
         server.grow_due()
         server.waiting = deque(sorted(server.waiting, key=lambda request: request.known_tokens))
         while server.waiting and len(server.running) < self.config.max_num_seqs:
-            if server.step.evictions or not server.admit_head(server.waiting[0].known_tokens):
+            if server.step.preemptions or not server.admit_head(server.waiting[0].known_tokens):
                 return
 
 
@@ -72,7 +72,7 @@ class FirstThatFits(Scheduler):
     def schedule(self, server):
         server.grow_due()
         for _ in range(len(server.waiting)):
-            if len(server.running) == self.config.max_num_seqs or server.step.evictions:
+            if len(server.running) == self.config.max_num_seqs or server.step.preemptions:
                 return
             if not server.admit_head(server.waiting[0].known_tokens):
                 server.waiting.append(server.waiting.popleft())
@@ -141,7 +141,7 @@ class Starves(Orca):
     def schedule(self, server):
         super().schedule(server)
         for request in list(server.running.values()):
-            server.evict(request)
+            server.preempt(request)
 
 
 @pytest.mark.parametrize(

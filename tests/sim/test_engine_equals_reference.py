@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serving import engine_of
+from support.serving import engine_of, server_of
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
@@ -24,7 +24,6 @@ from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static as StaticScheduler
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Workload
 
 MAX_LEN = 256
@@ -111,7 +110,7 @@ def run_engine(
 ):
     allocator, log = logged(make(slots))
     config = EngineConfig(max_num_seqs=seats, max_num_batched_tokens=budget)
-    server = Server(allocator, reservation(reserve, MAX_LEN))
+    server = server_of(allocator, reservation(reserve, MAX_LEN))
     engine = engine_of(  # few rows, so that the samples cut few spans
         work,
         server,

@@ -19,7 +19,7 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.schedulers.static import Static
-from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.schedulers.vllm_v0 import VllmV0
 from kvsim.sim.serving.observers import Checks
 from kvsim.sim.serving.request import State
 
@@ -102,15 +102,13 @@ class Books:
             rooms = self.count_rooms(lengths, owners)
         reserved = sum(min(rooms[seq], server.running[seq].final_tokens) - lengths[seq] for seq in lengths)
         assert server.decoding == sum(r.state == State.DECODE for r in server.running.values())
-        if isinstance(server, GroupServer):
-            living = [request.seq for group in server.groups for request in group.sequences]
+        scheduler = self.engine.replica.scheduler
+        if isinstance(scheduler, VllmV0):
+            living = [request.seq for group in scheduler._groups.running for request in group.sequences]
             assert sorted(living) == sorted(server.running)
         self.close(server.now_ps)
         departed = sum(r.state == State.FINISHED for r in server.running.values())
-        if isinstance(self.engine.replica.scheduler, Static):
-            running = len(server.running) - departed
-        else:
-            running = len(server.running)
+        running = len(server.running) - departed * isinstance(scheduler, Static)
         held = {
             "token": token,
             "used": used,
@@ -190,7 +188,7 @@ def run(case: Case, max_span: int, books: bool = False):
     server, allocator = engine.replica.server, engine.replica.server.allocator
     assert not (server.waiting or server.running or server.swapped)
     assert (allocator.used_slots, allocator.shared_tokens, allocator.host_used_slots) == (0, 0, 0)
-    assert (server.decoding, server.prefill_held, server.internal) == (0, 0, 0)
+    assert (server.decoding, server.prefill_held, server.memory.internal) == (0, 0, 0)
     return result, events_of(engine), kept
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import kvsim
 from kvsim.allocators.base import InvariantError
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.server import Server
 
 CHUNKED = {
@@ -20,16 +21,18 @@ def test_what_a_chunk_left_empty_the_next_may_fill():
     assert (table["internal"] > 0).any()
 
 
-@pytest.mark.parametrize("name", ["_set_internal", "external_slots"])
-def test_a_wrong_count_stops_the_run(name, monkeypatch):
-    right = getattr(Server, name)
+def test_a_wrong_count_of_internal_slots_stops_the_run(monkeypatch):
+    right = KvMemory.set_internal
+    monkeypatch.setattr(KvMemory, "set_internal", lambda memory, of, slots: right(memory, of, slots + 10**9))
+    assert_stops()
 
-    def wrong(server, *arguments):
-        if name == "_set_internal":
-            request, slots = arguments
-            return right(server, request, slots + 10**9)
-        return right(server) + 10**9
 
-    monkeypatch.setattr(Server, name, wrong)
+def test_a_wrong_count_of_external_slots_stops_the_run(monkeypatch):
+    right = Server.external_slots
+    monkeypatch.setattr(Server, "external_slots", lambda server: right(server) + 10**9)
+    assert_stops()
+
+
+def assert_stops():
     with pytest.raises(InvariantError, match="no kind of slot can be negative, got Instant"):
         kvsim.simulate(allocator="contiguous", num_prompts=5, cost="constant:0.03")

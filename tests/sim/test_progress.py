@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from support.serving import engine_of
+from support.serving import engine_of, server_of
 
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.paged import Paged
@@ -22,7 +22,6 @@ from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.progress import Counted
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -48,7 +47,7 @@ def drawing(scheduler):
     class Drawing(scheduler):
         def new_server(self, allocator, bound):
             progress = Counted(lambda request: drawn(request.index, request.generated))
-            return Server(allocator, bound, progress=progress)
+            return server_of(allocator, bound, progress)
 
     return Drawing
 

@@ -1,4 +1,4 @@
-"""What a server holds stays few enough to be read at once."""
+"""A server is of a few parts, and what each part holds stays few enough to be read at once."""
 
 import pytest
 
@@ -7,22 +7,36 @@ from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.schedulers import SCHEDULERS
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "traffic", "name"),
-    [
-        ("vllm-v1", {}, "Server"),
-        ("vllm-v0", {"n": 2}, "GroupServer"),
-        ("vllm-v0", {"beam_width": 2}, "BeamServer"),
-    ],
-)
-def test_a_server_has_under_25_attributes(scheduler, traffic, name):
+def served(scheduler, **traffic):
     engine = EngineConfig(scheduler=scheduler, **engine_defaults(scheduler, 2048))
     where = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
     usual = {"num_prompts": 3, "request_rate": 1.0, "burstiness": 1.0, "seed": 0}
-    served = build_engine(where, workloads.build("sharegpt", **usual, **traffic))
-    served.run()
-    server = served.replica.server
-    assert type(server).__name__ == name
-    assert len(vars(server)) < 25
+    engine = build_engine(where, workloads.build("sharegpt", **usual, **traffic))
+    engine.run()
+    return engine.replica
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "traffic", "batch"),
+    [
+        ("vllm-v1", {}, "Batch"),
+        ("vllm-v0", {"n": 2}, "GroupBatch"),
+        ("vllm-v0", {"beam_width": 2}, "BeamBatch"),
+        ("sglang", {}, "SglangBatch"),
+    ],
+)
+def test_parts_differ_and_the_server_does_not(scheduler, traffic, batch):
+    server = served(scheduler, **traffic).server
+    assert type(server).__name__ == "Server"
+    assert type(server.batch).__name__ == batch
+
+
+@pytest.mark.parametrize("scheduler", sorted(SCHEDULERS))
+def test_no_part_has_more_than_15_attributes(scheduler):
+    replica = served(scheduler)
+    server = replica.server
+    parts = [server, server.batch, server.memory, server.progress, server.batch.growth]
+    assert {type(part).__name__: len(vars(part)) for part in parts if len(vars(part)) > 15} == {}

@@ -255,7 +255,7 @@ def run_twice(server, work):
     for engine in (slow, fast):
         left = engine.replica.server
         assert (left.allocator.used_slots, left.allocator.expired_slots) == (0, 0)
-        assert (left.internal, left.prefill_held, left.decoding) == (0, 0, 0)
+        assert (left.memory.internal, left.prefill_held, left.decoding) == (0, 0, 0)
         assert sorted(left.allocator.free_queue()) == list(range(left.allocator.num_blocks))
     for sums in (one.saturated, one.unsaturated):
         parts = kinds(sums, one.capacity_slots)

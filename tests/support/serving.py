@@ -12,11 +12,13 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import State
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import PS_PER_S, Workload
 from support.settings import engine_config
 
@@ -28,6 +30,11 @@ def workload(rows) -> Workload:
     arrival_s, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
     ps = np.rint(arrival_s * PS_PER_S).astype(np.int64)
     return Workload("test", ps, prompts.astype(np.int64), outputs.astype(np.int64))
+
+
+def server_of(allocator, bound, progress=None, **rules):
+    """A server of plain parts."""
+    return Server(Batch(KvMemory(allocator), progress), Rules(bound, **rules))
 
 
 def engine_of(work: Workload, server: Server, scheduler: Scheduler, cost: CostModel, longest: int, **options):
@@ -54,7 +61,7 @@ def serve(
     cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
     choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
     config = engine_config(**{"async_scheduling": False, **choices, **(config or {})})
-    server = Server(allocator, reservation(reserve, max_model_len))
+    server = server_of(allocator, reservation(reserve, max_model_len))
     scheduler = cls(config, max_model_len)
     return engine_of(work, server, scheduler, cost or Constant(1), max_model_len, **options).run()
 

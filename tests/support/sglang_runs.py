@@ -144,14 +144,14 @@ class Look:
         self.server, self.scheduler, self.ids = replica.server, replica.scheduler, ids
         self.steps, self.retracted, self.admitted = {}, {}, {}
         self._finished, self._evicted = [], []
-        self._decide, self._evict = replica.decide, self.server.evict
+        self._decide, self._evict = replica.decide, self.server.preempt
         self._admit, self._finish, self._commit = (
             self.server.admit_head,
             self.scheduler.finish,
             replica._commit,
         )
         replica.decide, self.scheduler.finish = self.schedule, self.finish
-        self.server.evict, self.server.admit_head = self.evict, self.admit_head
+        self.server.preempt, self.server.admit_head = self.evict, self.admit_head
         replica._commit = self.commit
 
     @property
@@ -197,7 +197,7 @@ class Look:
     def memory(self):
         """Tokens in the pool, or in both pools: free, cached, in use."""
         allocator = self.server.allocator
-        tree, windowed = allocator.tree, self.server.windowed
+        tree, windowed = allocator.tree, self.server.memory.windowed
         counts = {"available": allocator.pool.available}
         counts |= {"evictable": tree.evictable, "protected": tree.protected}
         if windowed is None:

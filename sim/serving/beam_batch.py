@@ -1,4 +1,4 @@
-"""A server that searches by beams: after each step some candidates are dropped, and others go on twice.
+"""A batch that searches by beams: after each step some candidates are dropped, and others go on twice.
 
     step k     candidates  a b c d        drawn: c is dropped, a goes on twice
     step k+1               a b d a'       a' shares all blocks of a; whoever writes first copies the last one
@@ -10,17 +10,19 @@ Who will be dropped, and what is copied then, can be foreseen (beam_search.py). 
 behind a drop where nobody waits and the memory is there whatever is freed meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.base import InvariantError
 from kvsim.allocators.records import Id
-from kvsim.sim.serving.beam import Drop, Pair, Survivors
+from kvsim.sim.serving.beam import Drop
 from kvsim.sim.serving.beam_search import Search
-from kvsim.sim.serving.group_server import GroupServer
+from kvsim.sim.serving.group_batch import GroupBatch
+from kvsim.sim.serving.groups import Urgency
 from kvsim.sim.serving.growth import Grown
-from kvsim.sim.serving.request import Group, Request, State
+from kvsim.sim.serving.memory import KvMemory
+from kvsim.sim.serving.request import Group, Request
 
 Fork = tuple[Id, Id, Id, int]
 """(sequence that makes way, parent, child, tokens), as `Allocator.fork_over` takes them."""
@@ -30,46 +32,45 @@ Writers = tuple[list[Id], int]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class BeamServer(GroupServer):
-    """What beam search needs beyond a GroupServer.
+class BeamBatch(GroupBatch):
+    """Groups of candidates.
 
     Attributes
     ----------
     search : Search
         Which groups search, and whom they drop.
+    urgency : callable
+        In which order groups write.
+    watched : bool
+        Whether somebody looks at every step.
     """
 
-    def __init__(
-        self,
-        allocator: Allocator,
-        bound: Callable[[Request], int],
-        policy: str,
-        publishes_late: bool,
-        survivors: Survivors,
-    ) -> None:
-        super().__init__(allocator, bound, policy, publishes_late)
-        self.search = Search(survivors)
+    def __init__(self, memory: KvMemory, search: Search, urgency: Urgency) -> None:
+        super().__init__(memory)
+        self.search, self.urgency = search, urgency
+        self.watched = False
+
+    def watch(self, watched: bool, context_tile: int) -> None:
+        """As in `Batch`, and remember it."""
+        super().watch(watched, context_tile)
+        self.watched = watched
+
+    @property
+    def alike(self) -> bool:
+        """Whether a candidate may take the place of another one, and nobody wants to hear of it."""
+        return not (self.watched or self.allocator.caches) and self.progress.linear
 
     # -- looking ahead ------------------------------------------------------------------------
 
-    def look_ahead(self) -> None:
-        """A step is decided, and holds until a candidate may be dropped; who watches sees every step."""
-        groups = [group for group in self.groups if len(group.sequences) > 1]
-        self.search.begin(groups)
-        if groups and not self.step.changed:
-            self.step.repeats = self.search.look_ahead(self.progress.next_finish - self.progress.clock)
-            if self.events:
-                self.step.changed = True
-
-    def steps_behind(self, done: int, at_most: int) -> Iterator[tuple[int, int]]:
-        """As in `Server`, where nobody waits for blocks that a drop frees, and what is copied is known."""
-        if self._anybody_waits() or not (self._alike and self.allocator.copies_on_write):
+    def steps_behind(self, done: int, at_most: int, anybody_waits: bool) -> Iterator[tuple[int, int]]:
+        """As in `Batch`, where nobody waits for blocks that a drop frees, and what is copied is known."""
+        if anybody_waits or not (self.alike and self.allocator.copies_on_write):
             return
-        search, unit, size = self.search, self._growth.unit, self.progress.size
+        search, unit, size = self.search, self.growth.unit, self.progress.size
         groups, clock, drops, copies = search.groups, self.progress.clock, search.drops, 0
         drop = drops[-1] if drops else None
         look_ahead = search.survivors.next_drop
-        budget = self.allocator.growth_budget() - self.margin
+        budget = self.allocator.growth_budget() - self.growth.margin
         while done < at_most:
             pairs = copied = 0
             end = at_most
@@ -87,21 +88,16 @@ class BeamServer(GroupServer):
             yield end - done, copied
             done = end
 
-    @property
-    def _alike(self) -> bool:
-        """Whether a candidate may take the place of another one, and nobody wants to hear of it."""
-        return not (self.events or self.allocator.caches) and self.progress.linear
-
     # -- a span -------------------------------------------------------------------------------
 
     def grow_within(self, ends: list[int]) -> Grown:
-        """As in `Decoding`, with the drops that were foreseen."""
+        """As in `Batch`, with the drops that were foreseen."""
         drops, index, count = self.search.drops, 0, 0
         while count < len(drops) and drops[count][0] < len(ends):
             count += 1
         if not count:
             return super().grow_within(ends)
-        allocator, growth, clock, total = self.allocator, self._growth, self.progress.clock, ends[-1]
+        allocator, growth, clock, total = self.allocator, self.growth, self.progress.clock, ends[-1]
         residues, unit, last = growth.residues, growth.unit, growth.last
         grown: list[int] = []  # who grows before the next drop
         saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
@@ -139,7 +135,7 @@ class BeamServer(GroupServer):
 
     def _branch(self, drops: list[Drop], due: list[int], clock: int) -> None:
         """Some candidates give way to copies of others; these and all that are due write at this clock."""
-        allocator, unit = self.allocator, self._growth.unit
+        allocator, unit = self.allocator, self.growth.unit
         copied = allocator.copied_slots
         if len(drops) == 1 and not due and len(drops[0][2]) == 1:  # most often
             _, place, pairs = drops[0]
@@ -159,7 +155,7 @@ class BeamServer(GroupServer):
 
     def _branch_several(self, drops: list[Drop], due: list[int], clock: int) -> int:
         """All of that, in the order of the groups; returns how many slots are to be copied."""
-        groups, running, unit = self.search.groups, self.running, self._growth.unit
+        groups, running, unit = self.search.groups, self.running, self.growth.unit
         forks: list[Fork] = []
         writers: dict[Group, Writers] = {}
         foreseen = 0
@@ -181,7 +177,7 @@ class BeamServer(GroupServer):
         known: Group | None = None
         for seq in due:  # all candidates of a group at once
             if running[seq].group is not known:
-                known = group = self.group_of(running[seq])
+                known = group = running[seq].its_group
                 writers[group] = [request.seq for request in group.sequences], running[seq].base + clock + 1
         order = sorted(writers, key=self.urgency) if len(writers) > 1 else writers
         self.allocator.branch(forks, [writers[group] for group in order])
@@ -189,27 +185,10 @@ class BeamServer(GroupServer):
 
     # -- branching ----------------------------------------------------------------------------
 
-    def drop_candidates(self) -> None:
-        """Steps are over: draw who survived the last of them."""
-        for group, pairs in self.search.draw(self.progress.clock):
-            self.branch(group, pairs)
-
-    def branch(self, group: Group, pairs: Sequence[Pair]) -> None:
-        """Drop the first candidate of each pair of places, and let the second one go on twice."""
-        living = group.sequences[:]
-        if self._alike:
-            for dropped, parent in pairs:
-                self._replace(group, living[parent], living[dropped])
-            return
-        for _, parent in pairs:
-            self._branch_off(group, living[parent])
-        for dropped, _ in pairs:
-            self._abandon(group, living[dropped])
-
-    def _replace(self, group: Group, parent: Request, candidate: Request) -> None:
+    def replace(self, group: Group, parent: Request, candidate: Request) -> None:
         """A candidate goes on as a copy of another one."""
         full = self._full_clock(candidate)
-        if parent.seq not in self._unwritten:
+        if parent.seq not in self.unwritten:
             self._await_write(parent, full)
         tokens = parent.base + self.progress.clock
         if not self.allocator.fork_over(*self._take_place(group, parent, candidate, tokens)):
@@ -220,11 +199,10 @@ class BeamServer(GroupServer):
         """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""
         running: dict[Id, Request] = self.running
         old: Id = candidate.seq
-        seq: Id = self._next_seq
-        self._next_seq += 1
+        seq: Id = self.memory.new_seq()
         del running[old]
         running[seq] = candidate
-        self._growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then
+        self.growth.rename(old, seq, -candidate.base, candidate.finish_clock)  # blocks are filled by then
         candidate.seq = seq
         candidate.reached, candidate.sample = parent.reached, parent.sample
         sequences = group.sequences
@@ -237,28 +215,5 @@ class BeamServer(GroupServer):
 
     def _await_write(self, request: Request, full_clock: int) -> None:
         """A candidate shares its last block; if it is to grow at all, that stays planned as it is."""
-        self._unwritten[request.seq] = full_clock < request.finish_clock
-        self._set_internal(request, 0)
-
-    def _branch_off(self, group: Group, parent: Request) -> None:
-        if parent.seq not in self._unwritten:
-            self._growth.remove(parent.seq, self._full_clock(parent), parent.finish_clock)
-            self._set_internal(parent, 0)
-            self._unwritten[parent.seq] = False
-        child = parent.as_sample(parent.sample, parent.output_tokens)
-        self._fork(parent, child)
-        child.generated = self.progress.generated(parent)
-        child.last_token_ps = self.now_ps
-        child.move(State.PREFILL)
-        child.move(State.DECODE)
-        self.progress.join(child, self.now_ps)
-        self._unwritten[child.seq] = False
-        group.sequences.append(child)
-
-    def _abandon(self, group: Group, candidate: Request) -> None:
-        self._leave_decode(candidate)
-        candidate.move(State.FINISHED)
-        group.sequences.remove(candidate)
-        group.sequences[0].preemptions += candidate.preemptions
-        self.release(candidate)
-        self._settle(group)
+        self.unwritten[request.seq] = full_clock < request.finish_clock
+        self.memory.set_internal(request, 0)

@@ -1,182 +1,188 @@
-"""The part of a server that gives the decoding sequences their memory, step by step or span by span.
+"""The batch of a server: who runs, who decodes, and the memory that decoding takes.
 
 When each must grow stands in a calendar (growth.py), so that the work is proportional to changes, not to
-tokens. Growth that the allocator promises is given in bulk; where it promises too little, one by one, and
-somebody may have to make room.
+tokens. Growth that the allocator promises is given in bulk; where it promises too little, the server makes
+room, one by one.
 """
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import sub
 
 from mypy_extensions import i64, mypyc_attr
 
-from kvsim.allocators.base import Allocator, InvariantError
-from kvsim.sim.serving.decision import Decision, undecided
+from kvsim.allocators.base import InvariantError
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown, GrowthCalendar
-from kvsim.sim.serving.progress import Progress
+from kvsim.sim.serving.memory import KvMemory
+from kvsim.sim.serving.progress import Lockstep, Progress
 from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.spread import Contexts
 
 PS_PER_NS = 1_000
 NOBODY: list[int] = []
 
 
-@dataclass(frozen=True)
-class Own:
-    """Which parts of the contract an allocator does in a way of its own; the others need not be asked."""
-
-    leaves_at: bool
-    surplus: bool
-    external_slots: bool
-    windows: bool
-    knows_prompts: bool
-    rests: bool
-    """slots that are external, cached, idle or shared"""
-    works_in_spans: bool
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Decoding:
+class Batch:
     """Who runs, who decodes, and the memory that decoding takes.
 
     Parameters
     ----------
-    allocator : Allocator
-        Lends the memory.
-    progress : Progress
-        How far the decoding sequences are.
+    memory : KvMemory
+        Where their keys and values are.
+    progress : Progress, optional
+        How far the decoding sequences are; a token a step, if it is left out.
+
+    Attributes
+    ----------
+    running : dict of Request
+        By sequence id, in order of admission.
+    departed : dict of Request
+        Those of them who finished in the last step, where the engine cannot know it yet.
+    growth : GrowthCalendar
+        When the decoding ones must grow.
+    works_in_spans : bool
+        Whether the allocator works behind the steps of a span (`grow_mapped`, `pass_steps`).
     """
 
     may_work_in_spans: bool = True
-    """Whether an allocator may work after each step of a span (`grow_mapped`, `pass_steps`)."""
+    """Whether an allocator may work behind the steps of a span."""
 
     shares: bool = False
     """Whether sequences share blocks beyond what is cached."""
 
-    def __init__(self, allocator: Allocator, progress: Progress) -> None:
-        self.allocator = allocator
-        self.progress = progress
+    def __init__(self, memory: KvMemory, progress: Progress | None = None) -> None:
+        self.memory = memory
+        self.allocator = allocator = memory.allocator
+        self.progress = progress = Lockstep() if progress is None else progress
         self.running: dict[int, Request] = {}
-        self.step: Decision = undecided()
-        self.now_ps = 0
-        self.internal = 0  # allocated slots that will never be written
-        self.prefill_held = 0  # tokens held by sequences that do not decode
+        self.departed: dict[int, Request] = {}
         unit = allocator.growth_unit or allocator.grows_by
-        works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
-        if not works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
+        self.works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
+        if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
             unit = 0  # it allocates more than its tokens take: what is left over is known growth by growth
-        self._growth = GrowthCalendar(unit if progress.linear else 0)
-        kind = type(allocator)
-        external = kind.external_slots is not Allocator.external_slots
-        self.own = Own(
-            leaves_at=kind.leaves_at is not Allocator.leaves_at,
-            surplus=kind.surplus is not Allocator.surplus,
-            external_slots=external,
-            windows=allocator.windows,
-            knows_prompts=allocator.knows_prompts,
-            rests=external or allocator.idles or allocator.caches or self.shares,
-            works_in_spans=works_in_spans,
-        )
+        self.growth = GrowthCalendar(unit if progress.linear else 0)
         self._granted: Decision | None = None  # the last that gave the decoding sequences their memory
 
-    @property
-    def decoding(self) -> int:
-        """Sequences that decode."""
-        return self.progress.size
+    def watch(self, watched: bool, context_tile: int) -> None:
+        """Whether every step is looked at; and in tiles of how many tokens contexts differ, unless 0."""
+        if context_tile and self.progress.linear:
+            self.progress.spread = Contexts(context_tile)
 
-    @property
-    def margin(self) -> int:
-        """Growth units that must stay free in every step."""
-        return self._growth.margin
-
-    @margin.setter
-    def margin(self, units: int) -> None:
-        self._growth.margin = units
+    def lengths(self, new: bool) -> dict[int, int]:
+        """The tokens of each living sequence in the step, its `new` ones included or not; from scratch."""
+        if self.progress.linear:
+            clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
+            return {
+                seq: r.base + clock if r.state == decode else r.computed
+                for seq, r in self.running.items()
+                if r.state != finished
+            }
+        of_decoding = self.progress.tokens if new else self.progress.stored
+        return {
+            seq: of_decoding(r) if r.state == State.DECODE else r.computed
+            for seq, r in self.running.items()
+            if r.state != State.FINISHED
+        }
 
     # -- in and out ---------------------------------------------------------------------------
 
-    def start_decode(self, request: Request) -> None:
-        """The prefill is done and gave a token; more are to come in each decode step."""
+    def join(self, request: Request, now_ps: int) -> None:
+        """A sequence decodes from the next decode step on."""
         request.move(State.DECODE)
-        self.prefill_held -= request.computed
-        self.progress.join(request, self.now_ps)
-        self._plan_growth(request)
+        self.memory.prefill_held -= request.computed
+        self.progress.join(request, now_ps)
+        self.plan_growth(request)
 
-    def end_prefill(self, request: Request) -> None:
-        """The prefill is done and gave the only token."""
-        self.prefill_held -= request.computed
-
-    def pop_finished(self) -> list[Request]:
-        """The decoding requests whose last token is there, in order of admission."""
+    def finished(self, step: Decision) -> list[Request]:
+        """The decoding requests whose last token is there after `step`, in order of admission."""
         return self.progress.finished()
 
-    def _leave_decode(self, request: Request) -> None:
+    def leave(self, request: Request) -> None:
         """Write back the tokens of a sequence that stops decoding before its end."""
-        self._growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))
-        if self._growth.leaving:
-            self._growth.stay(request.seq)
+        self.growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))
+        if self.growth.leaving:
+            self.growth.stay(request.seq)
         self.progress.leave(request)
+
+    def victim(self, policy: str) -> Request:
+        """Who is preempted next: the last running request; by priority, the least urgent."""
+        if policy == "priority":
+            living = (r for r in self.running.values() if self._may_be_preempted(r))
+            return max(living, key=lambda r: (r.priority, r.index))
+        return next(r for r in reversed(self.running.values()) if self._may_be_preempted(r))
+
+    def _may_be_preempted(self, request: Request) -> bool:
+        """Finished seats of a static batch stay; who is not known to be finished is preempted like others."""
+        return request.state != State.FINISHED or request.seq in self.departed
+
+    def granted(self, step: Decision) -> bool:
+        """Whether this step has given the decoding sequences their memory."""
+        return self._granted is step
 
     # -- growing ------------------------------------------------------------------------------
 
-    def grow_due(self) -> None:
-        """Give every decoding sequence room for this step's tokens, evicting the last where none is."""
-        self._granted, clock = self.step, self.progress.clock
-        growth, leaving = self._growth, NOBODY
+    def due_one_by_one(self, step: Decision) -> list[int]:
+        """Who must grow in this step, where each is given its memory by itself."""
+        self._granted = step
+        return self.growth.due(self.progress.clock)
+
+    def grow_promised(self, step: Decision) -> tuple[list[int], list[int]] | None:
+        """Give every decoding sequence room for this step's tokens, if all of it is promised.
+
+        Else nothing is done, and those are returned who must grow, and who leave slots: the server makes
+        room.
+        """
+        self._granted, clock = step, self.progress.clock
+        growth, leaving = self.growth, NOBODY
         due = growth.residues[clock % growth.unit] if growth.unit else growth.due(clock)
         if growth.leaving and clock in growth.leaving:
             leaving = growth.pop_leaving(clock)
         if not (due or leaving):  # most often
-            return
+            return None
         allocator = self.allocator
-        if self.own.works_in_spans and allocator.grow_mapped(due):
+        if self.works_in_spans and allocator.grow_mapped(due):
             pass
-        elif len(due) <= allocator.growth_budget() and growth.unit:
+        elif growth.unit and len(due) <= allocator.growth_budget():
             if leaving:
                 self._grow_and_leave([], due, leaving, clock)
             else:
                 allocator.grow_many(due)
         else:
-            due = self._grow_one_by_one(due, leaving)
+            return due, leaving
+        if clock in growth.last or growth.unwritten or not growth.unit:
+            self.grew(due)
+        return None
+
+    def grew(self, seqs: list[int]) -> None:
+        """These grew in the step: write down when next, and what will never be filled."""
+        growth, clock = self.growth, self.progress.clock
         if not growth.unit:
-            self._plan_growths(due)
+            self._plan_growths(seqs)
             return
         if clock in growth.last:
             for seq in growth.pop_full(clock):
                 request = self.running[seq]
-                self._set_internal(request, allocator.surplus(seq, request.final_tokens))
+                self.memory.set_internal(request, self.allocator.surplus(seq, request.final_tokens))
         if growth.unwritten and clock in growth.unwritten:
             self._leave_unwritten(clock)
 
-    def _grow_one_by_one(self, due: list[int], leaving: list[int]) -> list[int]:
-        """Grow those that are due, and those that leave slots, where too little is promised: who grew."""
-        self.step.changed = True
-        running, tokens = self.running, self.progress.tokens
-        grown = [
-            seq
-            for seq in (sorted({*due, *leaving}) if leaving else due[:])
-            if seq in running and self._make_room(running[seq], tokens(running[seq]))
-        ]
-        for seq in leaving:
-            if seq in running:
-                self._plan_leaving(running[seq])
-        return grown
-
-    def guaranteed_steps(self, at_most: int, keeping_cached: bool = False) -> int:
+    def guaranteed_steps(
+        self, at_most: int, keeping_cached: bool = False, anybody_waits: bool = False
+    ) -> int:
         """Decode steps, this one included, in which nobody ends early and all growth is guaranteed.
 
         With `keeping_cached` there is none that might take a block whose text can still be found.
         """
-        progress, growth = self.progress, self._growth
+        progress, growth = self.progress, self.growth
         steps = progress.next_finish - progress.clock
         if steps > at_most:
             steps = at_most
-        if growth.leaving and self._anybody_waits():  # who may enter as soon as somebody leaves slots
+        if growth.leaving and anybody_waits:  # who may enter as soon as somebody leaves slots
             steps = min(steps, min(growth.leaving) - progress.clock)
         if steps > 1:
-            if self.own.works_in_spans:
+            if self.works_in_spans:
                 return steps  # the allocator says later how far it can go
             budget, unit = self.allocator.growth_budget() - growth.margin, growth.unit
             if keeping_cached and self.allocator.cached_slots:
@@ -185,9 +191,13 @@ class Decoding:
                 return growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
 
-    def _anybody_waits(self) -> bool:
-        """Whether anybody may enter when memory is free."""
-        return False
+    def steps_behind(self, done: int, at_most: int, anybody_waits: bool) -> Iterator[tuple[int, int]]:
+        """What follows the `done` steps for which the decision holds (`repeats`), at most to so many.
+
+        That is (steps, tokens copied in the first of them), one after the other, as far as all of it is
+        foreseen; `grow_within` then carries it out, or as much of it as is in the span.
+        """
+        return iter(())
 
     def grow_within(self, ends: list[int]) -> Grown:
         """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
@@ -195,19 +205,19 @@ class Decoding:
         The first step has its memory already. Allocators that work after steps may strike some from `ends`.
         """
         allocator = self.allocator
-        if self.own.works_in_spans:
+        if self.works_in_spans:
             return self._work_within(ends)
-        if self._growth.leaving:
+        if self.growth.leaving:
             return self._grow_and_leave_within(ends)
         lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None
-        grown, used, full = self._growth.growth_within(self.progress.clock, ends, lefts)
+        grown, used, full = self.growth.growth_within(self.progress.clock, ends, lefts)
         if grown:
             allocator.grow_many(grown)
         evicted, per_token = 0, allocator.slots_per_token
         internal = self._full(full) if full else 0
         if lefts and allocator.evicted_by:
             each = [left for count, left in lefts for _ in range(count)]
-            evicted = sum([each[index] for index in allocator.evicted_by]) * self._growth.unit
+            evicted = sum([each[index] for index in allocator.evicted_by]) * self.growth.unit
         if per_token != 1:
             used *= per_token
         return used, internal, evicted, None, 0, 0
@@ -217,7 +227,7 @@ class Decoding:
 
         What could not be hidden behind a step is not begun: the steps from there on are struck from `ends`.
         """
-        growth, allocator, clock = self._growth, self.allocator, self.progress.clock
+        growth, allocator, clock = self.growth, self.allocator, self.progress.clock
         used_before, idle_before = allocator.used_slots, allocator.idle_slots
         counts: list[int] = []
         most_ns = min(map(sub, ends[1:], ends)) // PS_PER_NS
@@ -237,21 +247,21 @@ class Decoding:
 
     def _leave_unwritten(self, clock: int) -> int:
         """Some growths of this clock allocate slots that will never be written: returns how many more."""
-        before = self.internal
-        for seq, slots in self._growth.unwritten.pop(clock):
+        before = self.memory.internal
+        for seq, slots in self.growth.unwritten.pop(clock):
             request = self.running.get(seq)
             if request is not None and request.state is State.DECODE:
-                self._set_internal(request, slots)
-        return self.internal - before
+                self.memory.set_internal(request, slots)
+        return self.memory.internal - before
 
     def _full(self, full: list[tuple[int, int, int]]) -> int:
         """Some have their last slots since (sequence, clock, time left): the integral of what stays empty."""
-        growth, per_token, internal = self._growth, self.allocator.slots_per_token, 0
+        growth, per_token, internal = self.growth, self.allocator.slots_per_token, 0
         for seq, clock, left in full:
             request = self.running[seq]
             slots = (request.base + clock + growth.unit - request.final_tokens) * per_token
             request.internal = slots
-            self.internal += slots
+            self.memory.internal += slots
             if left > SOON_PS or slots > MANY:
                 internal += slots * left
             else:
@@ -263,7 +273,7 @@ class Decoding:
 
     def _grow_and_leave_within(self, ends: list[int]) -> Grown:
         """As `grow_within`, where some leave slots behind a window."""
-        growth, allocator, clock, total = self._growth, self.allocator, self.progress.clock, ends[-1]
+        growth, allocator, clock, total = self.growth, self.allocator, self.progress.clock, ends[-1]
         unit, slots = growth.unit, growth.unit * allocator.slots_per_token
         grown: list[int] = []  # who grew since somebody left
         full: list[tuple[int, int, int]] = []
@@ -303,44 +313,48 @@ class Decoding:
             request = running[seq]
             if not allocator.grow(seq, request.base + clock + 1):
                 raise InvariantError(f"sequence {seq} was promised growth at its clock {clock} and got none")
-            self._plan_leaving(request)
+            self.plan_leaving(request)
         if grown:
             allocator.grow_many(grown)
 
-    def _plan_growth(self, request: Request) -> None:
+    def plan_growth(self, request: Request) -> None:
         """Write down when a sequence must grow next, or what it will never fill."""
-        allocator, unit = self.allocator, self._growth.unit
+        allocator, unit = self.allocator, self.growth.unit
         capacity = allocator.capacity(request.seq)
-        if self.own.leaves_at:
+        if self.memory.abilities.leaves_at:
             if unit:
-                self._plan_leaving(request)
+                self.plan_leaving(request)
             elif leaves_at := allocator.leaves_at(request.seq):
                 capacity = min(capacity, leaves_at - 1)
         clock = self.progress.growth_clock(request, capacity)
         if clock < request.finish_clock:
             finish = self._growth_finish(request)
-            self._growth.add(request.seq, clock, finish)
-            if self.own.works_in_spans:
+            self.growth.add(request.seq, clock, finish)
+            if self.works_in_spans:
                 surplus = allocator.surplus(request.seq, request.final_tokens)
-                self._growth.allocate_more(request.seq, clock, finish, surplus, allocator.growth_slots)
+                self.growth.allocate_more(request.seq, clock, finish, surplus, allocator.growth_slots)
             if unit:
                 return
-        self._set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+        self.memory.set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
+
+    def forget_growth(self, request: Request) -> None:
+        """A sequence grows now, before its time: the next time is to be planned anew."""
+        self.growth.remove(request.seq, self._full_clock(request), request.finish_clock)
 
     def _growth_finish(self, request: Request) -> int:
         """The clock from which on a sequence does not grow: its finish, or when it has all it can have."""
-        if not self.own.works_in_spans:
+        if not self.works_in_spans:
             return request.finish_clock
         return min(request.finish_clock, self.progress.growth_clock(request, self.allocator.growth_end))
 
     def _plan_growths(self, seqs: Sequence[int]) -> None:
         """The same for those that just grew one by one, where nothing is promised."""
-        if self.own.leaves_at:
+        if self.memory.abilities.leaves_at:
             for seq in seqs:
                 if seq in self.running:  # by priority, who grew may be evicted in the same step
-                    self._plan_growth(self.running[seq])
+                    self.plan_growth(self.running[seq])
             return
-        growth_clock, capacity, add = self.progress.growth_clock, self.allocator.capacity, self._growth.add
+        growth_clock, capacity, add = self.progress.growth_clock, self.allocator.capacity, self.growth.add
         for seq in seqs:
             request = self.running.get(seq)
             if request is None:
@@ -348,30 +362,24 @@ class Decoding:
             clock, slots = growth_clock(request, capacity(seq)), 0
             if clock < request.finish_clock:
                 add(seq, clock, request.finish_clock)
-            if clock >= request.finish_clock or self.own.surplus:  # else it writes all that it has
+            if (
+                clock >= request.finish_clock or self.memory.abilities.surplus
+            ):  # else it writes all that it has
                 slots = max(0, self.allocator.surplus(seq, request.final_tokens))
             if slots != request.internal:
-                self._set_internal(request, slots)
+                self.memory.set_internal(request, slots)
 
-    def _plan_leaving(self, request: Request) -> None:
+    def plan_leaving(self, request: Request) -> None:
         """Write down when a sequence leaves slots next."""
         leaves_at = self.allocator.leaves_at(request.seq)
         if leaves_at:
             clock = self.progress.growth_clock(request, leaves_at - 1)
             if clock < request.finish_clock:
-                self._growth.leave_next(request.seq, clock)
+                self.growth.leave_next(request.seq, clock)
 
     def _full_clock(self, request: Request) -> int:
         """The clock at which a sequence has filled the last block of its table."""
-        capacity, unit = self.allocator.capacity(request.seq), self._growth.unit
+        capacity, unit = self.allocator.capacity(request.seq), self.growth.unit
         if unit:
             capacity += -capacity % unit  # a shared block counts as full before its end
         return self.progress.growth_clock(request, capacity)
-
-    def _set_internal(self, request: Request, slots: int) -> None:
-        self.internal += slots - request.internal
-        request.internal = slots
-
-    @abstractmethod
-    def _make_room(self, request: Request, tokens: int) -> bool:
-        """Grow a sequence, evicting others until it fits; False: it evicted itself."""
