@@ -70,7 +70,7 @@ ROOMS = (
     ("models", "workload", "complaints"),
     ("kv",),
     ("routers", "serving", "schedulers", "record", "cost", "deployment", "plugins", "classes"),
-    ("build", "content", "parts"),
+    ("build", "content", "eviction", "parts"),
     ("contract", "options", "run"),
     ("fit", "bench", "validate"),
 )

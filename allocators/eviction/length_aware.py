@@ -1,0 +1,53 @@
+"""LFU that keeps beginnings: of the blocks with the fewest uses, the one farthest back in its prompt leaves.
+
+    uses 1: [ a at 0, b at 3, c at 9 ]   uses 2: [ d at 40 ]      c leaves, then b, a, d
+
+The paper describes it in half a sentence ("similar to LFU but prioritizing eviction of cache blocks occurring
+later in requests"); this is our reading. Of blocks at one place the least recently used one leaves.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from kvsim.allocators.eviction.base import NONE, Chain, Eviction
+
+
+class LengthAware(Eviction):
+    """Evicts, of the blocks with the fewest uses, the last one of a prompt."""
+
+    idea = "LFU; of blocks used as often, the one latest in its prompt leaves"
+    used_by = "Mooncake, in its study of caches"
+    source = "Qin et al., Mooncake, arXiv 2407.00079, Table 1 (LengthAwareCache)"
+    informed = True
+
+    def __init__(self, capacity: int, options: object = None) -> None:
+        super().__init__(capacity, options)
+        self.held: dict[int, tuple[int, int, int]] = {}  # block -> its entry, without itself
+        self._order: list[tuple[int, int, int, int]] = []
+        self._places: dict[int, int] = {}
+        self._calls = 0
+
+    def meet(self, chain: Chain) -> None:
+        self._places = {block: place for place, block in enumerate(chain.blocks)}
+
+    def touch(self, block: int) -> Sequence[int]:
+        self._enter(block, self.held[block][0] + 1)
+        return NONE
+
+    def insert(self, block: int) -> Sequence[int]:
+        left = NONE
+        if len(self.held) == self.capacity:
+            held = self.held
+            *entry, victim = heappop(self._order)
+            while held.get(victim) != tuple(entry):
+                *entry, victim = heappop(self._order)
+            del held[victim]
+            left = (victim,)
+        self._enter(block, 1)
+        return left
+
+    def _enter(self, block: int, uses: int) -> None:
+        self._calls += 1
+        entry = (uses, -self._places.get(block, 0), self._calls)
+        self.held[block] = entry
+        heappush(self._order, (*entry, block))

@@ -1,0 +1,57 @@
+"""An eviction policy by its name: built in, or a user's own as `package.module:Class`, and its options.
+
+lru      slru:segments=2      t-lru:threshold_tokens=8192:next_prompt_tokens=500      mine:Mine
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kvsim.allocators.eviction import EVICTION
+from kvsim.allocators.eviction.base import Eviction
+from kvsim.sim.classes import class_named
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.option import checked_names, options_of, taken
+
+
+class Chosen(NamedTuple):
+    """A policy and its options."""
+
+    name: str
+    """as it was written"""
+    policy: type[Eviction]
+    options: object
+
+    def cache(self, capacity: int) -> Eviction:
+        """An empty cache with room for so many blocks, at least 1."""
+        return self.policy(capacity, self.options)
+
+
+def eviction_named(text: str) -> Chosen:
+    """The policy behind what a user wrote.
+
+    Raises
+    ------
+    KvsimError
+        A name that nobody knows, something else than an `Eviction`, an option that it does not have.
+    """
+    parts = text.split(":")
+    own = parts[0] not in EVICTION and len(parts) > 1
+    name, given = ":".join(parts[: 1 + own]), parts[1 + own :]
+    policy = class_named("eviction", name, EVICTION, Eviction)  # type: ignore[type-abstract]
+    known = {each.name: each for each in options_of(policy.declares)}
+    values: dict[str, object] = {}
+    for each in given:
+        option, _, value = each.partition("=")
+        checked_names(policy.declares, [option])
+        try:
+            values[option] = known[option].type(value)
+        except ValueError as error:
+            kind = known[option].type.__name__
+            raise KvsimError(f"{option} of eviction {name} must be {kind}, got {value!r}") from error
+    return Chosen(text, policy, taken(policy.declares, values))
+
+
+def evictions_named(texts: Iterable[str]) -> list[Chosen]:
+    """Several policies, each once; `all` stands for those built in."""
+    names = [name for text in texts for name in (EVICTION if text == "all" else [text])]
+    return [eviction_named(name) for name in dict.fromkeys(names)]
