@@ -1,12 +1,13 @@
 """The documents say what the program does: every name, option, column and number, and every example runs.
 
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
-`text` block below. Each line that starts with `sim ` is carried out, in the order of its file and in one
-directory per file, in which `careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`,
-`my-gpu.toml`, `requests.csv`, `log.csv`, `result.json`, `server.log` and `path/to/config.json` exist.
-`run` and `compare` get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and
-`--closed-sessions`, also `--num-prompts 20`, which replaces their own. `sweep` and `capacity` get fewer too,
-and one process; a search for a rate also few seats, so that few requests are a steady state.
+`text` block below; in the lessons the `console` block below a command is what it prints. Each line that
+starts with `sim ` is carried out, in the order of its file and in one directory per file, in which
+`careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`, `my-gpu.toml`, `requests.csv`, `log.csv`,
+`result.json`, `server.log` and `path/to/config.json` exist. `run` and `compare` get `--no-plots` appended
+and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also `--num-prompts 20`, which
+replaces their own. `sweep` and `capacity` get fewer too, and one process; a search for a rate also few
+seats, so that few requests are a steady state.
 """
 
 import importlib
@@ -46,6 +47,9 @@ README = ROOT / "README.md"
 ZOO = sorted((ROOT / "docs/zoo").glob("*.md"))
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *ZOO]
 HOW_TOS = sorted((ROOT / "docs").glob("how-to-*.md"))
+LESSONS = sorted((ROOT / "docs").glob("learn*.md"))
+REPOSITORY = "https://github.com/kvsim/kvsim/blob/main/"
+"""How pages of docs link to files outside docs, so that the links hold on the site, too."""
 COMMANDS = typer.main.get_command(cli.app).commands
 ALL_COMMANDS = {
     **COMMANDS,
@@ -233,7 +237,7 @@ def test_no_option_is_described_that_is_not_there():
     there |= {"--fuzz", "--pace-ms"}  # one of pytest's here; that of the example of one's own cost
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     there |= {"--enable-prompt-tokens-details", "--enable-logging-iteration-details"}  # of vllm serve
-    there |= {"--defrag-thold"}  # one of llama.cpp's
+    there |= {"--defrag-thold", "--strict"}  # of llama.cpp; of zensical
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
@@ -389,7 +393,9 @@ def examples(page):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if examples(page) and page not in HOW_TOS], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if examples(page) and page not in (*HOW_TOS, *LESSONS)],
+    ids=lambda page: page.name,
 )
 def test_every_example_runs(page, workplace, capsys):
     for command in examples(page):
@@ -430,6 +436,19 @@ def test_a_how_to_works_from_top_to_bottom(page, workplace, capsys):
             printed = capsys.readouterr().out
         elif language == "text":
             assert [line.rstrip() for line in printed.splitlines()] == block.splitlines()
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
+def test_a_lesson_shows_what_its_commands_print(page, workplace, capsys, monkeypatch):
+    """In 80 columns, line by line; a command that shows nothing is carried out with few requests."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lesson = page.read_text(encoding="utf-8")
+    steps = re.findall(
+        r"^```sh\n(.*?)^```$(?:\n\n```console\n(.*?)^```$)?", lesson, flags=re.MULTILINE | re.DOTALL
+    )
+    assert len(steps) >= 2
+    for command, shown in steps:
+        assert_in_order(shown, carry_out(command if shown else shortened(command.strip()), capsys))
 
 
 def assert_in_order(shown, printed):
@@ -537,21 +556,30 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def landing(page, file):
+    """The file that a link of a page leads to."""
+    if file.startswith(REPOSITORY):
+        return ROOT / file.removeprefix(REPOSITORY)
+    return (page.parent / file).resolve() if file else page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
+    inside = ROOT / "docs" if page.is_relative_to(ROOT / "docs") else ROOT
     for link in re.findall(r"\]\(([^)]+)\)", prose(page.read_text(encoding="utf-8"))):
-        if re.match(r"https?:", link):
-            continue
         file, _, anchor = link.partition("#")
-        target = (page.parent / file).resolve() if file else page
-        assert target.is_file() and target.is_relative_to(ROOT), link
+        if re.match(r"https?:", link) and not link.startswith(REPOSITORY):
+            continue
+        target = landing(page, file)
+        assert target.is_file(), link
+        assert link.startswith(REPOSITORY) or target.is_relative_to(inside), link
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
 def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme():
     index = ROOT / "docs/index.md"
     links = re.findall(r"\]\(([^)#]+)", index.read_text(encoding="utf-8"))
-    assert {(index.parent / link).resolve() for link in links} >= {*PAGES} - {index, *ZOO}
+    assert {landing(index, link) for link in links} >= {*PAGES} - {index, *ZOO}
     assert "(docs/index.md)" in README.read_text(encoding="utf-8")
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 from support.fake_run import fake_run
 from support.report_page import record
+from support.shared_data import missing
 
 from kvsim.reports.html.report import write_report
 from kvsim.reports.lives.event_log import read_events
@@ -36,13 +37,6 @@ LIVES = {
 }
 PATIENCE_S = 120
 SIZES = {"wide": (1280, 900), "narrow": (390, 800)}
-
-
-def missing(what):
-    """Skip, or fail where nothing may be missing."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")
