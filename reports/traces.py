@@ -7,7 +7,7 @@ arrivals.png    requests per second over the trace, and the gaps between request
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,32 +18,6 @@ from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count, figures
-
-
-class Curve(Protocol):
-    """A miss-ratio curve, as workloads/miss_ratio.py computes it."""
-
-    block_tokens: int
-    blocks: int
-
-    @property
-    def ceiling(self) -> float:
-        """Share of the prompt tokens that an endless cache hits."""
-
-    @property
-    def loose(self) -> float:
-        """The same, counted by content alone."""
-
-    @property
-    def overcount(self) -> float:
-        """Share of the latter that no prefix cache can serve."""
-
-    def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Share of the prompt tokens that caches of these sizes hit."""
-
-    def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that hits this share of what an endless one hits."""
-
 
 Facts = Mapping[str, Any]
 """What workloads/listing.py says of a trace, or workloads/statistics.py."""
@@ -83,7 +57,9 @@ def _origin(each: Facts) -> tuple[str, ...]:
 
 def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequence[float]) -> Group:
     """One trace: how long its requests are, when they come, what they share."""
-    lengths = _table(("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max"))
+    lengths = table_of_numbers(
+        ("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max")
+    )
     for label, key in (("prompt", "prompt_tokens"), ("output", "output_tokens")):
         spread = found[key]
         values = (spread["mean"], spread["least"], *spread["quantiles"], spread["most"])
@@ -156,47 +132,10 @@ def _span(span_s: float | None) -> str:
     return f"{figures(span_s / scale)} {unit}"
 
 
-def _table(columns: Sequence[str]) -> Table:
+def table_of_numbers(columns: Sequence[str]) -> Table:
     """The first column stays whole; numbers stand to the right."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column(columns[0], no_wrap=True, style="bold")
     for name in columns[1:]:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-"""Of what an endless cache hits: rows of the table."""
-
-
-def miss_ratio_table(curve: Curve) -> Group:
-    """What caches hit, by size: as much as a share of what an endless one does."""
-    table = _table(("of the ceiling", "cache, tokens", "prompt tokens hit"))
-    for share in SHARES:
-        tokens = curve.tokens_for(share)
-        if tokens is not None:
-            hit = float(curve.hit_ratio([tokens])[0])
-            table.add_row(f"{100 * share:.0f} %", f"{tokens:,}", f"{100 * hit:.2f} %")
-    said = (
-        f"An endless prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
-        f"{100 * curve.ceiling:.2f} % of the prompt tokens and holds {curve.blocks:,} blocks."
-    )
-    parts: list[Any] = [Text(said), Text("")]
-    if curve.overcount:
-        parts.insert(
-            1,
-            Text(
-                f"Counted by content alone it would be {100 * curve.loose:.2f} %: "
-                f"{100 * curve.overcount:.2f} % of these hits stand behind another beginning."
-            ),
-        )
-    return Group(*parts, table)
-
-
-def draw_miss_ratio(directory: Path, name: str, curve: Curve) -> None:
-    """miss-ratio.png: the share of the prompt tokens that is missed, by the size of the cache."""
-    from kvsim.reports.figures.miss_ratio import paint
-    from kvsim.reports.figures.sheet import draw_picture
-
-    headline = f"{name}: a prefix cache hits at most {100 * curve.ceiling:.1f} % of the prompt tokens"
-    draw_picture(directory / "miss-ratio.png", headline, 3.6, partial(paint, curve))

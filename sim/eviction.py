@@ -3,14 +3,21 @@
 lru      slru:segments=2      t-lru:threshold_tokens=8192:next_prompt_tokens=500      mine:Mine
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kvsim.allocators.eviction import EVICTION
-from kvsim.allocators.eviction.base import Eviction
+from kvsim.allocators.eviction.base import Chain, Eviction
+from kvsim.allocators.eviction.replay import prefix_hits
 from kvsim.sim.classes import class_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import checked_names, options_of, taken
+
+__all__ = ["USUAL", "Chain", "Chosen", "eviction_named", "evictions_named", "hits_by_size"]
+
+
+USUAL = ("lru", "fifo", "sieve", "s3-fifo", "arc", "lirs", "gdsf", "w-tinylfu", "belady")
+"""What a trace is tried with where nobody says."""
 
 
 class Chosen(NamedTuple):
@@ -55,3 +62,9 @@ def evictions_named(texts: Iterable[str]) -> list[Chosen]:
     """Several policies, each once; `all` stands for those built in."""
     names = [name for text in texts for name in (EVICTION if text == "all" else [text])]
     return [eviction_named(name) for name in dict.fromkeys(names)]
+
+
+def hits_by_size(name: str, chains: Sequence[Chain], capacities: Sequence[int]) -> list[int]:
+    """Blocks of all requests that prefix caches of these sizes find (allocators/eviction/replay.py)."""
+    chosen = eviction_named(name)
+    return [prefix_hits(chosen.cache(capacity), chains) if capacity else 0 for capacity in capacities]

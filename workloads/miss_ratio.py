@@ -85,12 +85,41 @@ class MissRatio:
 
 
 def miss_ratio(lengths: Lengths, block_tokens: int | None = None) -> MissRatio:
-    """The curve of a trace.
+    """The curve of a trace, see `cut`."""
+    return lru_curve(cut(lengths, block_tokens))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The prompts of a trace as blocks, each a number that stands for it and all before it.
+
+    Attributes
+    ----------
+    block_tokens : int
+    prompt_tokens : int
+        Of all prompts.
+    chains : list of tuples
+        The whole blocks of each prompt, from the first on.
+    blocks : int
+        Different ones, numbered from 0.
+    loose_hits : int
+        Blocks whose content was seen before, behind whatever beginning.
+    """
+
+    block_tokens: int
+    prompt_tokens: int
+    chains: list[tuple[int, ...]]
+    blocks: int
+    loose_hits: int
+
+
+def cut(lengths: Lengths, block_tokens: int | None = None, most_lookups: int = MOST_LOOKUPS) -> Cut:
+    """Cut the prompts of a trace into blocks.
 
     Parameters
     ----------
     block_tokens : int or None
-        None: 16, or the smallest power of two with which the trace has at most MOST_LOOKUPS blocks.
+        None: 16, or the smallest power of two with which the trace has at most so many blocks.
 
     Raises
     ------
@@ -101,13 +130,12 @@ def miss_ratio(lengths: Lengths, block_tokens: int | None = None) -> MissRatio:
         raise KvsimError(f"trace {lengths.name} does not say what its prompts have in common")
     if block_tokens is None:
         block_tokens = FINEST
-        while block_tokens < COARSEST and int((lengths.prompt_tokens // block_tokens).sum()) > MOST_LOOKUPS:
+        while block_tokens < COARSEST and int((lengths.prompt_tokens // block_tokens).sum()) > most_lookups:
             block_tokens *= 2
     elif block_tokens < 1:
         raise KvsimError(f"block_size must be at least 1, got {block_tokens}")
-    chains, loose = _Names(), _Names()
-    stack = _Stack(int((lengths.prompt_tokens // block_tokens).sum()))
-    found: list[int] = []
+    names, loose = _Names(), _Names()
+    chains: list[tuple[int, ...]] = []
     loose_hits = 0
     for row in range(len(lengths)):
         whole = int(lengths.prompt_tokens[row]) // block_tokens
@@ -116,17 +144,23 @@ def miss_ratio(lengths: Lengths, block_tokens: int | None = None) -> MissRatio:
         for content in _blocks(lengths, row, block_tokens, whole):
             loose_hits += content in loose.known
             loose.of(content)
-            before = chains.of((before, content))
+            before = names.of((before, content))
             named.append(before)
+        chains.append(tuple(named))
+    return Cut(block_tokens, int(lengths.prompt_tokens.sum()), chains, len(names.known), loose_hits)
+
+
+def lru_curve(prompts: Cut) -> MissRatio:
+    """What LRU caches of all sizes hit."""
+    stack = _Stack(sum(map(len, prompts.chains)))
+    found: list[int] = []
+    for named in prompts.chains:
         found += [distance for name in named if (distance := stack.distance(name))]
         for name in reversed(named):
             stack.use(name)
+    distances = np.sort(np.array(found, dtype=np.int64))
     return MissRatio(
-        block_tokens,
-        int(lengths.prompt_tokens.sum()),
-        np.sort(np.array(found, dtype=np.int64)),
-        len(chains.known),
-        loose_hits,
+        prompts.block_tokens, prompts.prompt_tokens, distances, prompts.blocks, prompts.loose_hits
     )
 
 

@@ -75,7 +75,7 @@ class Slru(Eviction):
         return left
 
     def _evict(self) -> tuple[int, ...]:
-        lowest = next(each for each in self._segments if each)
+        lowest = self._segments[0] or next(each for each in self._segments if each)
         victim = lowest.popitem(last=False)[0]
         del self.held[victim]
         return (victim,)

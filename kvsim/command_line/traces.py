@@ -54,10 +54,16 @@ def show_trace(
     columns: _Columns = None,
     force: Force = False,
     miss_ratio: Annotated[
-        bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit (LRU, exact).")
+        bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit.")
     ] = False,
     block_size: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of its blocks.", show_default="16, or a few more")
+    ] = None,
+    eviction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Policies of the caches, see: sim eviction; or all.", show_default="nine"
+        ),
     ] = None,
 ) -> None:
     """Show a trace in numbers, and draw it."""
@@ -65,7 +71,7 @@ def show_trace(
     from kvsim.sim.options.traffic import Traffic
 
     described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
-    trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size)
+    trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size, eviction=eviction)
 
 
 @traces_app.command("convert")

@@ -1,38 +1,82 @@
 """What `sim traces show` does: a trace in numbers and pictures, and what prefix caches would hit."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from kvsim.commands.run import opened
 from kvsim.reports.listing import show
+from kvsim.reports.miss_ratio import Misses, miss_ratio_table, write_miss_ratio
+from kvsim.reports.processes import unordered
+from kvsim.reports.progress import progress
 from kvsim.reports.rundir.writing import write_figures
-from kvsim.reports.traces import draw, draw_miss_ratio, miss_ratio_table, show_table
+from kvsim.reports.traces import draw, show_table
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.eviction import USUAL, evictions_named, hits_by_size
 from kvsim.sim.options.traffic import Traffic
-from kvsim.workloads.miss_ratio import miss_ratio as curve_of
+from kvsim.workloads.eviction import MOST_LOOKUPS, capacities, requests
+from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.miss_ratio import cut, lru_curve
 from kvsim.workloads.statistics import QUANTILES, statistics
 
 
 def trace_shown(
-    traffic: Traffic, out: Path | None, *, force: bool, miss_ratio: bool, block_size: int | None
+    traffic: Traffic,
+    out: Path | None,
+    *,
+    force: bool,
+    miss_ratio: bool,
+    block_size: int | None,
+    eviction: str | None,
 ) -> None:
     """Print a trace's numbers, and draw it if asked."""
-    if block_size is not None and not miss_ratio:
-        raise KvsimError(f"block_size must be left out without miss_ratio, got {block_size}")
+    for name, value in (("block_size", block_size), ("eviction", eviction)):
+        if value is not None and not miss_ratio:
+            raise KvsimError(f"{name} must be left out without miss_ratio, got {value}")
     lengths = opened(traffic).lengths
-    curve = curve_of(lengths, block_size) if miss_ratio else None
+    misses = (
+        missed(lengths, block_size, USUAL if eviction is None else eviction.split(","))
+        if miss_ratio
+        else None
+    )
     show(show_table(lengths.name, lengths.notes, asdict(statistics(lengths)), QUANTILES))
-    if curve is not None:
+    if misses is not None:
         print()
-        show(miss_ratio_table(curve))
+        show(miss_ratio_table(misses))
     if out is None:
         return
     drawn = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
 
     def draw_all(part: Path) -> None:
         draw(part, lengths.name, *drawn)
-        if curve is not None:
-            draw_miss_ratio(part, lengths.name, curve)
+        if misses is not None:
+            write_miss_ratio(part, lengths.name, misses)
 
     for path in write_figures(out, draw_all, force):
         print(path)
+
+
+def missed(
+    lengths: Lengths, block_size: int | None, policies: Sequence[str], jobs: int | None = None
+) -> Misses:
+    """What prefix caches of all sizes would hit: LRU at each, the others at a few of them."""
+    names = [each.name for each in evictions_named(policies)]
+    simulated = [name for name in names if name != "lru"]
+    prompts = cut(lengths, block_size, *([MOST_LOOKUPS] if simulated else []))
+    curve = lru_curve(prompts)
+    sizes = capacities(prompts)
+    tokens = [size * prompts.block_tokens for size in sizes]
+    found = {"lru": [float(share) for share in curve.hit_ratio(tokens)]}
+    chains = requests(lengths, prompts) if simulated else []
+    done = 0
+    with (
+        progress(lengths.name, len(simulated), lambda: done, "policies"),
+        unordered(
+            hits_by_size, [(name, chains, sizes) for name in simulated], jobs or os.cpu_count() or 1
+        ) as results,
+    ):
+        for place, hits in results:
+            done += 1
+            found[simulated[place]] = [each * prompts.block_tokens / prompts.prompt_tokens for each in hits]
+    return Misses(curve, tokens, {name: found[name] for name in names})

@@ -1,19 +1,25 @@
-"""miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by its size."""
+"""miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by its size and its policy."""
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from kvsim.reports.figures.style import SCREEN
 
 POINTS = 400
+BOUND = "belady"
+BLACK = "#000000"
+"""the bound's own"""
 
 
 class Curve(Protocol):
-    """What is drawn of a curve."""
+    """What is drawn of LRU."""
 
     block_tokens: int
 
@@ -28,22 +34,107 @@ class Curve(Protocol):
         """The smallest cache that hits this share of what an endless one hits."""
 
 
-def paint(curve: Curve, figure: Figure) -> None:
-    """Draw the curve, and the floor that no cache goes below."""
+class Misses(Protocol):
+    """What is drawn: LRU at every size, other policies at some."""
+
+    @property
+    def curve(self) -> Curve:
+        """LRU."""
+
+    @property
+    def sizes_tokens(self) -> Sequence[int]:
+        """The sizes of the others."""
+
+    @property
+    def hit_ratio(self) -> Mapping[str, Sequence[float]]:
+        """Policy -> its share of the prompt tokens at each of these sizes."""
+
+
+def height_in(misses: Misses) -> float:
+    """Of the sheet: the legend has a line for each policy."""
+    return max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))
+
+
+def paint(misses: Misses, figure: Figure) -> None:
+    """Draw the curves, and the floor that no cache goes below."""
     axes = figure.subplots()
+    curve, floor = misses.curve, 1 - misses.curve.ceiling
+    several = len(misses.hit_ratio) > 1
     most = curve.tokens_for(1.0) or curve.block_tokens
-    sizes = np.geomspace(curve.block_tokens, 1.5 * most, POINTS)
-    axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=SCREEN.look(0).colour, lw=SCREEN.line)
-    floor = 1 - curve.ceiling
+    least = misses.sizes_tokens[0] if several else curve.block_tokens
+    last = misses.sizes_tokens[-1] if several else 1.5 * most
+    sizes = np.geomspace(least, max(last, 2 * least), POINTS)
+    bottom = max(0.0, np.floor(10 * floor - 0.4) / 10)
+    if several:
+        _others(axes, misses, bottom)
+    bold = 1.6 if several else 1.0
+    if "lru" in misses.hit_ratio:
+        look = SCREEN.look(0)
+        axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=look.colour, lw=bold * SCREEN.line, label="lru")
     axes.axhline(floor, color=SCREEN.muted, lw=SCREEN.line / 2, ls=":")
-    axes.text(
-        sizes[0],
-        floor - 0.01,
-        f"{100 * floor:.1f} % was never there before",
-        va="top",
+    said = f"{100 * floor:.1f} % was never there before"
+    below = floor - bottom > 0.07 * (1 - bottom)
+    axes.annotate(
+        said,
+        (sizes[0], floor),
+        (4, -3 if below else 3),
+        textcoords="offset points",
+        va="top" if below else "bottom",
         fontsize=SCREEN.small_pt,
     )
-    axes.set(xscale="log", ylim=(0, 1), xlabel="cache, tokens", ylabel="prompt tokens missed")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set(xscale="log", ylim=(bottom, 1), xlim=(sizes[0], sizes[-1]))
+    axes.set(xlabel="cache, tokens", ylabel="prompt tokens missed")
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if sizes[-1] < 5000 * sizes[0] else (1,)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.grid(axis="y")
+    if several:
+        _legend(axes, misses)
+
+
+def _others(axes: Axes, misses: Misses, bottom: float) -> None:
+    """The bound above what nobody can reach, and each other policy in a look of its own."""
+    looks = (SCREEN.look(place) for place in count(1))
+    dots: dict[str, Any] = {"marker": "o", "ms": 2 * SCREEN.line}
+    own = (look for look in looks if look.colour not in (SCREEN.look(0).colour, BLACK))
+    for name, hit in misses.hit_ratio.items():
+        missed = [1 - share for share in hit]
+        if name == BOUND:
+            axes.plot(
+                misses.sizes_tokens, missed, color=SCREEN.ink, lw=SCREEN.line, ls="--", label=name, **dots
+            )
+            axes.fill_between(misses.sizes_tokens, bottom, missed, color=SCREEN.grid, alpha=0.5, lw=0)
+        elif name != "lru":
+            look = next(own)
+            axes.plot(
+                misses.sizes_tokens,
+                missed,
+                color=look.colour,
+                ls=look.dash,
+                lw=0.8 * SCREEN.line,
+                label=name,
+                **dots,
+            )
+
+
+def _legend(axes: Axes, misses: Misses) -> None:
+    """Beside the curves, in the order in which they stand where they differ most."""
+    rows = np.array([list(hit) for hit in misses.hit_ratio.values()])
+    widest = int(np.argmax(rows.max(axis=0) - rows.min(axis=0)))
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda at: misses.hit_ratio[labels[at]][widest])
+    axes.legend(
+        [handles[at] for at in order],
+        [labels[at] for at in order],
+        loc="center left",
+        bbox_to_anchor=(1.01, 0.5),
+        labelspacing=0.3,
+    )
+
+
+def _short(tokens: float) -> str:
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if tokens >= scale:
+            return f"{tokens / scale:g}{letter}"
+    return f"{tokens:g}"

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from kvsim import cli, workloads
+from kvsim.allocators.eviction import EVICTION
+from kvsim.commands.traces import missed
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.eviction import hits_by_size
 from kvsim.workloads.catalogue import entries
+from kvsim.workloads.eviction import capacities, requests
 from kvsim.workloads.formats import load_file
-from kvsim.workloads.miss_ratio import miss_ratio
+from kvsim.workloads.miss_ratio import cut, lru_curve, miss_ratio
 
 
 def bailian(tmp_path, *prompts):
@@ -142,3 +146,80 @@ def test_the_command_shows_the_curve_in_80_columns_and_draws_it(tmp_path, capsys
     assert max(len(line) for line in out.splitlines() if "png" not in line) <= 80
     assert "An endless prefix cache (LRU, blocks of 1,024 tokens) hits" in " ".join(out.split())
     assert "miss-ratio.png" in [path.name for path in (tmp_path / "p").iterdir()]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_simulated_lru_caches_hit_what_the_curve_says(tmp_path, seed):
+    lengths = bailian(tmp_path, *random_prompts(seed))
+    prompts = cut(lengths, 16)
+    sizes = [1, 2, 5, 13, 40, prompts.blocks]
+    hits = hits_by_size("lru", requests(lengths, prompts), sizes)
+    found = [each * 16 / prompts.prompt_tokens for each in hits]
+    assert found == list(lru_curve(prompts).hit_ratio([16 * size for size in sizes]))
+
+
+@pytest.mark.parametrize("policy", EVICTION)
+def test_a_cache_for_all_blocks_reaches_the_ceiling_with_any_policy(tmp_path, policy):
+    lengths = bailian(tmp_path, *random_prompts(3))
+    prompts = cut(lengths, 16)
+    room = prompts.blocks + 4 - prompts.blocks % 4  # segments of slru are equal
+    (hits,) = hits_by_size(policy, requests(lengths, prompts), [room])
+    assert hits * 16 / prompts.prompt_tokens == lru_curve(prompts).ceiling
+    assert hits_by_size(policy, requests(lengths, prompts), [0]) == [0]
+
+
+def test_sizes_are_halves_of_what_holds_everything(tmp_path):
+    prompts = cut(bailian(tmp_path, *random_prompts(3)), 16)
+    sizes = capacities(prompts)
+    assert sizes == sorted(sizes) and sizes[-1] == -(-prompts.blocks // 2) and sizes[0] >= 16
+    assert capacities(cut(bailian(tmp_path, [1, 2, 3]), 16)) == [3]
+
+
+def test_policies_are_told_when_a_request_came_and_which_turn_it_is(tmp_path):
+    chains = requests(lengths := bailian(tmp_path, [1, 2], [1, 3]), cut(lengths, 16))
+    assert chains == [((0, 1), 16, 1, 0), ((0, 2), 16, 1, 1000)]
+
+
+def test_policies_are_compared_in_table_json_and_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    bailian(tmp_path, *random_prompts(1))
+    asked = ["traces", "show", str(tmp_path / "bailian.jsonl"), "--miss-ratio", "--block-size", "16"]
+    asked += ["--eviction", "lru,slru:segments=2,belady", "--out", str(tmp_path / "p")]
+    assert cli.main(asked) == 0
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines() if "/" not in line) <= 80
+    assert "A look-ahead (belady) would gain most at" in out
+    found = json.loads((tmp_path / "p" / "miss-ratio.json").read_text())
+    assert list(found["hit_ratio"]) == ["lru", "slru:segments=2", "belady"]
+    assert all(
+        low <= high for low, high in zip(found["hit_ratio"]["lru"], found["hit_ratio"]["belady"], strict=True)
+    )
+    assert found["cache_tokens"] == [16 * size for size in capacities(cut(load_file(asked[2]), 16))]
+    assert (tmp_path / "p" / "miss-ratio.png").stat().st_size > 10_000
+
+
+def test_several_processes_find_what_one_does(tmp_path):
+    lengths = bailian(tmp_path, *random_prompts(1))
+    one = missed(lengths, 16, ["lru", "arc", "fifo"], jobs=1)
+    assert missed(lengths, 16, ["lru", "arc", "fifo"], jobs=2).hit_ratio == one.hit_ratio
+
+
+def test_lru_alone_is_cut_as_finely_as_before(tmp_path, monkeypatch):
+    monkeypatch.setattr("kvsim.commands.traces.MOST_LOOKUPS", 100)
+    lengths = bailian(tmp_path, *random_prompts(1))
+    assert missed(lengths, None, ["lru"]).curve.block_tokens == 16
+    assert missed(lengths, None, ["lru", "fifo"], jobs=1).curve.block_tokens > 16
+
+
+@pytest.mark.parametrize(
+    ("eviction", "said"),
+    [("lrv", "did you mean 'lru'?"), ("", "eviction"), ("slru:segments=x", "must be int")],
+)
+def test_a_policy_that_nobody_knows(eviction, said, capsys):
+    assert cli.main(["traces", "show", "agents", "--miss-ratio", "--eviction", eviction]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_policies_are_named_for_the_curve_alone(capsys):
+    assert cli.main(["traces", "show", "agents", "--eviction", "arc"]) == 2
+    assert "eviction must be left out without miss_ratio, got arc" in capsys.readouterr().err

@@ -1,0 +1,160 @@
+"""What prefix caches of a trace hit, by size and policy: a table, miss-ratio.json and miss-ratio.png.
+
+cache, tokens      47.6k    189k    755k
+lru                4.1 %   4.1 %   4.7 %      exact at every size; the others at eleven
+belady             6.8 %  11.9 %  22.2 %      nobody can do better
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvsim.reports.fitting import FittingTable
+from kvsim.reports.rundir.formats import write_json
+from kvsim.reports.traces import table_of_numbers
+
+BOUND = "belady"
+SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+"""Of what an endless cache hits: rows of the table."""
+MOST_COLUMNS = 6
+
+
+class Curve(Protocol):
+    """The curve of LRU, as workloads/miss_ratio.py computes it."""
+
+    block_tokens: int
+    blocks: int
+
+    @property
+    def ceiling(self) -> float:
+        """Share of the prompt tokens that an endless cache hits."""
+
+    @property
+    def loose(self) -> float:
+        """The same, counted by content alone."""
+
+    @property
+    def overcount(self) -> float:
+        """Share of the latter that no prefix cache can serve."""
+
+    def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Share of the prompt tokens that caches of these sizes hit."""
+
+    def tokens_for(self, share: float) -> int | None:
+        """The smallest cache that hits this share of what an endless one hits."""
+
+
+@dataclass(frozen=True)
+class Misses:
+    """What caches hit.
+
+    Attributes
+    ----------
+    curve : Curve
+        LRU at every size.
+    sizes_tokens : list of int
+        The sizes of the others.
+    hit_ratio : mapping
+        Policy -> its share of the prompt tokens at each of these sizes.
+    """
+
+    curve: Curve
+    sizes_tokens: list[int]
+    hit_ratio: dict[str, list[float]]
+
+    @property
+    def look_ahead(self) -> tuple[int, str, float, float] | None:
+        """Where the bound gains most: size in tokens, the best other policy, its share, the bound's."""
+        bound = self.hit_ratio.get(BOUND)
+        others = [name for name in self.hit_ratio if name != BOUND]
+        if bound is None or not others:
+            return None
+        found = []
+        for place, size in enumerate(self.sizes_tokens):
+            best = max(others, key=lambda name: self.hit_ratio[name][place])
+            found.append((size, best, self.hit_ratio[best][place], bound[place]))
+        return max(found, key=lambda each: each[3] - each[2])
+
+
+def miss_ratio_table(misses: Misses) -> Group:
+    """What caches hit, by size: LRU by shares of what an endless one does, all by their sizes."""
+    curve = misses.curve
+    table = table_of_numbers(("of the ceiling", "cache, tokens", "prompt tokens hit"))
+    for share in SHARES:
+        tokens = curve.tokens_for(share)
+        if tokens is not None:
+            hit = float(curve.hit_ratio([tokens])[0])
+            table.add_row(f"{100 * share:.0f} %", f"{tokens:,}", f"{100 * hit:.2f} %")
+    said = (
+        f"An endless prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
+        f"{100 * curve.ceiling:.2f} % of the prompt tokens and holds {curve.blocks:,} blocks."
+    )
+    parts: list[RenderableType] = [Text(said), Text("")]
+    if curve.overcount:
+        parts.insert(
+            1,
+            Text(
+                f"Counted by content alone it would be {100 * curve.loose:.2f} %: "
+                f"{100 * curve.overcount:.2f} % of these hits stand behind another beginning."
+            ),
+        )
+    parts.append(table)
+    if len(misses.hit_ratio) > 1:
+        parts += [Text(""), _by_policy(misses)]
+    found = misses.look_ahead
+    if found is not None:
+        size, best, share, bound = found
+        parts.append(
+            Text(
+                f"\nA look-ahead ({BOUND}) would gain most at {short(size)} tokens: "
+                f"{100 * bound:.1f} % hit instead of {100 * share:.1f} % ({best})."
+            )
+        )
+    return Group(*parts)
+
+
+def _by_policy(misses: Misses) -> FittingTable:
+    step = -(-len(misses.sizes_tokens) // MOST_COLUMNS)
+    places = range(len(misses.sizes_tokens))[::-1][::step][::-1]
+    return FittingTable(
+        ("hit with", *(short(misses.sizes_tokens[place]) for place in places)),
+        (
+            (name, *(f"{100 * row[place]:.1f} %" for place in places))
+            for name, row in misses.hit_ratio.items()
+        ),
+    )
+
+
+def short(tokens: int) -> str:
+    """`47.6k`, `3.02M`: three figures."""
+    for scale, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if tokens >= scale:
+            return f"{tokens / scale:#.3g}".rstrip(".") + letter
+    return str(tokens)
+
+
+def write_miss_ratio(directory: Path, name: str, misses: Misses) -> None:
+    """miss-ratio.json and miss-ratio.png: the share of the prompt tokens hit, and missed."""
+    from kvsim.reports.figures.miss_ratio import height_in, paint
+    from kvsim.reports.figures.sheet import draw_picture
+
+    curve = misses.curve
+    write_json(
+        {
+            "trace": name,
+            "block_tokens": curve.block_tokens,
+            "blocks": curve.blocks,
+            "endless_hit_ratio": curve.ceiling,
+            "cache_tokens": misses.sizes_tokens,
+            "hit_ratio": misses.hit_ratio,
+        },
+        directory / "miss-ratio.json",
+    )
+    headline = f"{name}: a prefix cache hits at most {100 * curve.ceiling:.1f} % of the prompt tokens"
+    draw_picture(directory / "miss-ratio.png", headline, height_in(misses), partial(paint, misses))
