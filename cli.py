@@ -14,8 +14,8 @@
     sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
-    sim models, gpus, allocators, schedulers, costs, routers    what there is to choose from
-    sim check-allocator, check-scheduler    does your own keep the rules?
+    sim models, gpus, allocators, schedulers, costs, routers, eviction    what there is to choose from
+    sim check-allocator, check-scheduler, check-eviction    does your own keep the rules?
 
 Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
 `sim --help` answers at once; so are the options, which stand in option_groups.py.

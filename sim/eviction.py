@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.allocators.eviction.base import Chain, Eviction
+from kvsim.allocators.eviction.contract import check_eviction
 from kvsim.allocators.eviction.replay import prefix_hits
+from kvsim.allocators.records import InvariantError
 from kvsim.sim.classes import class_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import checked_names, options_of, taken
 
-__all__ = ["USUAL", "Chain", "Chosen", "eviction_named", "evictions_named", "hits_by_size"]
+__all__ = ["USUAL", "Chain", "Chosen", "check_named", "eviction_named", "evictions_named", "hits_by_size"]
 
 
 USUAL = ("lru", "fifo", "sieve", "s3-fifo", "arc", "lirs", "gdsf", "w-tinylfu", "belady")
@@ -62,6 +64,17 @@ def evictions_named(texts: Iterable[str]) -> list[Chosen]:
     """Several policies, each once; `all` stands for those built in."""
     names = [name for text in texts for name in (EVICTION if text == "all" else [text])]
     return [eviction_named(name) for name in dict.fromkeys(names)]
+
+
+def check_named(text: str, requests: int, seed: int) -> None:
+    """Try a policy against its contract (allocators/eviction/contract.py); KvsimError for a rule broken."""
+    if requests < 1:
+        raise KvsimError(f"requests must be at least 1, got {requests}")
+    chosen = eviction_named(text)
+    try:
+        check_eviction(chosen.policy, chosen.options, requests=requests, seed=seed)
+    except InvariantError as error:
+        raise KvsimError(f"eviction {text} breaks a rule: {error}") from error
 
 
 def hits_by_size(name: str, chains: Sequence[Chain], capacities: Sequence[int]) -> list[int]:

@@ -26,14 +26,16 @@ RULES: dict[str, str] = {
 CAPACITIES = (1, 2, 3, 7, 20, 101, 250)
 
 
-def check_eviction(policy: type[Eviction], *, requests: int = 300, seed: int = 0) -> None:
+def check_eviction(
+    policy: type[Eviction], options: object = None, *, requests: int = 300, seed: int = 0
+) -> None:
     """Try every rule on a class; InvariantError at the first one broken."""
     for number, blocks in enumerate((1, 9, 60, 400)):
         chains = list(random_chains(requests, blocks, random.Random(f"{seed}/{number}")))
         smaller: list[frozenset[int]] = []
         for capacity in CAPACITIES:
-            first = _tried(policy, capacity, chains)
-            if _tried(policy, capacity, chains) != first:
+            first = _tried(policy(capacity, options), chains)
+            if _tried(policy(capacity, options), chains) != first:
                 raise InvariantError(f"same_calls_same_answers: {policy.__name__} of {capacity} blocks")
             if policy.stack and any(not few <= many for few, many in zip(smaller, first, strict=False)):
                 raise InvariantError(
@@ -60,9 +62,9 @@ def random_chains(requests: int, blocks: int, rng: random.Random) -> Iterator[Ch
             yield Chain(chain, 16, rng.randrange(3), now_ms)
 
 
-def _tried(policy: type[Eviction], capacity: int, chains: Sequence[Chain]) -> list[frozenset[int]]:
+def _tried(cache: Eviction, chains: Sequence[Chain]) -> list[frozenset[int]]:
     """What is held after each call."""
-    cache = policy(capacity)
+    policy, capacity = type(cache), cache.capacity
     if policy.offline:
         cache.foresee(next_uses([block for chain in chains for block in chain.blocks]))
     model: set[int] = set()

@@ -18,6 +18,7 @@ class Gdsf(Eviction):
     idea = "uses, and the age at the last use, are a block's worth; least leaves"
     used_by = "Squid; RAGCache (with costs)"
     source = "Cherkasova, GreedyDual-Size-Frequency, HP Labs 1998"
+    checked = "a second implementation of the paper"
 
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)

@@ -31,6 +31,7 @@ class Lirs(Eviction):
     idea = "blocks with short times between uses stay; the others share 1 %"
     used_by = "MySQL NDB, H2, Infinispan"
     source = "Jiang and Zhang, LIRS, SIGMETRICS 2002"
+    checked = "a second implementation of the paper"
     declares: ClassVar[type] = LirsOptions
 
     def __init__(self, capacity: int, options: object = None) -> None:

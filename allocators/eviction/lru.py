@@ -13,7 +13,7 @@ class Lru(Eviction):
     """Evicts the least recently used block."""
 
     idea = "the block that was not used for the longest time leaves"
-    used_by = "vLLM, SGLang, LMCache, TensorRT-LLM"
+    used_by = "vLLM, SGLang, LMCache"
     source = "Mattson et al., Evaluation techniques, IBM Systems Journal 1970"
     checked = "libCacheSim 0.3.5 and LMCache 0.5.6"
     stack = True

@@ -35,7 +35,7 @@ class TLru(Eviction):
     """Evicts tails that are quickly computed anew, then the least recently used block."""
 
     idea = "tails that the next turn computes anew within its goal leave first"
-    used_by = "SGLang 0.5.21 (tlru); proposed for vLLM"
+    used_by = "SGLang (tlru); proposed for vLLM"
     source = "Zhang et al., Tail-optimized caching for LLM inference, NeurIPS 2025"
     declares: ClassVar[type] = TLruOptions
     informed = True

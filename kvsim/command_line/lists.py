@@ -133,3 +133,39 @@ def _parts(kind: str, name: str | None) -> None:
         )
     else:
         print(part_card(kind, name))
+
+
+@lists_app.command(short_help="List the eviction policies, or tell of one.")
+def eviction(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
+    ] = None,
+) -> None:
+    """List which block leaves a full cache by each eviction policy, or tell of one: its options, its rule."""
+    from kvsim.reports.eviction import card, policies_table
+
+    if name is None:
+        show(policies_table(), "One of them: sim eviction NAME. Your own: --eviction package.module:Class")
+    else:
+        print(card(name))
+
+
+@lists_app.command("check-eviction", short_help="Try an eviction policy against all rules.")
+def try_eviction(
+    eviction: Annotated[
+        str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim eviction.")
+    ],
+    requests: Annotated[int, typer.Option(help="Random requests, for caches of seven sizes.")] = 300,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same requests.")] = 0,
+) -> None:
+    """Try an eviction policy on random requests: does it keep every rule of the contract?"""
+    from kvsim.allocators.eviction.contract import RULES
+    from kvsim.reports.listing import table_of
+    from kvsim.sim.eviction import check_named
+
+    check_named(eviction, requests, seed)
+    rules = [(rule.replace("_", " "), text) for rule, text in RULES.items()]
+    show(
+        table_of(("rule", "what it says"), rules),
+        f"All of them hold: {requests:,} random requests, four times.",
+    )

@@ -26,12 +26,15 @@ from support.bench_files import GUIDELLM, INFERENCE_PERF, measured_on, step_line
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.contract import check_allocator
+from kvsim.allocators.eviction import EVICTION
 from kvsim.allocators.extents import FITS
+from kvsim.reports.eviction import card, with_table
 from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
 from kvsim.reports.zoo import with_pictures
 from kvsim.sim import __version__
 from kvsim.sim.deployment.engine import POLICIES, RESERVES
+from kvsim.sim.eviction import eviction_named
 from kvsim.sim.option import options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.parts import declared_everywhere
@@ -381,6 +384,32 @@ def test_every_file_and_figure_is_described(result):
     config = json.loads((result / "config.json").read_text())
     assert all(f"`{key}`" in text.split("## Words")[0] for key in config)
     assert f"{recorder.TIMELINE_ROWS:,} rows" in text
+
+
+# -- eviction ---------------------------------------------------------------------------------------
+
+
+def test_the_table_of_eviction_policies_is_made_by_the_program(workplace, capsys):
+    text = (ROOT / "docs/eviction.md").read_text(encoding="utf-8")
+    assert with_table(text) == text, "run python -m kvsim.reports.eviction docs/eviction.md"
+    listed = carry_out("sim eviction", capsys)
+    for name in EVICTION:
+        assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
+        assert f"source   {eviction_named(name).policy.source}" in card(name)
+
+
+def test_the_eviction_policy_of_the_page_keeps_the_contract(workplace, capsys):
+    (source,) = blocks((ROOT / "docs/eviction.md").read_text(encoding="utf-8"), "python")
+    Path("chance.py").write_text(source, encoding="utf-8")
+    assert any("All of them hold" in line for line in carry_out("sim check-eviction chance:Anybody", capsys))
+
+
+def test_what_policies_hit_is_what_the_program_prints(workplace, capsys):
+    text = (ROOT / "docs/eviction.md").read_text(encoding="utf-8")
+    (shown,) = blocks(text, "text")
+    (command,) = examples(ROOT / "docs/eviction.md")
+    printed = carry_out(command, capsys)
+    assert printed[-len(shown.splitlines()) :] == shown.splitlines()
 
 
 # -- every example runs ---------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_a_trace_that_does_not_say_what_is_shared(capsys):
 @pytest.mark.slow
 def test_the_command_shows_the_curve_in_80_columns_and_draws_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    asked = ["traces", "show", "agents", "--miss-ratio", "--block-size", "1024"]
+    asked = ["traces", "show", "agents", "--miss-ratio", "--block-size", "1024", "--eviction", "lru"]
     assert cli.main([*asked, "--out", str(tmp_path / "p")]) == 0
     out = capsys.readouterr().out
     assert max(len(line) for line in out.splitlines() if "png" not in line) <= 80

@@ -1,0 +1,62 @@
+"""Eviction policies as a table, and a card of one: what leaves a full cache, who uses it, how it was checked.
+
+`python -m kvsim.reports.eviction docs/eviction.md` writes the table of the page.
+"""
+
+import sys
+from itertools import chain, repeat
+from pathlib import Path
+
+from kvsim.allocators.eviction import EVICTION
+from kvsim.reports.fitting import FittingTable
+from kvsim.reports.listing import table_of
+from kvsim.sim.eviction import eviction_named
+from kvsim.sim.option import options_of
+from kvsim.sim.sources import module_doc
+
+MARK = "<!-- eviction -->\n"
+UNCHECKED = "its description"
+
+
+def policies_table() -> FittingTable:
+    """Each policy with its rule and who uses it."""
+    return table_of(
+        ("policy", "what leaves, who uses it, where it is from"),
+        ((name, "; ".join(told)) for name, told in _told().items()),
+    )
+
+
+def _told() -> dict[str, tuple[str, ...]]:
+    found = {name: eviction_named(name).policy for name in EVICTION}
+    return {name: (each.idea, each.used_by, each.source) for name, each in found.items()}
+
+
+def card(name: str) -> str:
+    """One policy: its source and its own options, and what its file says of it."""
+    chosen = eviction_named(name)
+    policy = chosen.policy
+    rows = (
+        *(("rule", policy.idea), ("used by", policy.used_by), ("source", policy.source)),
+        ("equal to", policy.checked),
+    )
+    facts = [f"{what:9}{text}" for what, text in rows if text]
+    options = [
+        f"{head:9}{each.name}={each.about.value}  {each.about.help} Default: {each.in_words}."
+        for head, each in zip(chain(["options"], repeat("")), options_of(policy.declares), strict=False)
+    ]
+    return "\n".join([chosen.name, *facts, *options, "", module_doc(policy.__module__)])
+
+
+def with_table(text: str) -> str:
+    """The page with its table made anew."""
+    before, mark, rest = text.partition(MARK)
+    rows = ["| policy | what leaves | who uses it | source | equal to |", "|---|---|---|---|---|"]
+    for name, told in _told().items():
+        checked = eviction_named(name).policy.checked or UNCHECKED
+        rows.append(f"| `{name}` | {' | '.join(told)} | {checked} |")
+    return before + mark + "\n".join(rows) + "\n\n" + rest.partition("\n\n")[2]
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
