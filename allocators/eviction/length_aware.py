@@ -11,6 +11,9 @@ from heapq import heappop, heappush
 
 from kvsim.allocators.eviction.base import NONE, Chain, Eviction
 
+Entry = tuple[int, int, int, int]
+"""Uses, place in the prompt with a minus, call, block: the least one leaves."""
+
 
 class LengthAware(Eviction):
     """Evicts, of the blocks with the fewest uses, the last one of a prompt."""
@@ -22,8 +25,8 @@ class LengthAware(Eviction):
 
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)
-        self.held: dict[int, tuple[int, int, int]] = {}  # block -> its entry, without itself
-        self._order: list[tuple[int, int, int, int]] = []
+        self.held: dict[int, Entry] = {}
+        self._order: list[Entry] = []  # some are past
         self._places: dict[int, int] = {}
         self._calls = 0
 
@@ -38,16 +41,15 @@ class LengthAware(Eviction):
         left = NONE
         if len(self.held) == self.capacity:
             held = self.held
-            *entry, victim = heappop(self._order)
-            while held.get(victim) != tuple(entry):
-                *entry, victim = heappop(self._order)
-            del held[victim]
-            left = (victim,)
+            entry = heappop(self._order)
+            while held.get(entry[-1]) is not entry:
+                entry = heappop(self._order)
+            del held[entry[-1]]
+            left = (entry[-1],)
         self._enter(block, 1)
         return left
 
     def _enter(self, block: int, uses: int) -> None:
         self._calls += 1
-        entry = (uses, -self._places.get(block, 0), self._calls)
-        self.held[block] = entry
-        heappush(self._order, (*entry, block))
+        self.held[block] = entry = (uses, -self._places.get(block, 0), self._calls, block)
+        heappush(self._order, entry)

@@ -3,8 +3,8 @@
     small 10 % [ a b ]  main 90 % [ c d e f ]      not full yet, and small is: the next block goes into main
 
 On traffic with little reuse the first blocks then stay for long. It evicts from main only where main is
-above its share or small is empty, and counts uses in main beyond three until they come up. All else is
-`s3-fifo`.
+above its share or small is empty, and counts uses in main beyond three until they come up. It refuses a
+block that would fill all of small, so below 20 blocks it holds nothing. All else is `s3-fifo`.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ class LibCacheSimS3Fifo(S3Fifo):
     used_by = "libCacheSim"
     source = "libCacheSim 0.3.5, S3FIFO.c"
     checked = "libCacheSim 0.3.5"
+    leaves_room = True  # below 20 blocks
 
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)
@@ -34,6 +35,8 @@ class LibCacheSimS3Fifo(S3Fifo):
         return NONE
 
     def insert(self, block: int) -> Sequence[int]:
+        if self._most_small <= 1:
+            return (block,)
         left, back = NONE, block in self._ghosts
         if back:
             del self._ghosts[block]

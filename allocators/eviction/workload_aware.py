@@ -74,9 +74,10 @@ class WorkloadAware(Eviction):
         heappush(seen.queue, (now_ms, place, self._calls, block))
 
     def _evict(self) -> int:
-        first = {kind: at for kind, seen in self._kinds.items() if (at := self._first(kind, seen))}
-        chosen = min(first, key=lambda kind: (self._chance(kind, first[kind][0]), first[kind]))
-        used_ms, _, _, victim = heappop(self._kinds[chosen].queue)
+        first = [(at, kind) for kind, seen in self._kinds.items() if (at := self._first(kind, seen))]
+        if len(first) > 1:
+            first.sort(key=lambda each: (self._chance(each[1], each[0][0]), each))
+        used_ms, _, _, victim = heappop(self._kinds[first[0][1]].queue)
         self._evicted += 1
         self._lasted_ms += self._chain.now_ms - used_ms
         del self.held[victim]
@@ -94,7 +95,7 @@ class WorkloadAware(Eviction):
 
     def _chance(self, kind: int, used_ms: int) -> float:
         """That a block of the kind is used within its next life."""
-        if len(self._kinds) == 1 or not self._evicted:
+        if not self._evicted:
             return 0.0
         seen = self._kinds[kind]
         mean_ms = seen.reused_after_ms / seen.reuses if seen.reused_after_ms else self._mean_ms()
