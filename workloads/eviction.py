@@ -25,8 +25,10 @@ def requests(lengths: Lengths, prompts: Cut) -> list[Chain]:
     now_ms = np.zeros(len(lengths), dtype=np.int64)
     if lengths.arrival_s is not None:
         now_ms = np.round(1000 * lengths.arrival_s).astype(np.int64)
-    turns = lengths.labels.get("turn", np.zeros(len(lengths)))
-    kinds = np.minimum(turns.astype(np.int64), LAST_TURN)
+    turns = lengths.labels.get("turn")
+    kinds = np.zeros(len(lengths), dtype=np.int64)
+    if turns is not None and np.issubdtype(turns.dtype, np.integer):
+        kinds = np.minimum(turns, LAST_TURN)
     rows = zip(prompts.chains, kinds.tolist(), now_ms.tolist(), strict=True)
     return [Chain(blocks, prompts.block_tokens, kind, at_ms) for blocks, kind, at_ms in rows]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -178,6 +179,14 @@ def test_sizes_are_halves_of_what_holds_everything(tmp_path):
 def test_policies_are_told_when_a_request_came_and_which_turn_it_is(tmp_path):
     chains = requests(lengths := bailian(tmp_path, [1, 2], [1, 3]), cut(lengths, 16))
     assert chains == [((0, 1), 16, 1, 0), ((0, 2), 16, 1, 1000)]
+
+
+def test_turns_that_are_no_numbers_are_of_one_kind(tmp_path):
+    lengths = bailian(tmp_path, [1, 2], [1, 3])
+    named = replace(lengths, labels={"turn": np.array(["first", "second"], dtype=object)})
+    assert [chain.kind for chain in requests(named, cut(named, 16))] == [0, 0]
+    late = replace(lengths, labels={"turn": np.array([2, 40])})
+    assert [chain.kind for chain in requests(late, cut(late, 16))] == [2, 10]
 
 
 def test_policies_are_compared_in_table_json_and_picture(tmp_path, capsys, monkeypatch):
