@@ -28,7 +28,7 @@ from kvsim.sim.build import build_allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, NoProgress
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.recorder import Result
@@ -207,6 +207,8 @@ def _served(
     _limit(replica)
     try:
         result = Engine(work, log, [replica], LONGEST).run()
+    except NoProgress as error:
+        raise InvariantError(f"every_request_ends: {error}") from error
     except (InvariantError, KvsimError):
         raise
     except Exception as error:

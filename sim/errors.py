@@ -24,6 +24,10 @@ class KvsimError(ValueError):
         super().__init__(brief(text))
 
 
+class NoProgress(KvsimError):
+    """What was asked for never ends: names the request and the numbers."""
+
+
 def brief(text: str) -> str:
     """A message without the middle of its long values, with the names that files will have."""
     return _VALUES.sub(_ends, _PREPARED.sub(r"\1", text))

@@ -57,3 +57,11 @@ class VllmV1Options:
         shown="on",
         doc="whether a request enters only when all of its prompt fits",
     )
+    long_prefill_token_threshold: int = option(
+        "Most tokens of one prompt in a step, while there are others.",
+        default=0,
+        value="N",
+        least=0,
+        shown="0: as many as the budget has",
+        doc="most tokens of one prompt that a step computes while other requests run or wait",
+    )

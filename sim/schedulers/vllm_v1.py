@@ -36,6 +36,7 @@ from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
+from kvsim.sim.serving.queues import Ordered
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 
@@ -50,6 +51,8 @@ class Policy:
     """the free block to allocate, prefix cache off"""
     cached_order: Order
     """the free block to allocate, prefix cache on"""
+    threshold_alone: bool
+    """a long prompt is cut even where nobody else is there"""
     asynchronous: bool
     """decide a step before the one before it has ended, unless told otherwise"""
     keeps_groups: bool
@@ -63,6 +66,7 @@ POLICIES = {
         reserve_full_prompt=False,
         order=Order.QUEUE,
         cached_order=Order.QUEUE,
+        threshold_alone=True,
         asynchronous=False,
         keeps_groups=False,
         has_switches=False,
@@ -71,11 +75,17 @@ POLICIES = {
         reserve_full_prompt=True,
         order=Order.STACK,
         cached_order=Order.HASHED_LAST,
+        threshold_alone=False,
         asynchronous=True,
         keeps_groups=True,
         has_switches=True,
     ),
 }
+
+
+def _urgency(request: Request) -> tuple[int, int, str]:
+    """By priority; of equals, who came first; of these, by its number as a text: "10" is before "9"."""
+    return request.priority, request.arrival_ps, str(request.index)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -120,8 +130,11 @@ class VllmV1(Scheduler):
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
         rules = Rules(bound, self.config.policy, known_late=self.asynchronous)
-        server = Server(Batch(KvMemory(allocator)), rules)
-        self._pieces = Pieces(server) if allocator.ends_pieces else None
+        waiting = Ordered(_urgency) if rules.policy == "priority" else None
+        server = Server(Batch(KvMemory(allocator)), rules, waiting)
+        threshold = self.own(VllmV1Options).long_prefill_token_threshold
+        if threshold or allocator.ends_pieces:
+            self._pieces = Pieces(server, threshold, POLICIES[self.version].threshold_alone)
         return server
 
     def schedule(self, server: Server) -> None:
@@ -159,13 +172,15 @@ class VllmV1(Scheduler):
             return
         room = self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
-        pieces = self._pieces is not None
+        pieces = server.allocator.ends_pieces
+        longest = self._budget if self._pieces is None else self._pieces.most(self._budget)
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
             if caches:
-                match = server.match_head(budget=None if self._whole else budget)
+                match = server.match_head(budget=None if self._whole else min(budget, longest))
                 hits = match.tokens if match else 0
                 chunk -= hits
+            chunk = min(chunk, longest)
             if chunk > budget:
                 if not self.config.enable_chunked_prefill:
                     return

@@ -163,6 +163,7 @@ class Arrivals(Promise):
             self.now_ps = arrival_ps
             if plain is not None and prompt + output <= longest:
                 request = Request(index, prompt, output)
+                request.arrival_ps = arrival_ps
                 if contents is not None and contents[index]:
                     request.write(contents[index])
                 plain.append(request)
@@ -188,6 +189,7 @@ class Arrivals(Promise):
         most = door.scheduler.longest_answer(door.server, prompt, longest)
         kept = min(output, most)
         request = Request(index, prompt, kept)
+        request.arrival_ps = self.now_ps
         if self._choose is not None:
             if self.workload.content is not None:
                 request.write(self.workload.content[index])

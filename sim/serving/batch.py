@@ -107,10 +107,13 @@ class Batch:
         self.progress.leave(request)
 
     def victim(self, policy: str) -> Request:
-        """Who is preempted next: the last running request; by priority, the least urgent."""
+        """Who is preempted next: the last running request; by priority, the least urgent, as in vLLM V1.
+
+        That is, of the largest number, who arrived last; of these, who was admitted first.
+        """
         if policy == "priority":
             living = (r for r in self.running.values() if self._may_be_preempted(r))
-            return max(living, key=lambda r: (r.priority, r.index))
+            return max(living, key=lambda r: (r.priority, r.arrival_ps))
         return next(r for r in reversed(self.running.values()) if self._may_be_preempted(r))
 
     def _may_be_preempted(self, request: Request) -> bool:

@@ -108,6 +108,14 @@ class Decision:
         if start < request.reached:
             self.recomputed_tokens += min(start + tokens, request.reached) - start
 
+    def undo(self, request: Request, start: int, tokens: int) -> None:
+        """Take `compute` back: it makes room for another one of the same step."""
+        self.chunks.remove(request)
+        self.prefill_tokens -= tokens
+        self.prefill_pairs -= tokens * start + tokens * (tokens + 1) // 2
+        if start < request.reached:
+            self.recomputed_tokens -= min(start + tokens, request.reached) - start
+
     def preempt(self) -> None:
         """Somebody is preempted."""
         self.changed = True

@@ -1,17 +1,39 @@
-"""Prompts in pieces, for models with recurrent layers whose states are kept for prefixes.
+"""Prompts in pieces: several may be under way at once, before and behind sequences that decode.
 
-A state exists only where a piece of a prompt ended, so pieces end at block ends, and what a piece leaves of
-the step's budget goes to whoever comes next: several prompts may be under way at once, before and behind
-sequences that decode. All that run are served in the order of their admission, as far as the budget reaches:
-a piece that takes all of it leaves those behind without a token in this step, decoding ones too, as in vLLM.
+That is so where a step computes at most so many tokens of a prompt (`long_prefill_token_threshold`), and for
+models with recurrent layers, whose states are kept for prefixes: a state exists only where a piece of a
+prompt ended, so pieces end at block ends. What a piece leaves of the step's budget goes to the next one.
+
+All that run are served in the order of their admission, as far as the budget reaches: a piece that takes all
+of it leaves those behind without a token in this step, decoding ones too, as in vLLM. By priority, a victim
+may have been served already in this step: its tokens go back to the budget, and its piece is undone. But what
+the piece would have filled can be found in the prefix cache by then, and stays there, as in vLLM.
 """
+
+from typing import NamedTuple
 
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
 
+class Piece(NamedTuple):
+    """A piece of a prompt that this step computes, and how far the request had been before."""
+
+    request: Request
+    start: int
+    tokens: int
+    reached: int
+
+
 class Pieces:
-    """Serves a server in the order of admission; the allocator says where pieces of prompts end.
+    """Serves a server in the order of admission.
+
+    Parameters
+    ----------
+    threshold : int
+        Most tokens of one prompt in a step, while there are others; 0: as many as the budget has.
+    alone : bool
+        Whether that holds for a request that has the server for itself, too.
 
     Attributes
     ----------
@@ -20,9 +42,17 @@ class Pieces:
         come back.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, threshold: int = 0, alone: bool = False) -> None:
         self.server, self.batch = server, server.batch
         self.passed_over: set[int] = set()
+        self._threshold, self._alone = threshold, alone
+
+    def most(self, budget: int) -> int:
+        """Tokens of one prompt that this step may compute."""
+        server = self.server
+        if self._threshold and (self._alone or len(server.running) + len(server.waiting) > 1):
+            return min(budget, self._threshold)
+        return budget
 
     def continue_in_order(self, most: int) -> int:
         """A token for each that decodes, a piece for each that does not yet; returns the rest of the budget.
@@ -36,32 +66,50 @@ class Pieces:
         if not server.prefill_held:
             server.grow_due()
             return most - server.decoding
-        budget, due, grown = most, set(batch.due_one_by_one(server.step)), []
+        budget, due = most, set(batch.due_one_by_one(server.step))
+        grown: list[int] = []
+        longest = self.most(most)
+        pieces: list[Piece] = []
+        decoded: list[Request] = []
         for request in list(server.running.values()):
             if request.seq not in server.running or request.state is State.FINISHED:
                 continue
+            preempted = server.step.preemptions
             decodes = request.state is State.DECODE
             if decodes or request.seq in self.passed_over:
                 if budget > 0:
-                    budget -= 1
-                    if self._grow(request, request.seq in due) if decodes else self._resume(request):
-                        grown.append(request)
+                    decoded.append(request)
+                    if not decodes:
+                        self._resume(request)
+                    elif request.seq in due and self._grow(request):
+                        grown.append(request.seq)
                 elif decodes:
                     self._pass_over(request)
-                continue
-            tokens = min(request.known_tokens - request.computed, budget)
-            tokens = server.allocator.piece(None, request.seq, request.computed, tokens, most)
-            if tokens > 0 and server.continue_prefill(request, tokens):
-                budget -= tokens
-        for request in grown:
-            if request.seq in server.running:
-                batch.plan_growth(request)
+            else:
+                start, reached = request.computed, request.reached
+                tokens = min(request.known_tokens - start, longest, budget)
+                tokens = server.allocator.piece(None, request.seq, start, tokens, most)
+                if tokens > 0 and server.continue_prefill(request, tokens):
+                    pieces.append(Piece(request, start, tokens, reached))
+            if server.step.preemptions != preempted:
+                self._undo(pieces)
+            budget = most - server.step.prefill_tokens
+            budget -= sum([one.seq in server.running and one.state is State.DECODE for one in decoded])
+        batch.grew([seq for seq in grown if seq in server.running])
         return budget
 
-    def _grow(self, request: Request, due: bool) -> bool:
-        """Give a decoding sequence room for its token; whether it grew."""
-        if not due:
-            return False
+    def _undo(self, pieces: list[Piece]) -> None:
+        """Somebody was preempted: take back the pieces of those who are gone."""
+        for piece in pieces[:]:
+            request, start, tokens, reached = piece
+            if request.state is State.WAITING:
+                pieces.remove(piece)
+                request.reached = reached
+                self.server.step.undo(request, start, tokens)
+                request.reached = max(reached, start)
+
+    def _grow(self, request: Request) -> bool:
+        """Give a decoding sequence room for its token; False: it was preempted."""
         self.server.step.changed = True
         return self.server.make_room(request, self.server.progress.tokens(request))
 
@@ -73,14 +121,14 @@ class Pieces:
         self.passed_over.add(request.seq)
         self.server.step.changed = True
 
-    def _resume(self, request: Request) -> bool:
-        """It gets one again; whether it grows for it."""
+    def _resume(self, request: Request) -> None:
+        """It gets one again."""
         server = self.server
         self.passed_over.discard(request.seq)
         server.start_decode(request)
         server.step.changed = True
         tokens = server.progress.tokens(request)
-        if server.allocator.capacity(request.seq) >= tokens:
-            return False
-        self.batch.forget_growth(request)
-        return server.make_room(request, tokens)
+        if server.allocator.capacity(request.seq) < tokens:
+            self.batch.forget_growth(request)
+            if server.make_room(request, tokens):
+                self.batch.plan_growth(request)

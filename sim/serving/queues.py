@@ -7,7 +7,7 @@ evicted; queues with an order of their own put either where it belongs.
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -32,9 +32,9 @@ class Queue(Protocol):
 class Ordered:
     """A queue whose head is the request with the smallest key; ties go to the one that arrived first."""
 
-    def __init__(self, key: Callable[[Request], int]) -> None:
+    def __init__(self, key: Callable[[Request], Any]) -> None:
         self._key = key
-        self._heap: list[tuple[int, int, int, Request]] = []
+        self._heap: list[tuple[Any, int, int, Request]] = []
 
     def append(self, request: Request) -> None:
         """Put a request where it belongs."""

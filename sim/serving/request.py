@@ -41,6 +41,7 @@ class Request:
     """
 
     __slots__ = (
+        "arrival_ps",
         "base",
         "computed",
         "content",
@@ -92,7 +93,7 @@ class Request:
         self.open_stream: int | None = None  # the stream of its answer, where others may have that too
         self.own = index  # names the rest of its text: unlike any other request's or sample's
         self.sample = 0  # which answer to the prompt
-        self.priority = 0
+        self.priority = self.arrival_ps = 0
         self.group: Group | None = None
         self.first_scheduled_ps: int | None = None
         self.first_token_ps: int | None = None
@@ -124,7 +125,7 @@ class Request:
         """Another answer to the same prompt; of its text only the prompt may be shared."""
         other = Request(self.index, self.prompt_tokens, output_tokens)
         other.sample, other.own = sample, self.own + sample
-        other.priority, other.group = self.priority, self.group
+        other.priority, other.arrival_ps, other.group = self.priority, self.arrival_ps, self.group
         other.content = prefix_of(self.content, self.prompt_tokens)
         return other
 

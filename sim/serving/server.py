@@ -16,10 +16,12 @@ request never comes back, and the last of `running` is the latest admission.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import InvariantError, Match
+from kvsim.sim.errors import NoProgress
 from kvsim.sim.record.events import Events, Refusal
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import undecided
@@ -28,6 +30,9 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import Seats
 from kvsim.sim.serving.totals import Totals
+
+MOST_FUTILE: Final = 1_000
+"""Preemptions without a token for anybody, beside one of each request, that are no error yet."""
 
 
 @dataclass(frozen=True)
@@ -343,6 +348,7 @@ class Server:
             request.first_token_step = self.steps - 1
         request.generated += 1
         request.last_token_ps = self.now_ps
+        self.totals.prompts += 1
         return last_ps
 
     def refuse_head(self, tokens: int | None = None) -> None:
@@ -494,7 +500,10 @@ class Server:
         if request.state == State.DECODE:
             known_before = request.known_tokens
             self.batch.leave(request)
-            unknown = int(self.rules.known_late and request.computed > known_before)
+            if self.rules.known_late:
+                unknown = int(request.computed > known_before)
+            elif by is not None and by.seq > request.seq:
+                unknown = -1  # its token of this step was scheduled before, and stays where it can be found
         else:
             self.memory.prefill_held -= request.computed
             request.known_tokens = request.prompt_tokens + request.generated
@@ -508,8 +517,23 @@ class Server:
         request.computed = 0
         if requeue:
             self.waiting.appendleft(request)
-        self.totals.preemptions += 1
         self.step.preempt()
+        self._note_preemption(request)
+
+    def _note_preemption(self, request: Request) -> None:
+        """Count it; that nobody has had a token for so many of them is an error."""
+        totals = self.totals
+        totals.preemptions += 1
+        tokens = self.progress.clock + totals.prompts
+        if tokens != totals.tokens:
+            totals.tokens, totals.futile = tokens, 0
+        totals.futile += 1
+        if totals.futile > MOST_FUTILE + len(self.running) + len(self.waiting):
+            raise NoProgress(
+                f"requests preempt each other for ever: {totals.futile:,} preemptions up to step "
+                f"{self.steps:,} without a token for anybody, the last of request {request.index} "
+                f"({request.known_tokens:,} tokens, {self.allocator.capacity_slots:,} slots)"
+            )
 
     def _preempt_departed(self, request: Request) -> None:
         """Preempt a request whose last token is under way: it finishes all the same."""

@@ -9,6 +9,12 @@ class Totals:
 
     preemptions: int = 0
     """by recomputation"""
+    futile: int = 0
+    """preemptions since anybody had a token"""
+    tokens: int = 0
+    """decode steps and computed prompts by then: whether it grows, not what it is"""
+    prompts: int = 0
+    """prompts computed to their end, and so tokens that prompts gave"""
     swap_outs: int = 0
     """preemptions by swapping"""
     swapped_in_blocks: int = 0

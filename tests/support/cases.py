@@ -230,13 +230,18 @@ def draw_case(rng: Random, scheduler: str) -> Case:
         if rng.random() < 0.06:
             row.prompt, row.kind = rng.choice([60, 90, 127]), "alone"
     process = rng.choice(["uniform", "replace:0.3", "replace:1"])
+    kv_tokens = rng.choice([64, 80, 100, 128, 128, 160, 240]) if rng.random() < 0.95 else 20_000
+    timeline_rows = rng.choice([8, 64, 1024])
+    beam = Beam(width, process, rng.randrange(99)) if beams else None
+    if base == "vllm-v1" and rng.random() < 0.2:
+        engine = with_settings(engine, long_prefill_token_threshold=rng.choice([3, 16]))
     return Case(
         engine,
-        kv_tokens=rng.choice([64, 80, 100, 128, 128, 160, 240]) if rng.random() < 0.95 else 20_000,
+        kv_tokens=kv_tokens,
         cost=cost,
-        timeline_rows=rng.choice([8, 64, 1024]),
+        timeline_rows=timeline_rows,
         rows=rows,
-        beam=Beam(width, process, rng.randrange(99)) if beams else None,
+        beam=beam,
         samples=samples,
     )
 
