@@ -41,8 +41,8 @@ class Goals:
         value="X",
         shown="none",
         doc="price of a GPU per hour, in any currency; `h100=2.5,l40s=0.8`: by GPU; a file like "
-        "[prices.toml](../sim/models/prices.toml), which `listed` stands for; "
-        "the summary also has the [cost per million tokens](output.md#goals)",
+        "[prices.toml](https://github.com/kvsim/kvsim/blob/main/sim/models/prices.toml), which `listed` "
+        "stands for; the summary also has the [cost per million tokens](output.md#goals)",
     )
 
     def __post_init__(self) -> None:
