@@ -92,7 +92,7 @@ def miss_ratio_table(misses: Misses) -> Group:
             hit = float(curve.hit_ratio([tokens])[0])
             table.add_row(f"{100 * share:.0f} %", f"{tokens:,}", f"{100 * hit:.2f} %")
     said = (
-        f"An endless prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
+        f"An unlimited prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
         f"{100 * curve.ceiling:.2f} % of the prompt tokens and holds {curve.blocks:,} blocks."
     )
     parts: list[RenderableType] = [Text(said), Text("")]

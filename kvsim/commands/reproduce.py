@@ -36,7 +36,7 @@ def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None,
     console = Console(highlight=False)
     console.print(terminal.figure_tables(results))
     if quick:
-        console.print(f"\nQuick: {terminal.less(results)}. These verdicts are no verdicts.")
+        console.print(f"\nQuick: {terminal.less(results)}. Indicative only.")
     console.print(
         f"\n{findings.runs:,} simulations, {findings.cpu_s:,.0f} CPU s; spent now: "
         f"{findings.spent_cpu_s:,.0f} CPU s\nwritten to {held.path}",

@@ -119,7 +119,7 @@ def _markdown(
         "",
     ]
     if quick:
-        lines += [f"**Quick: {less(results)}. These verdicts are no verdicts.**", ""]
+        lines += [f"**Quick: {less(results)}. Indicative only.**", ""]
     lines += ["| figure | | verdict |", "|---|---|---|"]
     lines += [f"| {j.figure.number} | {j.figure.title} | {_word(j.verdict)} |" for j in results]
     lines += [

@@ -7,7 +7,7 @@ The factor is where the mean logarithm of simulated over measured TPOT, over the
 TPOT, and only then what waits for them. It is found between two factors on either side, each time where a
 line between them (of logarithms) is 0; each try is a whole replay. The interval is Student's, 95 %, over the
 means of ten parts of the run, one after another in time: requests that ran together had the same steps and
-are no independent measurements.
+are not independent measurements.
 """
 
 from collections.abc import Callable
