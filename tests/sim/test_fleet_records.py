@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from support.cases import COSTS, draw_case
+from support.cases import COSTS, draw_case, of_one_digit
 
 import kvsim
 from kvsim.sim.build import build_engine
@@ -49,7 +49,7 @@ def rows_of(table):
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("seed", range(6))
 def test_under_round_robin_what_happens_to_a_request_is_what_happens_on_a_server_of_its_own(scheduler, seed):
-    case, replicas = draw_case(Random(seed), scheduler), 2
+    case, replicas = of_one_digit(draw_case(Random(seed), scheduler)), 2
     engine = served(case, replicas=replicas)
     for place, replica in enumerate(engine.replicas):
         rows = np.arange(place, len(case.work), replicas)
