@@ -25,7 +25,7 @@ from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.sglang.rows import SglangMatch
-from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.engine import POLICIES, EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.schedulers.base import Scheduler
@@ -82,6 +82,13 @@ class SglangOptions:
         shown="never",
         doc="by priority, a request preempts those that are less urgent by more than this",
     )
+    random_seed: int = option(
+        "Of the order that the policy random draws.",
+        default=0,
+        value="N",
+        least=0,
+        doc="of the order in which `--policy random` shuffles who waits",
+    )
 
     def __post_init__(self) -> None:
         if self.ignore_eos and self.max_tokens is not None:
@@ -97,7 +104,7 @@ class Sglang(Scheduler):
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.23",)
     declares = SglangOptions
     caches = True
-    policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight")
+    policies: ClassVar[tuple[str, ...]] = POLICIES
     serves_in_turn: ClassVar[tuple[str, ...]] = policies  # it looks at nobody while the batch is full
     publishes_late = True
     order = Order.QUEUE
@@ -118,7 +125,9 @@ class Sglang(Scheduler):
         self.max_chunk = config.max_num_batched_tokens if config.enable_chunked_prefill else None
         self.options = self.own(SglangOptions)
         self.ratio = NewTokenRatio(self.options.schedule_conservativeness)
-        self.orders = Orders(config.policy, self.most_new)
+        self.orders = Orders(config.policy, self.most_new, self.options.random_seed)
+        if config.policy == "shortest-prefill-first" and self.cache is None:
+            raise KvsimError("policy shortest-prefill-first needs enable_prefix_caching, as in SGLang")
         self._preempts = config.policy == "priority" and self.options.preemption_threshold is not None
         self._retries = self._preempts
         """Whether who waits is looked at in every step."""
@@ -214,6 +223,7 @@ class Sglang(Scheduler):
         """The memory is free, and the batch no longer full."""
         self._left = True
         self._waiting.forget(request)
+        self.orders.forget(request)
         self._looked.pop(request, None)
         super().finish(server, request)
 
@@ -285,6 +295,7 @@ class Sglang(Scheduler):
         chosen, went_on = self._choose(server, budget)
         if not chosen and not went_on:
             return False
+        self.orders.processed += server.step.prefill_tokens
         self._began = not server.decoding or self.options.enable_mixed_chunk
         pages = self._cached is not None or server.allocator.growth_unit
         mixes = self.options.enable_mixed_chunk and server.decoding and pages

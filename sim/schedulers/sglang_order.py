@@ -4,13 +4,20 @@
     priority    the lowest number first, then as they came
     sjf         (kvsim's) the shortest answer first
     lof         the longest answer first
-    lpm         the longest cached prefix first; of those that begin alike and uncached, one
+    random      shuffled anew each time
+    lpm         the longest cached prefix first
+    shortest-prefill-first
+                the fewest tokens to compute first
+    hrrn        the highest response ratio next: the tokens that prompts took since it came, by those that
+                it has to compute itself
     dfs-weight  along the radix tree: first where most requests wait
 
-`lpm` falls back to `fcfs` while more than 128 wait. Source: SGLang 0.5.23, `schedule_policy.py`
-(SchedulePolicy).
+`lpm`, `shortest-prefill-first` and `hrrn` let one go ahead of those that begin alike and uncached: these come
+last, to find what it computes. `lpm` and `hrrn` leave the order as it is while more than 128 wait. Source:
+SGLang 0.5.23, `schedule_policy.py` (SchedulePolicy).
 """
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -22,30 +29,43 @@ from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.sglang_parts import SglangMemory, WaitingList
 
+Key = tuple[float | str, ...]
+
+BY_PREFIX = ("lpm", "hrrn", "shortest-prefill-first")
 MOST_MATCHED = 128
 REFRESH_EVERY = 32
 SHORT_HIT = LONG_COMMON = 32
-LAST = 1 << 60
 
 
 class Orders:
-    """Sorts what waits; `most_new` says how long an answer may become."""
+    """Sorts what waits; `most_new` says how long an answer may become.
 
-    def __init__(self, policy: str, most_new: Callable[[Request], int]) -> None:
+    Attributes
+    ----------
+    processed : int
+        Prompt tokens that the engine has computed; for `hrrn`, the clock of those who wait.
+    """
+
+    def __init__(self, policy: str, most_new: Callable[[Request], int], random_seed: int = 0) -> None:
         self.policy = policy
         self.most_new = most_new
+        self.processed = 0
+        self._random = random.Random(random_seed)
+        self._came: dict[Request, int] = {}  # what was processed when it came
         self._refreshes = 0
 
     def sort(self, waiting: WaitingList, memory: SglangMemory) -> None:
         """Bring what waits into order; what is looked up for it counts as used."""
         policy = self.policy
-        if policy in ("lpm", "dfs-weight") and not memory.allocator.caches:
+        if policy in (*BY_PREFIX, "dfs-weight") and not memory.allocator.caches:
             policy = "fcfs"
-        if policy == "lpm" and len(waiting) > MOST_MATCHED:
-            return
-        if policy == "lpm":
-            places = self._places(memory, list(waiting))
-            waiting.arrange(sorted(waiting, key=lambda r: places[r]))
+        if policy == "hrrn":
+            for request in waiting:
+                self._came.setdefault(request, self.processed)
+        if policy in BY_PREFIX:
+            if policy == "shortest-prefill-first" or len(waiting) <= MOST_MATCHED:
+                key = self._key_by_prefix(waiting, memory)
+                waiting.arrange(sorted(waiting, key=key))
             return
         if policy == "dfs-weight":
             waiting.arrange(_along_the_tree(memory, list(waiting)))
@@ -56,7 +76,36 @@ class Orders:
             waiting.arrange(sorted(waiting, key=lambda r: r.output_tokens))
         elif policy == "lof":
             waiting.arrange(sorted(waiting, key=lambda r: -self.most_new(r)))
+        elif policy == "random":
+            shuffled = list(waiting)
+            self._random.shuffle(shuffled)
+            waiting.arrange(shuffled)
         self._refresh(waiting, memory.cached)
+
+    def forget(self, request: Request) -> None:
+        """It is finished."""
+        self._came.pop(request, None)
+
+    def _key_by_prefix(self, waiting: WaitingList, memory: SglangMemory) -> Callable[[Request], Key]:
+        hits, alike = _matched(memory, list(waiting))
+
+        def longest(request: Request) -> Key:
+            return (1, 0) if request in alike else (0, -hits[request])
+
+        def shortest(request: Request) -> Key:
+            missing = max(1, request.known_tokens - hits[request])
+            return request in alike, missing, waiting.came(request)
+
+        def response_ratio(request: Request) -> Key:
+            number = str(request.index)  # equals go by it, as a text
+            if request in alike:
+                return 1, 0.0, number
+            missing = request.prompt_tokens - hits[request]
+            if missing <= 0:
+                return 0, float("-inf"), number
+            return 0, -(self.processed - self._came[request]) / missing, number
+
+        return {"lpm": longest, "shortest-prefill-first": shortest, "hrrn": response_ratio}[self.policy]
 
     def _refresh(self, waiting: WaitingList, cached: SglangCached | None) -> None:
         if cached is None or not (cached.caches and cached.eviction == "lru" and waiting):
@@ -66,20 +115,21 @@ class Orders:
             for request in reversed(list(islice(waiting, MOST_MATCHED))):
                 cached.touch(request.content, request.own, request.known_tokens)
 
-    def _places(self, memory: SglangMemory, waiting: Sequence[Request]) -> dict[Request, int]:
-        """The hits of each, negative; last are those whose common beginning somebody before will compute."""
-        others, places = SglangTree(1), {}
-        for request in waiting:
-            hits = memory.look(request, request.known_tokens).tokens
-            places[request] = -min(hits, request.known_tokens - 1)
-            if hits > SHORT_HIT:
-                continue
-            text = text_of(request)
-            if others.match(text, request.known_tokens).end >= LONG_COMMON:
-                places[request] = LAST
-            else:
-                others.insert(text, range(request.known_tokens))
-        return places
+
+def _matched(memory: SglangMemory, waiting: Sequence[Request]) -> tuple[dict[Request, int], set[Request]]:
+    """What each finds cached, but for its last token; and those whose beginning one before will compute."""
+    others, hits, alike = SglangTree(1), {}, set()
+    for request in waiting:
+        found = memory.look(request, request.known_tokens).tokens
+        hits[request] = min(found, request.known_tokens - 1)
+        if found > SHORT_HIT:
+            continue
+        text = text_of(request)
+        if others.match(text, request.known_tokens).end >= LONG_COMMON:
+            alike.add(request)
+        else:
+            others.insert(text, range(request.known_tokens))
+    return hits, alike
 
 
 def woken(match: Match | None) -> tuple[int, int]:

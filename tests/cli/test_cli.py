@@ -465,7 +465,8 @@ MISTAKES = {
     "scheduler vllm-v1@0.11.0, got True",
     "run --no-reserve-full-prompt --scheduler vllm-v1@0.11.0": "reserve_full_prompt must be left out for "
     "scheduler vllm-v1@0.11.0, got False",
-    "run --policy lifo": "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, got 'lifo'",
+    "run --policy lifo": "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, hrrn, "
+    "shortest-prefill-first, random, got 'lifo'",
     "run --preemption drop --scheduler vllm-v0": "preemption must be one of recompute, swap, got 'drop'",
     "run --preemption swap": "preemption must be left out for scheduler vllm-v1: "
     "it belongs to scheduler vllm-v0, got 'swap'",

@@ -252,6 +252,7 @@ def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
     allocator = rng.choice(["sglang", "sglang", "sglang", "paged", "radix", "dynamic"])
     caches = allocator == "radix" or (allocator != "dynamic" and rng.random() < 0.8)
     policies = ["fcfs", "priority", "sjf", "lof", "lpm"] + ["dfs-weight"] * (allocator == "sglang")
+    policies += ["hrrn", "random"] + ["shortest-prefill-first"] * caches
     policy = rng.choice(policies)
     settings = {
         "allocator": allocator,
