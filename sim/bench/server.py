@@ -74,7 +74,8 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
     leave |= set() if model.experts else {"data_parallel_size", "enable_expert_parallel"}
     leave |= set() if gpu_cost in LAUNCHES else {"enforce_eager"}
     if not _of_vllm(asked):
-        leave |= {"block_size", "enable_prefix_caching", "async_scheduling"}
+        leave |= {"block_size", "enable_prefix_caching"}
+        leave |= {"async_scheduling"} if log.async_scheduling is not False else set()
     found, changes = logged(asked, log, leave)
     changes = dict(changes)
     if asked.kv_tokens is None and asked.num_gpu_blocks is None:

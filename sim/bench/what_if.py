@@ -105,6 +105,8 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
         for name in names
         if getattr(asked, name) == getattr(usual, name) and getattr(server, name) != getattr(usual, name)
     }
+    if server.async_scheduling is False:  # the host is the server's, whatever is decided on it
+        own.discard("async_scheduling")
     if "allocator" in changes and not allocator_class(name_of(changes["allocator"])).has_blocks:
         return {name: getattr(usual, name) for name in own & {*SWITCHES, "scheduler"}}
     if "scheduler" not in changes:

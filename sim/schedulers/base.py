@@ -64,7 +64,7 @@ class Scheduler:
     """Whether a step is decided before the one before it has ended; not, unless a class says so."""
     hides_host: bool
     """Whether its host prepares a step while the GPU computes the one before: what a step takes, not what it
-    decides. It does, unless a class says otherwise."""
+    decides. It does, unless a class says otherwise, or the user: `async_scheduling` is False."""
     order: Order
     """The free block that the engine allocates first; the one freed last."""
     keeps_groups: bool
@@ -87,7 +87,7 @@ class Scheduler:
         self.config = config
         self.max_model_len = max_model_len
         self.asynchronous = said_by(type(self), "asynchronous", False)
-        self.hides_host = said_by(type(self), "hides_host", True)
+        self.hides_host = said_by(type(self), "hides_host", True) and config.async_scheduling is not False
         self.order = said_by(type(self), "order", Order.STACK)
         self.keeps_groups = said_by(type(self), "keeps_groups", False)
         self.cache = said_by(type(self), "cache", None)

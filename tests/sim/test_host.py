@@ -100,6 +100,14 @@ def served_alone(scheduler, **facts):
     return prepare(scenario, work, {}).outcome()
 
 
+def test_without_asynchronous_scheduling_every_engine_waits_for_its_host():
+    vllm = served_alone("vllm-v1@0.11.0").requests
+    for scheduler in HIDE:
+        found = served_alone(scheduler, async_scheduling=False).requests
+        for name in ("ttft_s", "e2e_s"):
+            assert found[name] == pytest.approx(vllm[name], abs=1e-9), scheduler
+
+
 def test_all_engines_have_one_clock_whose_host_hides_unless_the_engine_waits():
     vllm = served_alone("vllm-v1@0.33.0").requests
     for scheduler in HIDE:

@@ -16,6 +16,7 @@ from kvsim.sim.bench.replay import compared, simulated
 from kvsim.sim.bench.server import server_of
 from kvsim.sim.bench.what_if import changed, parsed
 from kvsim.sim.bench.workload import workload_of
+from kvsim.sim.build import resolve
 from kvsim.sim.counted import signed_percent
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.log import read_log
@@ -122,7 +123,8 @@ def test_the_log_says_what_the_user_does_not(tmp_path):
     assert chosen.async_scheduling is False and chosen.max_model_len == 8192
     assert "num_gpu_blocks 2,587" in found.told[0]
     reserving = Scenario(model="llama-3.1-8b", gpu="h100", allocator="contiguous")
-    assert server_of(reserving, run, log).scenario.kv_tokens == 41_408
+    other = server_of(reserving, run, log).scenario
+    assert other.kv_tokens == 41_408 and other.async_scheduling is False
     own = server_of(Scenario(model="llama-3.1-8b", gpu="h100", num_gpu_blocks=500, max_num_seqs=8), run, log)
     assert own.scenario.kv_tokens is None and own.scenario.max_num_seqs == 8
 
@@ -158,6 +160,15 @@ def test_another_scheduler_needs_nothing_that_nobody_gave(tmp_path, name):
 def test_another_allocator_brings_its_own_scheduler(tmp_path):
     other = kvsim.replay(measured(tmp_path), **SERVER, max_model_len=2000, what_if="allocator=contiguous")
     assert other.changed.scenario.scheduler is None
+
+
+@pytest.mark.parametrize("what_if", ["allocator=contiguous", "scheduler=orca", "scheduler=sglang"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_host_of_a_server_waits_or_hides_whatever_is_decided_on_it(what_if, waits):
+    asked = Scenario(model="llama-3.1-8b", gpu="h100")
+    vllm = replace(asked, scheduler="vllm-v1@0.33.0", async_scheduling=not waits)
+    other = changed(vllm, parsed(what_if), asked)
+    assert resolve(other.deployed()).scheduler.hides_host is not waits
 
 
 def test_another_load_is_the_same_requests_sooner_or_from_other_clients(tmp_path):
