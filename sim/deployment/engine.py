@@ -15,10 +15,7 @@ from kvsim.sim.option import option
 
 RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/deployment/prediction.py)."""
-POLICIES = (
-    *("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight"),
-    *("hrrn", "shortest-prefill-first", "random"),
-)
+POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "random")
 
 
 def check_reserve(reserve: str) -> None:
