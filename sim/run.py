@@ -234,23 +234,26 @@ class Simulation:
 
 
 def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
-    """Which settings of servers, their defaults named, are those that their releases start with.
+    """Which settings of servers, their defaults named, are those that their releases start with."""
+    several = [*deployments]
+    notes = {
+        f"Prefix caching is off: allocator {each.engine.allocator} keeps no prefixes.": None
+        for each in several
+        if not each.allocator.keeps_prefixes and _defaults_kept(each) is not None
+    }
+    return [*release_defaults(several), *notes]
 
-    GPUs that start with the same share a line.
-    """
+
+def release_defaults(deployments: Iterable[Deployment]) -> list[str]:
+    """A line for each release; GPUs that start with the same share it."""
     by_settings: dict[tuple[str, tuple[tuple[str, object], ...]], dict[str, None]] = {}
-    notes: dict[str, None] = {}
     for deployment in deployments:
         name, _, release = (deployment.engine.scheduler or FAMILY).partition("@")
         own = _defaults_kept(deployment)
-        if own is None:
-            continue
-        key = (release if name == FAMILY else "", tuple(own.items()))
-        by_settings.setdefault(key, {})[deployment.gpu.name] = None
-        if not deployment.allocator.keeps_prefixes:
-            notes[f"Prefix caching is off: allocator {deployment.engine.allocator} keeps no prefixes."] = None
-    told = [defaults_note(release, [*gpus], dict(own)) for (release, own), gpus in by_settings.items() if own]
-    return [*told, *notes]
+        if own:
+            key = (release if name == FAMILY else "", tuple(own.items()))
+            by_settings.setdefault(key, {})[deployment.gpu.name] = None
+    return [defaults_note(release, [*gpus], dict(own)) for (release, own), gpus in by_settings.items()]
 
 
 def _defaults_kept(deployment: Deployment) -> dict[str, object] | None:

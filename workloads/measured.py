@@ -51,7 +51,7 @@ def lengths_of(run: MeasuredRun) -> Lengths:
     said = [note.replace(", and count in no number", "") for note in said]
     labels: dict[str, np.ndarray] = {}
     if has_turns(requests):
-        _, chain = turns_of(requests, None)
+        _, chain = turns_of(requests, None, None)
         labels = {"session": np.array(requests.session, dtype=object), "delay_s": chain.think_ps / PS_PER_S}
     texts = texts_of(requests)
     return Lengths(

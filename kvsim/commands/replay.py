@@ -24,7 +24,7 @@ from kvsim.sim.bench.logged import check_changes, clocked
 from kvsim.sim.bench.measured import Key, MeasuredRun
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.replay import Simulated, compared, pairs, simulated
-from kvsim.sim.bench.server import Server, server_of
+from kvsim.sim.bench.server import Server, of_vllm, server_of
 from kvsim.sim.bench.what_if import changed, in_words, parsed, split
 from kvsim.sim.bench.why import Term, terms
 from kvsim.sim.bench.workload import Load
@@ -32,6 +32,7 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
 from kvsim.sim.fit.running import read_running
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.run import release_defaults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,7 +192,8 @@ class Replay:
             left.append(f"{self.run.count - served:,} requests do not fit the simulated server: left out.")
         notes = self.found.summary["notes"]
         assert isinstance(notes, list)
-        return [*self.run.notes, *left, *self.server.told, *map(str, notes)]
+        told = release_defaults([self.found.scenario.deployed()]) if of_vllm(self.server.asked) else []
+        return [*self.run.notes, *left, *self.server.told, *(str(each) for each in notes if each not in told)]
 
     def __repr__(self) -> str:
         return f"<Replay of {self.run.name}: {self.run.count:,} requests, {self.run.tool}>"

@@ -42,9 +42,13 @@ class Hits:
 def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
     """What the log says of this run; None where it does not hold it, or does not say when it was."""
     requests, part = run.requests, part_of(run, log)
-    if part is None or requests is None or run.cut is not None:
+    if part is None or requests is None:
         return None
     asked = int(requests.input_tokens.sum())
+    cut = 0 if run.cut is None else int(run.cut.input_tokens.sum())  # computed or not
+    if cut > FEWEST * asked and asked + cut - part.prompt_tokens >= FEWEST * (asked + cut):
+        return None
+    asked += cut
     found = Hits(asked, max(asked - round(part.prompt_tokens), 0))
     if found.share < FEWEST and not len(part.steps):
         return _by_rates(found, part.statistics, log, len(requests))

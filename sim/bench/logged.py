@@ -9,6 +9,8 @@ of its own, and waits for the others.
 
 from dataclasses import replace
 
+import numpy as np
+
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.cost.host import AUTO
 from kvsim.sim.cost.logged import LOGGED
@@ -53,8 +55,12 @@ def part_of(run: MeasuredRun, lines: RunningLog) -> RunningLog | None:
     requests, seconds = run.requests, run.span_s
     if requests is None or run.began_s is None or seconds is None or not len(requests):
         return None
-    tokens = int(requests.output_tokens.sum()) + (0 if run.cut is None else int(run.cut.output_tokens.sum()))
-    return lines.of_run(run.began_s, seconds, float(tokens))
+    least = float(requests.output_tokens.sum())
+    most = least
+    if run.cut is not None:  # what they had when they were cut, or none of it, was told
+        least += float(run.cut.output_tokens.sum())
+        most += float(np.maximum(run.cut.output_tokens, requests.output_tokens.mean()).sum())
+    return lines.of_run(run.began_s, seconds, least, most)
 
 
 def check_changes(server: Scenario, asked: Scenario, changes: dict[str, object]) -> None:

@@ -57,10 +57,13 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
         told += taken
         if log.release and not log.release.startswith(release):
             told.append(f"The log is of vLLM {log.release}, simulated as {release}.")
-    if _of_vllm(asked):
+    if of_vllm(asked):
         found, said = _defaults(found, release, started)
         if said:
             told.append(f"Defaults of vllm serve {started}: {said}.")
+    elif found.async_scheduling is None and not rules_of(started).async_scheduling:
+        found = replace(found, async_scheduling=False)
+        told.append(f"vLLM {started} computes a step after it has decided it: so does this server.")
     meant = f"{run.model} served, {_name(asked.model)} simulated"
     if run.model and _differ(run.model, asked.model):
         told.append(f"The models' names differ: {meant}.")
@@ -73,7 +76,7 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
     leave = {"quantization"} if model.quantization else set()
     leave |= set() if model.experts else {"data_parallel_size", "enable_expert_parallel"}
     leave |= set() if gpu_cost in LAUNCHES else {"enforce_eager"}
-    if not _of_vllm(asked):
+    if not of_vllm(asked):
         leave |= {"block_size", "enable_prefix_caching"}
         leave |= {"async_scheduling"} if log.async_scheduling is not False else set()
     found, changes = logged(asked, log, leave)
@@ -96,7 +99,7 @@ def _size(server: Scenario, log: StartupLog) -> dict[str, object]:
     """The KV cache that the log states: in blocks without the null block where vLLM hands them out."""
     if log.kv_tokens is None and log.num_gpu_blocks is None:
         return {}
-    if not _of_vllm(server):
+    if not of_vllm(server):
         return {} if log.kv_tokens is None else {"kv_tokens": log.kv_tokens}
     options = {
         each.name: getattr(server, each.name) for each in fields(FitOptions) if hasattr(server, each.name)
@@ -132,10 +135,15 @@ def _defaults(asked: Scenario, release: str, started: str) -> tuple[Scenario, st
             changes[name] = getattr(usual, name)
     if asked.gpu_memory_utilization == Scenario().gpu_memory_utilization:
         changes["gpu_memory_utilization"] = usual.gpu_memory_utilization
-    said = _in_words(changes)
+    chosen: dict[str, object] = dict(changes)
     if asked.scheduler is None:
         changes["scheduler"] = f"{FAMILY}@{release}"
-    return replace(asked, **changes), said  # type: ignore[arg-type]
+    found = replace(asked, **changes)  # type: ignore[arg-type]
+    engine = found.deployed().engine
+    for name in ("enable_chunked_prefill", "enable_prefix_caching"):
+        if getattr(asked, name) is None:
+            chosen[name] = getattr(engine, name)
+    return found, _in_words(chosen)
 
 
 def _in_words(settings: Mapping[str, object]) -> str:
@@ -145,7 +153,7 @@ def _in_words(settings: Mapping[str, object]) -> str:
     )
 
 
-def _of_vllm(asked: Scenario) -> bool:
+def of_vllm(asked: Scenario) -> bool:
     """Whether vLLM V1 schedules it, over blocks."""
     scheduler = asked.scheduler is None or str(asked.scheduler).startswith(FAMILY)
     return scheduler and allocator_class(name_of(asked.allocator)).has_blocks

@@ -35,13 +35,13 @@ def has_turns(requests: Requests) -> bool:
     return session is not None and requests.start_s is not None and len(set(session)) < len(session)
 
 
-def turns_of(requests: Requests, clients: int | None) -> tuple[Int64Column, Chain]:
+def turns_of(requests: Requests, measured: int | None, clients: int | None) -> tuple[Int64Column, Chain]:
     """The order in which requests come, and after which of those before them, in that order.
 
     Parameters
     ----------
-    clients : int or None
-        Conversations under way at once; None: each begins at its arrival.
+    measured, clients : int or None
+        Conversations under way at once, then and now; None: each begins at its arrival.
     """
     start = requests.start_s
     assert requests.session is not None and start is not None
@@ -57,22 +57,55 @@ def turns_of(requests: Requests, clients: int | None) -> tuple[Int64Column, Chai
         turns.append(row)
     begins = start.copy()
     if clients is not None:
-        _take_turns(list(conversations.values()), begins, end, after, clients)
+        talks = list(conversations.values())
+        firsts, lasts = ([turns[place] for turns in talks] for place in (0, -1))
+        pauses = _pauses(start[firsts], (start + requests.e2e_s)[lasts], measured, clients)
+        think[firsts[clients:]] = pauses
+        _take_turns(talks, begins, end, after, pauses)
     order = np.argsort(begins, kind="stable").astype(np.int64)
     place = np.empty(n + 1, dtype=np.int64)
     place[order], place[-1] = np.arange(n), -1
     return order, Chain(place[after[order]], np.round(think[order] * PS_PER_S).astype(np.int64))
 
 
+def pauses_ps(requests: Requests, measured: int | None, clients: int) -> Int64Column:
+    """How long after an answer each request of a closed loop without conversations comes.
+
+    Parameters
+    ----------
+    measured, clients : int or None
+        That asked, and that will; None: arrivals were none of a closed loop, and nobody pauses.
+    """
+    found = np.zeros(len(requests), dtype=np.int64)
+    if requests.start_s is not None:
+        pauses = _pauses(requests.start_s, requests.start_s + requests.e2e_s, measured, clients)
+        found[clients:] = np.round(pauses * PS_PER_S)
+    return found
+
+
+def _pauses(start: Floats, end: Floats, measured: int | None, clients: int) -> Floats:
+    """Pauses of all beyond the clients: number i came after the end of number i - `measured`, both in order.
+
+    Other clients than were measured pause as long, one after another. What was cut ended last (nan).
+    """
+    later = max(len(start) - clients, 0)
+    if measured is None or measured >= len(start):
+        return np.zeros(later)
+    came = np.sort(start)[measured:]
+    found: Floats = np.nan_to_num(np.maximum(came - np.sort(end)[: len(came)], 0.0))
+    return np.resize(found, later)
+
+
 def _take_turns(
-    conversations: list[list[int]], begins: Floats, end: Floats, after: Int64Column, clients: int
+    conversations: list[list[int]], begins: Floats, end: Floats, after: Int64Column, pauses: Floats
 ) -> None:
     """Each conversation beyond the clients follows the one that ended first, going by how long they took."""
+    clients = len(conversations) - len(pauses)
     places = [(float(end[turns[-1]]), turns[-1]) for turns in conversations[:clients]]
     heapify(places)
-    for turns in conversations[clients:]:
+    for turns, pause in zip(conversations[clients:], pauses.tolist(), strict=True):
         free, after[turns[0]] = places[0]
-        later = free - float(begins[turns[0]])
+        later = free + pause - float(begins[turns[0]])
         begins[turns] += later
         heapreplace(places, (float(end[turns[-1]]) + later, turns[-1]))
 

@@ -14,7 +14,7 @@ from math import isfinite
 import numpy as np
 
 from kvsim.sim.bench.measured import PER_S, MeasuredRun, Requests
-from kvsim.sim.bench.turns import SharedPrefix, has_turns, texts_of, turns_of
+from kvsim.sim.bench.turns import SharedPrefix, has_turns, pauses_ps, texts_of, turns_of
 from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column, Workload
@@ -83,15 +83,17 @@ def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
             raise KvsimError("shared_prefix must be left out: the result holds no requests, only numbers")
         return _of_numbers(run, load, closed)
     requests, measured, notes = asked_of(run)
-    clients = load.clients or run.clients or 1
+    clients, measured_clients = load.clients or run.clients or 1, run.clients if run.closed else None
     arrivals, said = _when(run, requests, load, closed)
     waits: Chain | Clients | None = None
     if has_turns(requests):
-        order, waits = turns_of(requests, clients if closed else None)
+        order, waits = turns_of(requests, measured_clients, clients if closed else None)
         requests, measured, arrivals = requests.rows(order), measured[order], arrivals[order]
     elif closed:
         arrivals = np.zeros(len(requests), dtype=np.int64)
-        waits = Clients(min(clients, len(requests)), arrivals)
+        waits = Clients(min(clients, len(requests)), pauses_ps(requests, measured_clients, clients))
+    if waits is not None and run.closed and requests.start_s is not None:
+        said += _in_words(waits)
     texts = texts_of(requests, load.shared_prefix)
     return Workload(
         run.name,
@@ -103,6 +105,17 @@ def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
         waits=waits,
         labels={MEASURED: measured},
     )
+
+
+def _in_words(waits: Chain | Clients) -> tuple[str, ...]:
+    """How long clients wait before they ask again, if any does."""
+    pauses = (
+        waits.think_ps[waits.clients :] if isinstance(waits, Clients) else waits.think_ps[waits.after >= 0]
+    )
+    if not len(pauses):
+        return ()
+    pause_ms = 1e3 * float(pauses.mean()) / PS_PER_S
+    return (f"Clients ask again {pause_ms:,.1f} ms after an answer in the mean, as they did.",)
 
 
 def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:

@@ -87,19 +87,21 @@ class RunningLog:
             return float(self.steps[:, [1, 3]].sum())
         return float(self.statistics[:, 2].sum()) * self.interval_s
 
-    def of_run(self, begun_s: float, seconds: float, output_tokens: float) -> "RunningLog | None":
+    def of_run(self, begun_s: float, seconds: float, least: float, most: float) -> "RunningLog | None":
         """The part that is a run's: at its time by any time zone, with as many tokens; None: there is none.
 
         Parameters
         ----------
         begun_s, seconds : float
             When the first request was sent, since 1970 by any clock, and how long the run took.
+        least, most : float
+            Tokens of its answers: those of requests that were cut may not have been told.
         """
         here = since_2000(begun_s)
         for quarters in sorted(range(-FARTHEST, FARTHEST + 1), key=abs):
             at = here + quarters * QUARTER_S
             found = self.between(at, at + seconds)
-            if abs(found.output_tokens / output_tokens - 1) <= ALIKE:
+            if (1 - ALIKE) * least <= found.output_tokens <= (1 + ALIKE) * most:
                 return found
         return None
 

@@ -1,13 +1,16 @@
 """Prefix hits that a log tells become a shared prefix that gives as many; what cannot be told is said."""
 
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.bench_files import bench_serve
 from support.shared_data import shared
 
 import kvsim
 from kvsim.sim.bench.hits import Hits, hits_of, shared_prefix
+from kvsim.sim.bench.measured import Requests
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.turns import SharedPrefix
 from kvsim.sim.errors import KvsimError
@@ -127,3 +130,44 @@ def test_real_runs_without_prefixes_have_none(name):
     log = read_running(shared(f"data/live/logs/{name.partition('-')[0]}.server.log.gz"))
     hits = hits_of(run, log)
     assert hits is not None and shared_prefix(run, hits, 128) is None
+
+
+# -- requests that a time limit cut ----------------------------------------------------------------
+
+
+def cut_at_the_end(run, prompt, answer, times):
+    """The run with so many more requests, which the time limit cut."""
+    columns = (np.full(times, each, dtype=np.int64) for each in (prompt, answer))
+    none = np.full(times, np.nan)
+    cut = Requests(np.full(times, 9.0), *columns, none, none)
+    return replace(read_result(run), cut=cut, cut_count=times)
+
+
+def test_what_cut_requests_were_given_is_in_the_log_and_not_in_the_result(run, tmp_path):
+    text = steps([100] * 20) + steps([100] * 4)  # 264 tokens of answers; the result holds 220
+    log = read_running(log_of(tmp_path, text))
+    assert hits_of(read_result(run), log) is None
+    assert hits_of(cut_at_the_end(run, 100, 0, 4), log) == Hits(2400, 0)
+    assert hits_of(cut_at_the_end(run, 100, 11, 4), log) == Hits(2400, 0)
+
+
+def test_prompts_of_cut_requests_that_may_not_have_been_computed_are_no_hits(run, tmp_path):
+    log = read_running(log_of(tmp_path, steps([100] * 20)))
+    assert hits_of(cut_at_the_end(run, 100, 0, 1), log) == Hits(2100, 100)  # too few to matter
+    assert hits_of(cut_at_the_end(run, 500, 0, 1), log) is None  # 20 %, found or not begun
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_real_run_that_a_time_limit_cut_is_found_in_its_log(number):
+    """The second asked all at once on two busy cores: its steps took half as long again as the others'."""
+    replay = kvsim.replay(
+        shared("data/live/guidellm/comp-guide.benchmarks.json.gz"),
+        log=shared("data/live/logs/comp.server.log.gz"),
+        model=str(shared("data/live/model/config.json")),
+        gpu=str(shared("data/live/profiles/two-cpu-cores.toml")),
+        run=number,
+    )
+    notes = " ".join(replay.notes())
+    assert "to those of this run" in notes and "hit rate" not in notes
+    off = replay.table.set_index(["what", "statistic"]).off
+    assert abs(off["requests", "per s"]) < 0.1 and abs(off["TPOT", "mean"]) < 0.1  # +62 and -27 % before

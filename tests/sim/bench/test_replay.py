@@ -129,6 +129,35 @@ def test_the_log_says_what_the_user_does_not(tmp_path):
     assert own.scenario.kv_tokens is None and own.scenario.max_num_seqs == 8
 
 
+@pytest.mark.parametrize("allocator", ["paged", "contiguous"])
+@pytest.mark.parametrize(("release", "waits"), [("0.10.2", True), ("0.13.0", True), ("0.14.0", False)])
+def test_a_log_that_is_silent_on_asynchronous_scheduling_is_as_its_release_does(
+    tmp_path, allocator, release, waits
+):
+    text = LOG.replace("INFO Asynchronous scheduling is disabled.\n", "").replace("0.33.0", release)
+    (tmp_path / "server.log").write_text(text)
+    asked = Scenario(model="llama-3.1-8b", gpu="h100", allocator=allocator)
+    found = server_of(asked, read_result(GUIDELLM), read_log(tmp_path / "server.log"))
+    assert resolve(found.scenario.deployed()).scheduler.hides_host is not waits
+    assert any("computes a step after it has decided it" in each for each in found.told) == (
+        waits and allocator == "contiguous"
+    )
+
+
+@pytest.mark.parametrize("log", [None, LOG.replace("0.33.0", "0.32.0"), LOG])
+def test_defaults_are_told_once_and_of_the_release_that_was_started(tmp_path, log):
+    if log is not None:
+        (tmp_path / "server.log").write_text(log)
+    path = None if log is None else tmp_path / "server.log"
+    replay = kvsim.replay(GUIDELLM, model="llama-3.1-8b", gpu="h100", log=path)
+    (told,) = (each for each in replay.notes() if "efaults" in each)
+    release = "0.32.0" if log and "0.32.0" in log else "0.33.0"
+    open_still = ["gpu_memory_utilization 0.92", "enable_chunked_prefill True"]
+    open_still += ["max_num_seqs 1,024", "enable_prefix_caching True"] if log is None else []
+    assert told.startswith(f"Defaults of vllm serve {release}: ")
+    assert all(each in told for each in open_still) and ("enable_prefix_caching" in told) == (log is None)
+
+
 def test_without_a_log_the_server_is_vllms(tmp_path):
     found = server_of(Scenario(model="llama-3.1-8b", gpu="h100"), read_result(GUIDELLM)).scenario
     assert (found.max_num_seqs, found.max_num_batched_tokens) == (1024, 8192)
